@@ -95,8 +95,8 @@ public:
 
 int main() {
     const char* url = std::getenv("REDLATCH_URL");
-    Client redis{PlainTransport(Url::parse(url ? url : "unix:///var/run/redis/redis.sock").path)};
-    RLock orders{redis, "custom-transport"};
+    BasicClient redis{PlainTransport(Url::parse(url ? url : "unix:///var/run/redis/redis.sock").path)};
+    BasicRLock orders{redis, "custom-transport"};
     int sold = 0;
     const auto sell = [&] {
         for (int i = 0; i < 100; ++i) {

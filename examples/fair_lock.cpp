@@ -28,8 +28,8 @@ int main() {
     {
         std::lock_guard still_closed{counter};
         for (const std::string name : {"Ada", "Ben", "Cleo", "Dan"}) {
-            redlatch::FairLock<>& nearest = customers.size() % 2 == 0 ? counter : same_counter;
-            redlatch::Client<>& client = customers.size() % 2 == 0 ? shop : branch;
+            redlatch::FairLock& nearest = customers.size() % 2 == 0 ? counter : same_counter;
+            redlatch::Client& client = customers.size() % 2 == 0 ? shop : branch;
             const auto waits = client.stats().waits;
             customers.emplace_back([&served, &nearest, name] {
                 std::lock_guard turn{nearest};

@@ -257,7 +257,7 @@ std::optional<std::string> next_customer(Redis& redis, const Sale& sale) {
 }
 
 // One thread of a seller. The threads of all processes take their customers from one queue.
-void serve_customers(redlatch::Client<>& client, const Sale& sale, int seller) {
+void serve_customers(redlatch::Client& client, const Sale& sale, int seller) {
     Redis redis{sale.url, sale.prefix};
     redlatch::RLock lock{client, sale.key("lock")};
     bool failed = false;  // in the middle of a sale: settle() comes before the next one

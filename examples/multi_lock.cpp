@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t accounts = 3;
 std::array<int, accounts> balance{100, 100, 100};  // plain numbers: the locks protect them
 
-void transfer(redlatch::Client<>& redis, std::size_t from, std::size_t to, int amount) {
+void transfer(redlatch::Client& redis, std::size_t from, std::size_t to, int amount) {
     redlatch::RLock source{redis, "example:account:" + std::to_string(from)};
     redlatch::RLock target{redis, "example:account:" + std::to_string(to)};
     redlatch::MultiLock both{source, target};

@@ -21,8 +21,8 @@ int main(int argc, char** argv) {
     // hold. So this time-out is short, for servers that have just started.
     redlatch::ClientOptions options;
     options.watchdog_timeout = std::chrono::seconds(2);
-    std::deque<redlatch::Client<>> servers;
-    std::deque<redlatch::RLock<>> locks;
+    std::deque<redlatch::Client> servers;
+    std::deque<redlatch::RLock> locks;
     for (const std::string& url : urls) {
         servers.emplace_back(url, options);
         locks.emplace_back(servers.back(), "example:red_lock");

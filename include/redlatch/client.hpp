@@ -29,22 +29,22 @@ class HiredisTransport;
 // outlive its client.
 //
 // The constructor does not connect; the first use does. If the server cannot be reached, the call that needs it fails.
-template <class T = HiredisTransport>
-class Client {
+template <class T>
+class BasicClient {
     static_assert(detail::explain_transport<T>());
 
 public:
     // Accepts redis://[user[:password]@]host[:port][/db], unix:///path[?db=n] and the other forms that Url parses.
     // Throws Error for a URL or an option that cannot work, and errc::unsupported for rediss:// without options.tls.
-    explicit Client(std::string_view url,
-                    ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
-        : Client(transport(Url::parse(url), checked(options)), options) {}
+    explicit BasicClient(std::string_view url,
+                         ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
+        : BasicClient(transport(Url::parse(url), checked(options)), options) {}
 
-    explicit Client(T transport, ClientOptions options = {})
+    explicit BasicClient(T transport, ClientOptions options = {})
         : core_(std::make_shared<SessionHandle<T>>(std::move(transport), checked(options))) {}
 
-    Client(const Client&) = delete;
-    Client& operator=(const Client&) = delete;
+    BasicClient(const BasicClient&) = delete;
+    BasicClient& operator=(const BasicClient&) = delete;
 
     // Returns the random UUID of this client in this process. The owner of a hold is "<id>:<number>", with a new number
     // for each hold.
@@ -88,10 +88,7 @@ private:
 };
 
 // A URL in any string type selects HiredisTransport.
-template <std::convertible_to<std::string_view> Text>
-Client(Text) -> Client<HiredisTransport>;
-template <std::convertible_to<std::string_view> Text>
-Client(Text, ClientOptions) -> Client<HiredisTransport>;
+using Client = BasicClient<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch

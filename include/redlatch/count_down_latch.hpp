@@ -33,13 +33,13 @@ inline namespace v0_1 {
 // latch. Each member throws Error; with a trailing std::error_code& it stores the code and throws only std::bad_alloc.
 // If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails with
 // errc::unreachable. A command may be resent after a lost reply and still takes effect once.
-template <class T = HiredisTransport>
-class CountDownLatch {
+template <class T>
+class BasicCountDownLatch {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
     // another slot. Sends nothing.
-    CountDownLatch(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
+    BasicCountDownLatch(BasicClient<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
@@ -186,7 +186,9 @@ private:
 };
 
 template <class T>
-CountDownLatch(Client<T>&, std::string_view) -> CountDownLatch<T>;
+BasicCountDownLatch(BasicClient<T>&, std::string_view) -> BasicCountDownLatch<T>;
+
+using CountDownLatch = BasicCountDownLatch<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch

@@ -24,16 +24,18 @@ inline namespace v0_1 {
 // In a process that holds one of the two, the other is refused with errc::wrong_type. Models Cpp17TimedLockable.
 // Neither copyable nor movable. Any number of threads may use one object. Destroying the object while a thread waits in
 // it is an error, as for std::mutex; destroying it while the lock is held is not.
-template <class T = HiredisTransport>
-class FairLock : public NamedLock<FairLock<T>, T, FairLockState<T>> {
+template <class T>
+class BasicFairLock : public NamedLock<BasicFairLock<T>, T, FairLockState<T>> {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    FairLock(Client<T>& client, std::string_view name) : FairLock::NamedLock(client.core(), name) {}
+    BasicFairLock(BasicClient<T>& client, std::string_view name) : BasicFairLock::NamedLock(client.core(), name) {}
 };
 
 template <class T>
-FairLock(Client<T>&, std::string_view) -> FairLock<T>;
+BasicFairLock(BasicClient<T>&, std::string_view) -> BasicFairLock<T>;
+
+using FairLock = BasicFairLock<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch

@@ -25,11 +25,11 @@ inline namespace v0_1 {
 // Otherwise it is like RLock. It is the same lock as a Redisson RFencedLock of that name. A nested lock() keeps the
 // token of its hold. The key of the counter, redisson_lock_token:{name}, stays on the server without a TTL, because it
 // makes the tokens grow.
-template <class T = HiredisTransport>
-class FencedLock : public NamedLock<FencedLock<T>, T, LockState<T, FencedProtocol>> {
+template <class T>
+class BasicFencedLock : public NamedLock<BasicFencedLock<T>, T, LockState<T, FencedProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
-    FencedLock(Client<T>& client, std::string_view name) : FencedLock::NamedLock(client.core(), name) {}
+    BasicFencedLock(BasicClient<T>& client, std::string_view name) : BasicFencedLock::NamedLock(client.core(), name) {}
 
     // Returns the token of this thread's hold. Sends no command. Throws Error(errc::not_owner) if this thread holds
     // nothing or holds it no longer.
@@ -89,7 +89,9 @@ private:
 };
 
 template <class T>
-FencedLock(Client<T>&, std::string_view) -> FencedLock<T>;
+BasicFencedLock(BasicClient<T>&, std::string_view) -> BasicFencedLock<T>;
+
+using FencedLock = BasicFencedLock<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch

@@ -16,7 +16,7 @@ inline namespace v0_1 {
 // Combines several locks into one: a hold has all of them or none. Members may differ in kind, name and server. They
 // stay ordinary locks for code that takes them one by one. The counterpart of Redisson's MultiLock.
 //
-//   redlatch::MultiLock both{from, to};           // or a range: MultiLock(std::vector<RLock<>*>)
+//   redlatch::MultiLock both{from, to};           // or a range: MultiLock(std::vector<RLock*>)
 //   std::lock_guard guard{both};
 //
 // The client queries all members at the same time. Acquiring takes one round trip and one command per member; releasing

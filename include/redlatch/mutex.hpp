@@ -35,19 +35,19 @@ inline namespace v0_1 {
 //
 // The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
 // errc::wrong_type.
-template <class T = HiredisTransport>
-class Mutex : public NamedLock<Mutex<T>, T, LockState<T, MutexProtocol>> {
+template <class T>
+class BasicMutex : public NamedLock<BasicMutex<T>, T, LockState<T, MutexProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
     // first is longer than the longest. Sends nothing.
-    Mutex(Client<T>& client, std::string_view name, SpinOptions options = {})
-        : Mutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
+    BasicMutex(BasicClient<T>& client, std::string_view name, SpinOptions options = {})
+        : BasicMutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
     // --- used by LockApi and by composed locks: the caller names the owner --------------------------------------
 
     bool acquire(LockRequest request) {
         request.polling = polling_;
-        return Mutex::NamedLock::acquire(request);
+        return BasicMutex::NamedLock::acquire(request);
     }
 
     bool ask_locked(Instant limit = never) { return value(limit).has_value(); }
@@ -70,9 +70,11 @@ private:
 };
 
 template <class T>
-Mutex(Client<T>&, std::string_view) -> Mutex<T>;
+BasicMutex(BasicClient<T>&, std::string_view) -> BasicMutex<T>;
 template <class T>
-Mutex(Client<T>&, std::string_view, SpinOptions) -> Mutex<T>;
+BasicMutex(BasicClient<T>&, std::string_view, SpinOptions) -> BasicMutex<T>;
+
+using Mutex = BasicMutex<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch

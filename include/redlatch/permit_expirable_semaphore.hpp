@@ -30,7 +30,7 @@ namespace redlatch {
 inline namespace v0_1 {
 
 template <class T>
-class Permit;
+class BasicPermit;
 
 // Provides a distributed semaphore in which each permit has an id and a lease, so the permits of a process that dies
 // become available again. The counterpart of Redisson's RPermitExpirableSemaphore. The client's watchdog renews a
@@ -42,12 +42,12 @@ class Permit;
 // for ClientOptions::unreachable_timeout, then fails with errc::unreachable. A command may be resent after a lost reply
 // and still takes effect once. An acquire that fails, is stopped or times out keeps no permit. Each member is one round
 // trip, except for waiting.
-template <class T = HiredisTransport>
-class PermitExpirableSemaphore {
+template <class T>
+class BasicPermitExpirableSemaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    PermitExpirableSemaphore(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
+    BasicPermitExpirableSemaphore(BasicClient<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
@@ -302,7 +302,7 @@ private:
         if (!is_one(reply)) throw unknown("this permit");
     }
 
-    friend class Permit<T>;
+    friend class BasicPermit<T>;
     void release_later(const PermitId& id) noexcept try { state().release_later(id); } catch (...) {
     }
 
@@ -310,30 +310,35 @@ private:
 };
 
 template <class T>
-PermitExpirableSemaphore(Client<T>&, std::string_view) -> PermitExpirableSemaphore<T>;
+BasicPermitExpirableSemaphore(BasicClient<T>&, std::string_view) -> BasicPermitExpirableSemaphore<T>;
+
+using PermitExpirableSemaphore = BasicPermitExpirableSemaphore<HiredisTransport>;
 
 // Holds one permit and releases it at the end of its scope. The destructor does not throw, even if the permit has
 // expired or the server cannot be reached; call release(ec) to learn the result. The semaphore must outlive it.
-template <class T = HiredisTransport>
-class [[nodiscard]] Permit {
+template <class T>
+class [[nodiscard]] BasicPermit {
 public:
     // Acquires a permit and waits for it if necessary: under the watchdog, or with a lease.
-    explicit Permit(PermitExpirableSemaphore<T>& semaphore) : semaphore_(&semaphore), id_(semaphore.acquire()) {}
+    explicit BasicPermit(BasicPermitExpirableSemaphore<T>& semaphore)
+        : semaphore_(&semaphore), id_(semaphore.acquire()) {}
     template <class AnyLease>
-    requires(detail::tail_rank<AnyLease> == 1) Permit(PermitExpirableSemaphore<T>& semaphore, const AnyLease& lease)
+    requires(detail::tail_rank<AnyLease> == 1)
+        BasicPermit(BasicPermitExpirableSemaphore<T>& semaphore, const AnyLease& lease)
         : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
 
     // Takes ownership of a permit that is held already.
-    Permit(PermitExpirableSemaphore<T>& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
+    BasicPermit(BasicPermitExpirableSemaphore<T>& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
 
-    Permit(Permit&& other) noexcept : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
-    Permit& operator=(Permit&& other) noexcept {
+    BasicPermit(BasicPermit&& other) noexcept
+        : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
+    BasicPermit& operator=(BasicPermit&& other) noexcept {
         std::swap(semaphore_, other.semaphore_);
         std::swap(id_, other.id_);
         return *this;
     }
     // Posts the release and does not wait for the reply.
-    ~Permit() {
+    ~BasicPermit() {
         const KeepErrno kept;
         if (id_) semaphore_->release_later(*id_);
     }
@@ -352,9 +357,11 @@ public:
     [[nodiscard]] PermitId detach() { return std::exchange(id_, std::nullopt).value(); }
 
 private:
-    PermitExpirableSemaphore<T>* semaphore_;
+    BasicPermitExpirableSemaphore<T>* semaphore_;
     std::optional<PermitId> id_;
 };
+
+using Permit = BasicPermit<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch

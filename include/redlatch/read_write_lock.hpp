@@ -40,8 +40,8 @@ struct ReadWriteOptions {
 // Models Cpp17SharedTimedLockable: use it with std::unique_lock, std::shared_lock, std::scoped_lock. The members of
 // LockApi are the writer's. Two objects with the same name are the same lock. Neither copyable nor movable. Any number
 // of threads may use one object. Destroying the object ends no hold.
-template <class T = HiredisTransport>
-class ReadWriteLock : public LockApi<ReadWriteLock<T>> {
+template <class T>
+class BasicReadWriteLock : public LockApi<BasicReadWriteLock<T>> {
     // Implements what both sides share: all members of a lock. A side is locked while it has a lease.
     template <class Self, class Protocol>
     class Side : public NamedLock<Self, T, LockState<T, Protocol>> {
@@ -49,13 +49,13 @@ class ReadWriteLock : public LockApi<ReadWriteLock<T>> {
         bool ask_locked(Instant limit = never) { return this->ask_remaining_lease(limit).has_value(); }
 
     protected:
-        Side(Client<T>& client, std::string_view name) : Side::NamedLock(client.core(), name) {}
+        Side(BasicClient<T>& client, std::string_view name) : Side::NamedLock(client.core(), name) {}
     };
 
 public:
     // The read side: many threads may hold it at a time.
     class ReadLock final : public Side<ReadLock, ReadProtocol> {
-        friend ReadWriteLock;
+        friend BasicReadWriteLock;
         using Side<ReadLock, ReadProtocol>::Side;
     };
 
@@ -75,8 +75,8 @@ public:
         }
 
     private:
-        friend ReadWriteLock;
-        WriteLock(Client<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
+        friend BasicReadWriteLock;
+        WriteLock(BasicClient<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
             : Side<WriteLock, WriteProtocol>(client, name), readers_(readers), options_(options) {}
 
         ReadLock& readers_;
@@ -85,7 +85,7 @@ public:
 
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    ReadWriteLock(Client<T>& client, std::string_view name, ReadWriteOptions options = {})
+    BasicReadWriteLock(BasicClient<T>& client, std::string_view name, ReadWriteOptions options = {})
         : read_(client, name), write_(client, name, read_, options) {}
 
     // Returns the name as given, without the client's key_prefix.
@@ -137,9 +137,11 @@ private:
 };
 
 template <class T>
-ReadWriteLock(Client<T>&, std::string_view) -> ReadWriteLock<T>;
+BasicReadWriteLock(BasicClient<T>&, std::string_view) -> BasicReadWriteLock<T>;
 template <class T>
-ReadWriteLock(Client<T>&, std::string_view, ReadWriteOptions) -> ReadWriteLock<T>;
+BasicReadWriteLock(BasicClient<T>&, std::string_view, ReadWriteOptions) -> BasicReadWriteLock<T>;
+
+using ReadWriteLock = BasicReadWriteLock<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch

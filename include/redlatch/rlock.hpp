@@ -19,16 +19,18 @@ inline namespace v0_1 {
 // std::scoped_lock, std::condition_variable_any. Neither copyable nor movable. Any number of threads may use one
 // object. Destroying the object while a thread waits in it is an error, as for std::mutex. Destroying it while the lock
 // is held is not: the hold goes on, and another object with that name can release it.
-template <class T = HiredisTransport>
-class RLock : public NamedLock<RLock<T>, T, LockState<T, RLockProtocol>> {
+template <class T>
+class BasicRLock : public NamedLock<BasicRLock<T>, T, LockState<T, RLockProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    RLock(Client<T>& client, std::string_view name) : RLock::NamedLock(client.core(), name) {}
+    BasicRLock(BasicClient<T>& client, std::string_view name) : BasicRLock::NamedLock(client.core(), name) {}
 };
 
 template <class T>
-RLock(Client<T>&, std::string_view) -> RLock<T>;
+BasicRLock(BasicClient<T>&, std::string_view) -> BasicRLock<T>;
+
+using RLock = BasicRLock<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch

@@ -39,12 +39,12 @@ inline namespace v0_1 {
 // fails, is stopped or times out keeps no permit, even if its outcome is unknown. Numbers of permits are from 0 to
 // max(); any other number throws Error(errc::invalid_argument) before anything is sent. Each member is one round trip,
 // except for waiting.
-template <class T = HiredisTransport>
-class Semaphore {
+template <class T>
+class BasicSemaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    Semaphore(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
+    BasicSemaphore(BasicClient<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
@@ -213,7 +213,9 @@ private:
 };
 
 template <class T>
-Semaphore(Client<T>&, std::string_view) -> Semaphore<T>;
+BasicSemaphore(BasicClient<T>&, std::string_view) -> BasicSemaphore<T>;
+
+using Semaphore = BasicSemaphore<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch

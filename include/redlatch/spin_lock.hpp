@@ -17,17 +17,17 @@ inline namespace v0_1 {
 // command per pause, however many of its threads wait. A release wakes waiting RLocks, too.
 //
 // In one process, SpinLock and RLock objects with the same name are the same lock, like two RLock objects.
-template <class T = HiredisTransport>
-class SpinLock : public NamedLock<SpinLock<T>, T, LockState<T, RLockProtocol>> {
+template <class T>
+class BasicSpinLock : public NamedLock<BasicSpinLock<T>, T, LockState<T, RLockProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
     // first is longer than the longest. Sends nothing.
-    SpinLock(Client<T>& client, std::string_view name, SpinOptions options = {})
-        : SpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
+    BasicSpinLock(BasicClient<T>& client, std::string_view name, SpinOptions options = {})
+        : BasicSpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
     bool acquire(LockRequest request) {
         request.polling = polling_;
-        return SpinLock::NamedLock::acquire(request);
+        return BasicSpinLock::NamedLock::acquire(request);
     }
 
 private:
@@ -35,9 +35,11 @@ private:
 };
 
 template <class T>
-SpinLock(Client<T>&, std::string_view) -> SpinLock<T>;
+BasicSpinLock(BasicClient<T>&, std::string_view) -> BasicSpinLock<T>;
 template <class T>
-SpinLock(Client<T>&, std::string_view, SpinOptions) -> SpinLock<T>;
+BasicSpinLock(BasicClient<T>&, std::string_view, SpinOptions) -> BasicSpinLock<T>;
+
+using SpinLock = BasicSpinLock<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch

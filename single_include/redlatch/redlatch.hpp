@@ -7969,22 +7969,22 @@ class HiredisTransport;
 // outlive its client.
 //
 // The constructor does not connect; the first use does. If the server cannot be reached, the call that needs it fails.
-template <class T = HiredisTransport>
-class Client {
+template <class T>
+class BasicClient {
     static_assert(detail::explain_transport<T>());
 
 public:
     // Accepts redis://[user[:password]@]host[:port][/db], unix:///path[?db=n] and the other forms that Url parses.
     // Throws Error for a URL or an option that cannot work, and errc::unsupported for rediss:// without options.tls.
-    explicit Client(std::string_view url,
-                    ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
-        : Client(transport(Url::parse(url), checked(options)), options) {}
+    explicit BasicClient(std::string_view url,
+                         ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
+        : BasicClient(transport(Url::parse(url), checked(options)), options) {}
 
-    explicit Client(T transport, ClientOptions options = {})
+    explicit BasicClient(T transport, ClientOptions options = {})
         : core_(std::make_shared<SessionHandle<T>>(std::move(transport), checked(options))) {}
 
-    Client(const Client&) = delete;
-    Client& operator=(const Client&) = delete;
+    BasicClient(const BasicClient&) = delete;
+    BasicClient& operator=(const BasicClient&) = delete;
 
     // Returns the random UUID of this client in this process. The owner of a hold is "<id>:<number>", with a new number
     // for each hold.
@@ -8028,10 +8028,7 @@ private:
 };
 
 // A URL in any string type selects HiredisTransport.
-template <std::convertible_to<std::string_view> Text>
-Client(Text) -> Client<HiredisTransport>;
-template <std::convertible_to<std::string_view> Text>
-Client(Text, ClientOptions) -> Client<HiredisTransport>;
+using Client = BasicClient<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -9563,13 +9560,13 @@ inline namespace v0_1 {
 // latch. Each member throws Error; with a trailing std::error_code& it stores the code and throws only std::bad_alloc.
 // If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails with
 // errc::unreachable. A command may be resent after a lost reply and still takes effect once.
-template <class T = HiredisTransport>
-class CountDownLatch {
+template <class T>
+class BasicCountDownLatch {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
     // another slot. Sends nothing.
-    CountDownLatch(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
+    BasicCountDownLatch(BasicClient<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
@@ -9716,7 +9713,9 @@ private:
 };
 
 template <class T>
-CountDownLatch(Client<T>&, std::string_view) -> CountDownLatch<T>;
+BasicCountDownLatch(BasicClient<T>&, std::string_view) -> BasicCountDownLatch<T>;
+
+using CountDownLatch = BasicCountDownLatch<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -12340,16 +12339,18 @@ inline namespace v0_1 {
 // In a process that holds one of the two, the other is refused with errc::wrong_type. Models Cpp17TimedLockable.
 // Neither copyable nor movable. Any number of threads may use one object. Destroying the object while a thread waits in
 // it is an error, as for std::mutex; destroying it while the lock is held is not.
-template <class T = HiredisTransport>
-class FairLock : public NamedLock<FairLock<T>, T, FairLockState<T>> {
+template <class T>
+class BasicFairLock : public NamedLock<BasicFairLock<T>, T, FairLockState<T>> {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    FairLock(Client<T>& client, std::string_view name) : FairLock::NamedLock(client.core(), name) {}
+    BasicFairLock(BasicClient<T>& client, std::string_view name) : BasicFairLock::NamedLock(client.core(), name) {}
 };
 
 template <class T>
-FairLock(Client<T>&, std::string_view) -> FairLock<T>;
+BasicFairLock(BasicClient<T>&, std::string_view) -> BasicFairLock<T>;
+
+using FairLock = BasicFairLock<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -13071,11 +13072,11 @@ inline namespace v0_1 {
 // Otherwise it is like RLock. It is the same lock as a Redisson RFencedLock of that name. A nested lock() keeps the
 // token of its hold. The key of the counter, redisson_lock_token:{name}, stays on the server without a TTL, because it
 // makes the tokens grow.
-template <class T = HiredisTransport>
-class FencedLock : public NamedLock<FencedLock<T>, T, LockState<T, FencedProtocol>> {
+template <class T>
+class BasicFencedLock : public NamedLock<BasicFencedLock<T>, T, LockState<T, FencedProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
-    FencedLock(Client<T>& client, std::string_view name) : FencedLock::NamedLock(client.core(), name) {}
+    BasicFencedLock(BasicClient<T>& client, std::string_view name) : BasicFencedLock::NamedLock(client.core(), name) {}
 
     // Returns the token of this thread's hold. Sends no command. Throws Error(errc::not_owner) if this thread holds
     // nothing or holds it no longer.
@@ -13135,7 +13136,9 @@ private:
 };
 
 template <class T>
-FencedLock(Client<T>&, std::string_view) -> FencedLock<T>;
+BasicFencedLock(BasicClient<T>&, std::string_view) -> BasicFencedLock<T>;
+
+using FencedLock = BasicFencedLock<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -14344,7 +14347,7 @@ inline namespace v0_1 {
 // Combines several locks into one: a hold has all of them or none. Members may differ in kind, name and server. They
 // stay ordinary locks for code that takes them one by one. The counterpart of Redisson's MultiLock.
 //
-//   redlatch::MultiLock both{from, to};           // or a range: MultiLock(std::vector<RLock<>*>)
+//   redlatch::MultiLock both{from, to};           // or a range: MultiLock(std::vector<RLock*>)
 //   std::lock_guard guard{both};
 //
 // The client queries all members at the same time. Acquiring takes one round trip and one command per member; releasing
@@ -14660,19 +14663,19 @@ inline namespace v0_1 {
 //
 // The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
 // errc::wrong_type.
-template <class T = HiredisTransport>
-class Mutex : public NamedLock<Mutex<T>, T, LockState<T, MutexProtocol>> {
+template <class T>
+class BasicMutex : public NamedLock<BasicMutex<T>, T, LockState<T, MutexProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
     // first is longer than the longest. Sends nothing.
-    Mutex(Client<T>& client, std::string_view name, SpinOptions options = {})
-        : Mutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
+    BasicMutex(BasicClient<T>& client, std::string_view name, SpinOptions options = {})
+        : BasicMutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
     // --- used by LockApi and by composed locks: the caller names the owner --------------------------------------
 
     bool acquire(LockRequest request) {
         request.polling = polling_;
-        return Mutex::NamedLock::acquire(request);
+        return BasicMutex::NamedLock::acquire(request);
     }
 
     bool ask_locked(Instant limit = never) { return value(limit).has_value(); }
@@ -14695,9 +14698,11 @@ private:
 };
 
 template <class T>
-Mutex(Client<T>&, std::string_view) -> Mutex<T>;
+BasicMutex(BasicClient<T>&, std::string_view) -> BasicMutex<T>;
 template <class T>
-Mutex(Client<T>&, std::string_view, SpinOptions) -> Mutex<T>;
+BasicMutex(BasicClient<T>&, std::string_view, SpinOptions) -> BasicMutex<T>;
+
+using Mutex = BasicMutex<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -15615,7 +15620,7 @@ namespace redlatch {
 inline namespace v0_1 {
 
 template <class T>
-class Permit;
+class BasicPermit;
 
 // Provides a distributed semaphore in which each permit has an id and a lease, so the permits of a process that dies
 // become available again. The counterpart of Redisson's RPermitExpirableSemaphore. The client's watchdog renews a
@@ -15627,12 +15632,12 @@ class Permit;
 // for ClientOptions::unreachable_timeout, then fails with errc::unreachable. A command may be resent after a lost reply
 // and still takes effect once. An acquire that fails, is stopped or times out keeps no permit. Each member is one round
 // trip, except for waiting.
-template <class T = HiredisTransport>
-class PermitExpirableSemaphore {
+template <class T>
+class BasicPermitExpirableSemaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    PermitExpirableSemaphore(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
+    BasicPermitExpirableSemaphore(BasicClient<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
@@ -15887,7 +15892,7 @@ private:
         if (!is_one(reply)) throw unknown("this permit");
     }
 
-    friend class Permit<T>;
+    friend class BasicPermit<T>;
     void release_later(const PermitId& id) noexcept try { state().release_later(id); } catch (...) {
     }
 
@@ -15895,30 +15900,35 @@ private:
 };
 
 template <class T>
-PermitExpirableSemaphore(Client<T>&, std::string_view) -> PermitExpirableSemaphore<T>;
+BasicPermitExpirableSemaphore(BasicClient<T>&, std::string_view) -> BasicPermitExpirableSemaphore<T>;
+
+using PermitExpirableSemaphore = BasicPermitExpirableSemaphore<HiredisTransport>;
 
 // Holds one permit and releases it at the end of its scope. The destructor does not throw, even if the permit has
 // expired or the server cannot be reached; call release(ec) to learn the result. The semaphore must outlive it.
-template <class T = HiredisTransport>
-class [[nodiscard]] Permit {
+template <class T>
+class [[nodiscard]] BasicPermit {
 public:
     // Acquires a permit and waits for it if necessary: under the watchdog, or with a lease.
-    explicit Permit(PermitExpirableSemaphore<T>& semaphore) : semaphore_(&semaphore), id_(semaphore.acquire()) {}
+    explicit BasicPermit(BasicPermitExpirableSemaphore<T>& semaphore)
+        : semaphore_(&semaphore), id_(semaphore.acquire()) {}
     template <class AnyLease>
-    requires(detail::tail_rank<AnyLease> == 1) Permit(PermitExpirableSemaphore<T>& semaphore, const AnyLease& lease)
+    requires(detail::tail_rank<AnyLease> == 1)
+        BasicPermit(BasicPermitExpirableSemaphore<T>& semaphore, const AnyLease& lease)
         : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
 
     // Takes ownership of a permit that is held already.
-    Permit(PermitExpirableSemaphore<T>& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
+    BasicPermit(BasicPermitExpirableSemaphore<T>& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
 
-    Permit(Permit&& other) noexcept : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
-    Permit& operator=(Permit&& other) noexcept {
+    BasicPermit(BasicPermit&& other) noexcept
+        : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
+    BasicPermit& operator=(BasicPermit&& other) noexcept {
         std::swap(semaphore_, other.semaphore_);
         std::swap(id_, other.id_);
         return *this;
     }
     // Posts the release and does not wait for the reply.
-    ~Permit() {
+    ~BasicPermit() {
         const KeepErrno kept;
         if (id_) semaphore_->release_later(*id_);
     }
@@ -15937,9 +15947,11 @@ public:
     [[nodiscard]] PermitId detach() { return std::exchange(id_, std::nullopt).value(); }
 
 private:
-    PermitExpirableSemaphore<T>* semaphore_;
+    BasicPermitExpirableSemaphore<T>* semaphore_;
     std::optional<PermitId> id_;
 };
+
+using Permit = BasicPermit<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -16421,8 +16433,8 @@ struct ReadWriteOptions {
 // Models Cpp17SharedTimedLockable: use it with std::unique_lock, std::shared_lock, std::scoped_lock. The members of
 // LockApi are the writer's. Two objects with the same name are the same lock. Neither copyable nor movable. Any number
 // of threads may use one object. Destroying the object ends no hold.
-template <class T = HiredisTransport>
-class ReadWriteLock : public LockApi<ReadWriteLock<T>> {
+template <class T>
+class BasicReadWriteLock : public LockApi<BasicReadWriteLock<T>> {
     // Implements what both sides share: all members of a lock. A side is locked while it has a lease.
     template <class Self, class Protocol>
     class Side : public NamedLock<Self, T, LockState<T, Protocol>> {
@@ -16430,13 +16442,13 @@ class ReadWriteLock : public LockApi<ReadWriteLock<T>> {
         bool ask_locked(Instant limit = never) { return this->ask_remaining_lease(limit).has_value(); }
 
     protected:
-        Side(Client<T>& client, std::string_view name) : Side::NamedLock(client.core(), name) {}
+        Side(BasicClient<T>& client, std::string_view name) : Side::NamedLock(client.core(), name) {}
     };
 
 public:
     // The read side: many threads may hold it at a time.
     class ReadLock final : public Side<ReadLock, ReadProtocol> {
-        friend ReadWriteLock;
+        friend BasicReadWriteLock;
         using Side<ReadLock, ReadProtocol>::Side;
     };
 
@@ -16456,8 +16468,8 @@ public:
         }
 
     private:
-        friend ReadWriteLock;
-        WriteLock(Client<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
+        friend BasicReadWriteLock;
+        WriteLock(BasicClient<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
             : Side<WriteLock, WriteProtocol>(client, name), readers_(readers), options_(options) {}
 
         ReadLock& readers_;
@@ -16466,7 +16478,7 @@ public:
 
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    ReadWriteLock(Client<T>& client, std::string_view name, ReadWriteOptions options = {})
+    BasicReadWriteLock(BasicClient<T>& client, std::string_view name, ReadWriteOptions options = {})
         : read_(client, name), write_(client, name, read_, options) {}
 
     // Returns the name as given, without the client's key_prefix.
@@ -16518,9 +16530,11 @@ private:
 };
 
 template <class T>
-ReadWriteLock(Client<T>&, std::string_view) -> ReadWriteLock<T>;
+BasicReadWriteLock(BasicClient<T>&, std::string_view) -> BasicReadWriteLock<T>;
 template <class T>
-ReadWriteLock(Client<T>&, std::string_view, ReadWriteOptions) -> ReadWriteLock<T>;
+BasicReadWriteLock(BasicClient<T>&, std::string_view, ReadWriteOptions) -> BasicReadWriteLock<T>;
+
+using ReadWriteLock = BasicReadWriteLock<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -16624,16 +16638,18 @@ inline namespace v0_1 {
 // std::scoped_lock, std::condition_variable_any. Neither copyable nor movable. Any number of threads may use one
 // object. Destroying the object while a thread waits in it is an error, as for std::mutex. Destroying it while the lock
 // is held is not: the hold goes on, and another object with that name can release it.
-template <class T = HiredisTransport>
-class RLock : public NamedLock<RLock<T>, T, LockState<T, RLockProtocol>> {
+template <class T>
+class BasicRLock : public NamedLock<BasicRLock<T>, T, LockState<T, RLockProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    RLock(Client<T>& client, std::string_view name) : RLock::NamedLock(client.core(), name) {}
+    BasicRLock(BasicClient<T>& client, std::string_view name) : BasicRLock::NamedLock(client.core(), name) {}
 };
 
 template <class T>
-RLock(Client<T>&, std::string_view) -> RLock<T>;
+BasicRLock(BasicClient<T>&, std::string_view) -> BasicRLock<T>;
+
+using RLock = BasicRLock<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -16735,12 +16751,12 @@ inline namespace v0_1 {
 // fails, is stopped or times out keeps no permit, even if its outcome is unknown. Numbers of permits are from 0 to
 // max(); any other number throws Error(errc::invalid_argument) before anything is sent. Each member is one round trip,
 // except for waiting.
-template <class T = HiredisTransport>
-class Semaphore {
+template <class T>
+class BasicSemaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    Semaphore(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
+    BasicSemaphore(BasicClient<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
@@ -16909,7 +16925,9 @@ private:
 };
 
 template <class T>
-Semaphore(Client<T>&, std::string_view) -> Semaphore<T>;
+BasicSemaphore(BasicClient<T>&, std::string_view) -> BasicSemaphore<T>;
+
+using Semaphore = BasicSemaphore<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -16924,17 +16942,17 @@ inline namespace v0_1 {
 // command per pause, however many of its threads wait. A release wakes waiting RLocks, too.
 //
 // In one process, SpinLock and RLock objects with the same name are the same lock, like two RLock objects.
-template <class T = HiredisTransport>
-class SpinLock : public NamedLock<SpinLock<T>, T, LockState<T, RLockProtocol>> {
+template <class T>
+class BasicSpinLock : public NamedLock<BasicSpinLock<T>, T, LockState<T, RLockProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
     // first is longer than the longest. Sends nothing.
-    SpinLock(Client<T>& client, std::string_view name, SpinOptions options = {})
-        : SpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
+    BasicSpinLock(BasicClient<T>& client, std::string_view name, SpinOptions options = {})
+        : BasicSpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
     bool acquire(LockRequest request) {
         request.polling = polling_;
-        return SpinLock::NamedLock::acquire(request);
+        return BasicSpinLock::NamedLock::acquire(request);
     }
 
 private:
@@ -16942,9 +16960,11 @@ private:
 };
 
 template <class T>
-SpinLock(Client<T>&, std::string_view) -> SpinLock<T>;
+BasicSpinLock(BasicClient<T>&, std::string_view) -> BasicSpinLock<T>;
 template <class T>
-SpinLock(Client<T>&, std::string_view, SpinOptions) -> SpinLock<T>;
+BasicSpinLock(BasicClient<T>&, std::string_view, SpinOptions) -> BasicSpinLock<T>;
+
+using SpinLock = BasicSpinLock<HiredisTransport>;
 
 }  // namespace v0_1
 }  // namespace redlatch

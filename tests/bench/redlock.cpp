@@ -92,9 +92,9 @@ constexpr auto time_pairs = [](Seat& seat, auto& lock) {
 
 auto redlock_process(const Urls& urls, const std::string& name) {
     return [=](Crew& crew) {
-        std::deque<Client<HiredisTransport>> clients;
-        std::deque<RLock<>> locks;
-        std::vector<RLock<>*> members;
+        std::deque<Client> clients;
+        std::deque<RLock> locks;
+        std::vector<RLock*> members;
         for (const std::string& url : urls) {
             clients.emplace_back(url, ClientOptions{.watchdog_timeout = lease});
             members.push_back(&locks.emplace_back(clients.back(), name));

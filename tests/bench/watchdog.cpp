@@ -21,7 +21,7 @@ std::function<void(Crew&)> holder(const std::string& url) {
     return [=](Crew& crew) {
         Client redis{url, {.watchdog_timeout = watchdog_timeout}};
         crew.run([&](Seat& seat) {
-            std::deque<RLock<HiredisTransport>> locks;
+            std::deque<RLock> locks;
             for (std::size_t i = 0; i < holds; ++i) locks.emplace_back(redis, own_key(i)).lock();
             seat.start();
             seat.wait_for_stop();

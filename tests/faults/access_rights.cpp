@@ -19,7 +19,7 @@ using namespace redlatch::fault;
 
 namespace {
 
-using HiredisClient = Client<HiredisTransport>;
+using HiredisClient = Client;
 using Words = std::vector<std::string>;
 
 /// Returns the words after `ACL SETUSER locker` in README.md.
@@ -437,9 +437,9 @@ struct Step {
 
 const std::set<std::string> rights_to_tell{"publish", "lindex", "zscore", "pttl"};
 
-using Seats = Semaphore<HiredisTransport>;
-using Slots = PermitExpirableSemaphore<HiredisTransport>;
-using Gate = CountDownLatch<HiredisTransport>;
+using Seats = Semaphore;
+using Slots = PermitExpirableSemaphore;
+using Gate = CountDownLatch;
 
 std::string marks_of(Fleet& fleet, const std::string& kind, const std::string& name) {
     return "redlatch_" + kind + "_requests:{shop:" + name + "}:" + fleet.client.id();

@@ -176,8 +176,8 @@ TEST_CASE("fault: the clock of a minority jumps forward beyond the lease: the ot
     struct Party {
         Party(const std::string& a, const std::string& b, const std::string& c, const ClientOptions& options)
             : first(a, options), second(b, options), third(c, options) {}
-        Client<HiredisTransport> first, second, third;
-        RLock<HiredisTransport> one{first, "orders"}, two{second, "orders"}, three{third, "orders"};
+        Client first, second, third;
+        RLock one{first, "orders"}, two{second, "orders"}, three{third, "orders"};
         RedLock lock{one, two, three};
     };
     const std::string url = skewed.server().url();

@@ -86,11 +86,10 @@ TEST_CASE("fault: a frozen master without a replica: its holds are lost, those o
     ClientOptions options = quick();
     options.watchdog_timeout = paced(6s);
     Client client{cluster.url(), log.in(options)};
-    std::vector<std::unique_ptr<RLock<HiredisTransport>>> locks;
+    std::vector<std::unique_ptr<RLock>> locks;
     for (int i = 0; i < 12; ++i) {
         RedisServer& home = cluster.node(static_cast<std::size_t>(i % 3));
-        locks.push_back(
-            std::make_unique<RLock<HiredisTransport>>(client, cluster.key_on(home, "k" + std::to_string(i) + ".")));
+        locks.push_back(std::make_unique<RLock>(client, cluster.key_on(home, "k" + std::to_string(i) + ".")));
         locks.back()->lock();
     }
     cluster.node(0).stop();

@@ -37,11 +37,11 @@ TEST_CASE(
     options.unreachable_timeout = 600s;
     Client client{cluster.url(), options};
     std::vector<std::string> names;
-    std::vector<std::unique_ptr<RLock<HiredisTransport>>> locks;
+    std::vector<std::unique_ptr<RLock>> locks;
     for (int i = 0; i < 24; ++i) {
         RedisServer& home = cluster.node(static_cast<std::size_t>(i % 2));
         names.push_back(cluster.key_on(home, "down" + std::to_string(i) + "."));
-        locks.push_back(std::make_unique<RLock<HiredisTransport>>(client, names.back()));
+        locks.push_back(std::make_unique<RLock>(client, names.back()));
     }
     // Half of the locks are held by others, so their channels have waiters.
     RawRedis first{cluster.node(0)}, second{cluster.node(1)};

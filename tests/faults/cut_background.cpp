@@ -81,13 +81,13 @@ struct GivenUpWork {
                        [this] { gate.try_set_count(5); }, [this] { return gate.count_down(2), true; }, [] {}, true});
     }
 
-    Client<HiredisTransport> client;
-    RLock<HiredisTransport> lock;
-    FairLock<HiredisTransport> fair;
-    ReadWriteLock<HiredisTransport> both;
-    Semaphore<HiredisTransport> seats;
-    PermitExpirableSemaphore<HiredisTransport> slots;
-    CountDownLatch<HiredisTransport> gate;
+    Client client;
+    RLock lock;
+    FairLock fair;
+    ReadWriteLock both;
+    Semaphore seats;
+    PermitExpirableSemaphore slots;
+    CountDownLatch gate;
     std::vector<PermitId> ids;
     std::vector<GivenUp> all;
 };

@@ -84,8 +84,8 @@ struct CutBench {
 
     std::string server_url;
     Proxy proxy;
-    Client<HiredisTransport> far;
-    Client<HiredisTransport> near;
+    Client far;
+    Client near;
     RawRedis redis;
     std::string name;
 };

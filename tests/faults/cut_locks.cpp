@@ -94,9 +94,9 @@ struct PlainLocks final : CutWork {
                               [this] { return text(fenced.lock_and_get_token() == fenced.token()); },
                               [this] { fenced.unlock(); }});
     }
-    RLock<HiredisTransport> rlock, near_rlock;
-    SpinLock<HiredisTransport> spin;
-    FencedLock<HiredisTransport> fenced;
+    RLock rlock, near_rlock;
+    SpinLock spin;
+    FencedLock fenced;
 };
 
 struct OtherLocks final : CutWork {
@@ -156,8 +156,8 @@ struct OtherLocks final : CutWork {
 
     RawRedis& redis;
     std::string queue;
-    FairLock<HiredisTransport> fair, near_fair;
-    ReadWriteLock<HiredisTransport> both, near_both;
+    FairLock fair, near_fair;
+    ReadWriteLock both, near_both;
 };
 
 }  // namespace

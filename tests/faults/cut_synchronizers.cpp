@@ -37,7 +37,7 @@ struct Semaphores final : CutWork {
         operations.push_back(
             {"Semaphore available_permits", "GET", ten, [this] { return text(seats.available_permits()); }});
     }
-    Semaphore<HiredisTransport> seats;
+    Semaphore seats;
 };
 
 struct Permits final : CutWork {
@@ -88,7 +88,7 @@ struct Permits final : CutWork {
             [this] { return text(slots.acquired_permits()); });
         add("permits", digested<scripts::permit_count>, taken, [this] { return text(slots.permits()); });
     }
-    PermitExpirableSemaphore<HiredisTransport> slots;
+    PermitExpirableSemaphore slots;
     std::vector<PermitId> ids;
 };
 
@@ -117,7 +117,7 @@ struct Latches final : CutWork {
         add("reset", digest(digested<scripts::count_down_latch_lower>), five,
             [this] { return yes_or_no(gate.reset()); });
     }
-    CountDownLatch<HiredisTransport> gate;
+    CountDownLatch gate;
 };
 
 }  // namespace

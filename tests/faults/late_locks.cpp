@@ -36,14 +36,14 @@ Digests digests(const Script& acquire, const Script& release) {
 
 const Digests read_digests = digests(digested<scripts::read_acquire>, digested<scripts::read_release>);
 
-Digests digests_of(const RLock<>&) { return {acquire_digest, release_digest}; }
-Digests digests_of(const FencedLock<>&) {
+Digests digests_of(const RLock&) { return {acquire_digest, release_digest}; }
+Digests digests_of(const FencedLock&) {
     return digests(digested<scripts::fenced_acquire>, digested<scripts::rlock_release>);
 }
-Digests digests_of(const FairLock<>&) {
+Digests digests_of(const FairLock&) {
     return digests(digested<scripts::fair_acquire>, digested<scripts::fair_release>);
 }
-Digests digests_of(const ReadWriteLock<>&) {
+Digests digests_of(const ReadWriteLock&) {
     return digests(digested<scripts::write_acquire>, digested<scripts::write_release>);
 }
 
@@ -112,10 +112,10 @@ void with_lock(const char* kind, Test test) {
 
 template <class Test>
 void with_every_lock(Test test) {
-    with_lock<RLock<>>("RLock", test);
-    with_lock<FencedLock<>>("FencedLock", test);
-    with_lock<FairLock<>>("FairLock", test);
-    with_lock<ReadWriteLock<>>("writers of a ReadWriteLock", test);
+    with_lock<RLock>("RLock", test);
+    with_lock<FencedLock>("FencedLock", test);
+    with_lock<FairLock>("FairLock", test);
+    with_lock<ReadWriteLock>("writers of a ReadWriteLock", test);
 }
 
 }  // namespace
@@ -144,7 +144,7 @@ TEST_CASE("fault: late copies: a release that arrives after the same thread has 
 TEST_CASE(
     "fault: late copies: a read release that arrives after the same thread reads again ends nothing, also below a "
     "writer") {
-    with_lock<ReadWriteLock<>>("readers", [](LatePath& path, auto& orders, auto& theirs) {
+    with_lock<ReadWriteLock>("readers", [](LatePath& path, auto& orders, auto& theirs) {
         for (const bool as_writer : {false, true}) {
             CAPTURE(as_writer);
             if (as_writer) orders.lock();
@@ -227,7 +227,7 @@ TEST_CASE("fault: late copies: an acquire that arrives after a failed try holds 
 }
 
 TEST_CASE("fault: late copies: a waiter's acquire that arrives late leaves no place in the queue") {
-    with_lock<FairLock<>>("FairLock", [](LatePath& path, auto& mine, auto& theirs) {
+    with_lock<FairLock>("FairLock", [](LatePath& path, auto& mine, auto& theirs) {
         const std::string queue = "redisson_lock_queue:{orders}";
         const std::string acquire = digests_of(mine).acquire;
         theirs.lock();
@@ -247,7 +247,7 @@ TEST_CASE("fault: late copies: a waiter's acquire that arrives late leaves no pl
 }
 
 TEST_CASE("fault: late copies: a reader that arrives late blocks a writer for no longer than a moment") {
-    with_lock<ReadWriteLock<>>("readers", [](LatePath& path, auto& orders, auto& theirs) {
+    with_lock<ReadWriteLock>("readers", [](LatePath& path, auto& orders, auto& theirs) {
         CHECK(succeeds_once([&] {
             path.delay_a_copy(read_digests.acquire, [&] { orders.lock_shared(); });
             orders.unlock_shared();
@@ -268,7 +268,7 @@ TEST_CASE("fault: late copies: a reader that arrives late blocks a writer for no
 
 // The plain command has no script that could compare times. It names the instant at which the lease ends instead.
 TEST_CASE("fault: late copies: a mutex's plain command holds no longer than the first lease would have lasted") {
-    with_lock<Mutex<>>("Mutex", [](LatePath& path, auto& orders, auto& theirs) {
+    with_lock<Mutex>("Mutex", [](LatePath& path, auto& orders, auto& theirs) {
         const auto lease = paced(3000ms);
         const auto begun = Clock::now();
         path.delay_a_copy("PXAT", [&] { orders.lock(Lease{lease}); });
@@ -285,8 +285,8 @@ TEST_CASE("fault: late copies: a mutex's plain command holds no longer than the 
 TEST_CASE("fault: late copies: a forced release that arrives late, or twice, ends no later hold") {
     with_every_lock([](LatePath& path, auto& mine, auto& theirs) {
         theirs.lock();
-        const std::string give_up{std::is_same_v<decltype(mine), FairLock<>&> ? digested<scripts::fair_leave>.digest()
-                                  : std::is_same_v<decltype(mine), ReadWriteLock<>&>
+        const std::string give_up{std::is_same_v<decltype(mine), FairLock&> ? digested<scripts::fair_leave>.digest()
+                                  : std::is_same_v<decltype(mine), ReadWriteLock&>
                                       ? digested<scripts::write_give_up>.digest()
                                       : digested<scripts::rlock_give_up>.digest()};
         // One of two copies ends the hold. The other one arrives during the next hold.
@@ -308,7 +308,7 @@ TEST_CASE("fault: late copies: a forced release that arrives late, or twice, end
 
 // The first copy of the hand-over arrives after the next holder has released the lock, while others hold it.
 TEST_CASE("fault: late copies: a hand-over that arrives late changes nothing") {
-    with_lock<RLock<>>("RLock", [](LatePath& path, auto& orders, auto& theirs) {
+    with_lock<RLock>("RLock", [](LatePath& path, auto& orders, auto& theirs) {
         Client client{path.url(), options()};
         path.proxy.hold_next_requests(1, hand_over_digest);
         for (int round = 0; round < 50 && path.proxy.counts().held == 0; ++round) {

@@ -81,7 +81,7 @@ struct LatePath {
     RawRedis redis{server};
     Proxy proxy{server.url()};
     EventLog log;
-    Client<HiredisTransport> client{proxy.url(), log.in(options())};
+    Client client{proxy.url(), log.in(options())};
 };
 
 }  // namespace

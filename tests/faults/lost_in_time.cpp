@@ -52,7 +52,7 @@ private:
 // Locks that one thread holds. Records when the loss of each was reported.
 class ManyHolds {
 public:
-    explicit ManyHolds(Client<>& client) {
+    explicit ManyHolds(Client& client) {
         all_.reserve(many);
         for (std::size_t number = 0; number < many; ++number) {
             Held& held = *all_.emplace_back(std::make_unique<Held>(client, number));
@@ -92,9 +92,9 @@ public:
 
 private:
     struct Held {
-        Held(Client<>& client, std::size_t number) : lock(client, "order" + std::to_string(number)) { lock.lock(); }
+        Held(Client& client, std::size_t number) : lock(client, "order" + std::to_string(number)) { lock.lock(); }
 
-        RLock<> lock;
+        RLock lock;
         std::atomic<std::int64_t> told{0};
         std::int64_t valid_until = 0;
         std::optional<std::stop_callback<std::function<void()>>> on_lost;

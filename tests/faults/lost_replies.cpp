@@ -22,7 +22,7 @@ ClientOptions after(Then then) {
 // Hands the lock over to a waiting thread until the fault has struck. The next holder may just be asking the server
 // itself; then it gets the lock without a hand-over.
 template <class Struck>
-void hand_over_until(FaultyPath& path, Client<HiredisTransport>& client, Struck struck) {
+void hand_over_until(FaultyPath& path, Client& client, Struck struck) {
     RLock orders{client, "orders"};
     for (std::uint64_t round = 1; round <= 50 && !struck(); ++round) {
         REQUIRE(orders.try_lock_for(10s));

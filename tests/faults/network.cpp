@@ -23,7 +23,7 @@ namespace {
 constexpr std::chrono::milliseconds margin = 50ms + late;
 
 // Opens the connection, so that the test does not measure connecting.
-void warm_up(RLock<HiredisTransport>& lock) { CHECK_FALSE(lock.is_locked()); }
+void warm_up(RLock& lock) { CHECK_FALSE(lock.is_locked()); }
 
 }  // namespace
 

@@ -41,7 +41,7 @@ struct Place {
 
     RedisServer server;
     RawRedis redis;
-    Client<HiredisTransport> other;
+    Client other;
 };
 
 // Runs `use(object)` with a new client and object for each allocation that fails, until none fails any more.
@@ -51,7 +51,7 @@ long fail_each(
     std::function<void()> wipe = [] {}) {
     for (long n = 0;; ++n) {
         CAPTURE(n);
-        std::optional<Client<HiredisTransport>> client;
+        std::optional<Client> client;
         std::optional<Object> object;
         bool struck = false;
         prepare();
@@ -116,15 +116,15 @@ void ask_lock(Lock& lock) {
 
 TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of the locks") {
     Place place;
-    CHECK(fail_each<RLock<HiredisTransport>>(place, [](auto& lock) { use_lock(lock); }) > 5);
-    CHECK(fail_each<RLock<HiredisTransport>>(place, [](auto& lock) { ask_lock(lock); }) > 5);
-    CHECK(fail_each<SpinLock<HiredisTransport>>(place, [](auto& lock) { use_lock(lock); }) > 5);
-    CHECK(fail_each<FencedLock<HiredisTransport>>(place, [](auto& lock) { use_lock(lock); }) > 5);
-    CHECK(fail_each<FairLock<HiredisTransport>>(place, [](auto& lock) { use_lock(lock); }) > 5);
-    CHECK(fail_each<FairLock<HiredisTransport>>(place, [](auto& lock) { ask_lock(lock); }) > 5);
-    CHECK(fail_each<ReadWriteLock<HiredisTransport>>(place, [](auto& lock) { use_lock(lock); }) > 5);
-    CHECK(fail_each<ReadWriteLock<HiredisTransport>>(place, [](auto& lock) { use_lock(lock.read_lock()); }) > 5);
-    CHECK(fail_each<ReadWriteLock<HiredisTransport>>(place, [](auto& lock) { ask_lock(lock.read_lock()); }) > 5);
+    CHECK(fail_each<RLock>(place, [](auto& lock) { use_lock(lock); }) > 5);
+    CHECK(fail_each<RLock>(place, [](auto& lock) { ask_lock(lock); }) > 5);
+    CHECK(fail_each<SpinLock>(place, [](auto& lock) { use_lock(lock); }) > 5);
+    CHECK(fail_each<FencedLock>(place, [](auto& lock) { use_lock(lock); }) > 5);
+    CHECK(fail_each<FairLock>(place, [](auto& lock) { use_lock(lock); }) > 5);
+    CHECK(fail_each<FairLock>(place, [](auto& lock) { ask_lock(lock); }) > 5);
+    CHECK(fail_each<ReadWriteLock>(place, [](auto& lock) { use_lock(lock); }) > 5);
+    CHECK(fail_each<ReadWriteLock>(place, [](auto& lock) { use_lock(lock.read_lock()); }) > 5);
+    CHECK(fail_each<ReadWriteLock>(place, [](auto& lock) { ask_lock(lock.read_lock()); }) > 5);
 }
 
 TEST_CASE("fault: the n-th allocation of the caller fails, in a lock over several locks: nothing stays held") {
@@ -175,10 +175,10 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in a wait for each ki
                 static_cast<void>(guard.try_lock_for(5s));
             });
     };
-    CHECK(wait(std::type_identity<RLock<HiredisTransport>>{}) > 5);
-    CHECK(wait(std::type_identity<SpinLock<HiredisTransport>>{}) > 5);
-    CHECK(wait(std::type_identity<FairLock<HiredisTransport>>{}) > 5);
-    CHECK(wait(std::type_identity<ReadWriteLock<HiredisTransport>>{}) > 5);
+    CHECK(wait(std::type_identity<RLock>{}) > 5);
+    CHECK(wait(std::type_identity<SpinLock>{}) > 5);
+    CHECK(wait(std::type_identity<FairLock>{}) > 5);
+    CHECK(wait(std::type_identity<ReadWriteLock>{}) > 5);
 }
 
 TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of semaphores and latches") {
@@ -187,7 +187,7 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of
     const auto each = [&]<class Object>(std::type_identity<Object>, auto use) {
         return fail_each<Object>(place, place.server.url(), FailingMemory::Of::caller, wipe, use, wipe);
     };
-    CHECK(each(std::type_identity<Semaphore<HiredisTransport>>{}, [](auto& seats) {
+    CHECK(each(std::type_identity<Semaphore>{}, [](auto& seats) {
               seats.try_set_permits(3);
               seats.acquire(2);
               seats.release(2);
@@ -197,7 +197,7 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of
               static_cast<void>(seats.available_permits());
               static_cast<void>(seats.drain_permits());
           }) > 5);
-    CHECK(each(std::type_identity<PermitExpirableSemaphore<HiredisTransport>>{}, [](auto& slots) {
+    CHECK(each(std::type_identity<PermitExpirableSemaphore>{}, [](auto& slots) {
               slots.try_set_permits(30);
               const auto id = slots.acquire();
               const auto many = slots.acquire(9, Lease{1s});
@@ -209,7 +209,7 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of
               slots.set_permits(1);
               static_cast<void>(slots.permits());
           }) > 5);
-    CHECK(each(std::type_identity<CountDownLatch<HiredisTransport>>{}, [](auto& gate) {
+    CHECK(each(std::type_identity<CountDownLatch>{}, [](auto& gate) {
               gate.try_set_count(3);
               gate.count_down();
               static_cast<void>(gate.wait_for(1ms));
@@ -245,8 +245,8 @@ TEST_CASE("fault: the n-th allocation in an acquire of permits fails, and no per
             if (!struck) return n;
         }
     };
-    CHECK(each(std::type_identity<Semaphore<HiredisTransport>>{}) > 3);
-    CHECK(each(std::type_identity<PermitExpirableSemaphore<HiredisTransport>>{}) > 3);
+    CHECK(each(std::type_identity<Semaphore>{}) > 3);
+    CHECK(each(std::type_identity<PermitExpirableSemaphore>{}) > 3);
 }
 
 // Regression: it was taken for a reply that is not Redis protocol, after which no call is retried.
@@ -328,10 +328,10 @@ TEST_CASE(
 TEST_CASE("fault: the n-th allocation of hiredis fails") {
     if (slow_build_factor > 1) return;
     Place place;
-    CHECK(fail_each<RLock<HiredisTransport>>(
+    CHECK(fail_each<RLock>(
               place, place.server.url(), FailingMemory::Of::hiredis, [] {}, [](auto& lock) { ask_lock(lock); }) > 3);
     RLock blocker{place.other, "orders"};
-    CHECK(fail_each<RLock<HiredisTransport>>(
+    CHECK(fail_each<RLock>(
               place, place.server.url(), FailingMemory::Of::hiredis, [&] { blocker.lock(Lease{30ms}); },
               [](auto& lock) {
                   std::unique_lock guard{lock, std::defer_lock};

@@ -294,8 +294,8 @@ int fork_in_the_middle(const std::string& url) {
 
 // The child destroys the objects of the parent without sending anything.
 int destroy_in_the_child(const std::string& url) {
-    auto client = std::make_unique<Client<HiredisTransport>>(url, unhurried());
-    auto orders = std::make_unique<RLock<HiredisTransport>>(*client, "orders");
+    auto client = std::make_unique<Client>(url, unhurried());
+    auto orders = std::make_unique<RLock>(*client, "orders");
     orders->lock();
     const pid_t child = ::fork();
     if (child == 0) {
@@ -404,8 +404,8 @@ TEST_CASE("clients destroyed: descriptors, threads, keys and channels are as bef
 
 TEST_CASE("client destroyed while the server is frozen: its destructor ends within a command's time") {
     RedisServer server;
-    auto client = std::make_unique<Client<HiredisTransport>>(server.url(), quick());
-    auto orders = std::make_unique<RLock<HiredisTransport>>(*client, "orders");
+    auto client = std::make_unique<Client>(server.url(), quick());
+    auto orders = std::make_unique<RLock>(*client, "orders");
     orders->lock();
     server.stop();
     std::error_code ec;

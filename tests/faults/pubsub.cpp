@@ -62,7 +62,7 @@ TEST_CASE("fault: ten thousand channels within seconds: the client subscribes to
         redis.call("PEXPIRE", "n" + std::to_string(i), 600'000);
     }
     Client client{server.url(), long_lease()};
-    std::vector<std::unique_ptr<RLock<HiredisTransport>>> locks(names);
+    std::vector<std::unique_ptr<RLock>> locks(names);
     std::atomic<int> refused{0};
     std::size_t most = 0;
     {
@@ -71,7 +71,7 @@ TEST_CASE("fault: ten thousand channels within seconds: the client subscribes to
             workers.emplace_back([&, worker] {
                 for (int i = worker; i < names; i += threads) {
                     auto& lock = locks[static_cast<std::size_t>(i)];
-                    lock = std::make_unique<RLock<HiredisTransport>>(client, "n" + std::to_string(i));
+                    lock = std::make_unique<RLock>(client, "n" + std::to_string(i));
                     if (!lock->try_lock_for(1ms)) ++refused;
                 }
             });

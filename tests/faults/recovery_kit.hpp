@@ -62,11 +62,11 @@ public:
             ClientOptions options;
             options.command_timeout = patience;
             options.unreachable_timeout = 120s;
-            const auto client = clients_.emplace_back(std::make_shared<Client<>>(url, options));
+            const auto client = clients_.emplace_back(std::make_shared<Client>(url, options));
             const std::string number = std::to_string(i);
-            held_.push_back(std::make_shared<RLock<>>(*client, name("held" + number)));
+            held_.push_back(std::make_shared<RLock>(*client, name("held" + number)));
             held_.back()->lock();
-            loop("contended " + number, [lock = std::make_shared<RLock<>>(*client, name("contended"))] {
+            loop("contended " + number, [lock = std::make_shared<RLock>(*client, name("contended"))] {
                 std::error_code ec;
                 lock->lock(ec);
                 if (ec) return false;
@@ -75,7 +75,7 @@ public:
                 std::this_thread::sleep_for(10ms);
                 return !ec;
             });
-            loop("fair " + number, [lock = std::make_shared<FairLock<>>(*client, name("fair"))] {
+            loop("fair " + number, [lock = std::make_shared<FairLock>(*client, name("fair"))] {
                 std::error_code ec;
                 lock->lock(ec);
                 if (ec) return false;
@@ -84,7 +84,7 @@ public:
                 std::this_thread::sleep_for(10ms);
                 return !ec;
             });
-            loop("own " + number, [lock = std::make_shared<RLock<>>(*client, name("own" + number))] {
+            loop("own " + number, [lock = std::make_shared<RLock>(*client, name("own" + number))] {
                 std::error_code ec;
                 lock->lock(ec);
                 if (ec) return false;
@@ -92,7 +92,7 @@ public:
                 std::this_thread::sleep_for(20ms);
                 return !ec;
             });
-            auto permits = std::make_shared<Semaphore<>>(*client, name("permits"));
+            auto permits = std::make_shared<Semaphore>(*client, name("permits"));
             permits->try_set_permits(2);
             loop("permits " + number, [permits] {
                 try {
@@ -139,8 +139,8 @@ private:
         workers_.push_back(std::make_unique<Worker>(std::move(what), std::move(once)));
     }
 
-    std::vector<std::shared_ptr<Client<>>> clients_;
-    std::vector<std::shared_ptr<RLock<>>> held_;
+    std::vector<std::shared_ptr<Client>> clients_;
+    std::vector<std::shared_ptr<RLock>> held_;
     std::vector<std::unique_ptr<Worker>> workers_;
 };
 

@@ -32,8 +32,8 @@
 
 namespace redlatch::test {
 
-using HiredisClient = Client<HiredisTransport>;
-using HiredisRLock = RLock<HiredisTransport>;
+using HiredisClient = Client;
+using HiredisRLock = RLock;
 using Fields = std::map<std::string, std::string>;
 using Words = std::vector<std::string>;
 

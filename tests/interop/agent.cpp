@@ -31,7 +31,7 @@
 namespace redlatch::test {
 namespace {
 
-using HiredisClient = Client<HiredisTransport>;
+using HiredisClient = Client;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
@@ -327,7 +327,7 @@ struct Composed {
         whole.emplace(members);
     }
 
-    std::deque<RLock<HiredisTransport>> members;
+    std::deque<RLock> members;
     std::optional<Whole> whole;
 };
 
@@ -356,17 +356,15 @@ const std::map<std::string, Answerer>& kinds() {
         {"spin", locks<SpinLock>()},
         {"read",
          [](Servers& servers, const Request& request) {
-             return lock_answer(servers, shared<ReadWriteLock<HiredisTransport>>(servers, request).read_lock(),
-                                request);
+             return lock_answer(servers, shared<ReadWriteLock>(servers, request).read_lock(), request);
          }},
         {"write",
          [](Servers& servers, const Request& request) {
-             return lock_answer(servers, shared<ReadWriteLock<HiredisTransport>>(servers, request).write_lock(),
-                                request);
+             return lock_answer(servers, shared<ReadWriteLock>(servers, request).write_lock(), request);
          }},
         {"fenced",
          [](Servers& servers, const Request& request) {
-             return fenced_answer(servers, shared<FencedLock<HiredisTransport>>(servers, request), request);
+             return fenced_answer(servers, shared<FencedLock>(servers, request), request);
          }},
         {"multi",
          [](Servers& servers, const Request& request) { return composed_answer<MultiLock>(servers, request, false); }},
@@ -379,16 +377,15 @@ const std::map<std::string, Answerer>& kinds() {
          }},
         {"semaphore",
          [](Servers& servers, const Request& request) {
-             return semaphore_answer(servers, shared<Semaphore<HiredisTransport>>(servers, request), request);
+             return semaphore_answer(servers, shared<Semaphore>(servers, request), request);
          }},
         {"permits",
          [](Servers& servers, const Request& request) {
-             return permits_answer(servers, shared<PermitExpirableSemaphore<HiredisTransport>>(servers, request),
-                                   request);
+             return permits_answer(servers, shared<PermitExpirableSemaphore>(servers, request), request);
          }},
         {"latch",
          [](Servers& servers, const Request& request) {
-             return latch_answer(shared<CountDownLatch<HiredisTransport>>(servers, request), request);
+             return latch_answer(shared<CountDownLatch>(servers, request), request);
          }},
     };
     return all;

@@ -2,4 +2,4 @@
 // expect: use of deleted function|call to deleted constructor
 #include <redlatch/redlatch.hpp>
 
-void copy(redlatch::Client<>& client) { redlatch::Client<> copied(client); }
+void copy(redlatch::Client& client) { redlatch::Client copied(client); }

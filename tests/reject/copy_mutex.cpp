@@ -2,4 +2,4 @@
 // expect: use of deleted function|call to deleted constructor|call to implicitly-deleted copy constructor
 #include <redlatch/redlatch.hpp>
 
-void copy(redlatch::Mutex<>& lock) { redlatch::Mutex<> copied(lock); }
+void copy(redlatch::Mutex& lock) { redlatch::Mutex copied(lock); }

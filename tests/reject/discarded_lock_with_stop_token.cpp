@@ -7,4 +7,4 @@
 #pragma GCC diagnostic error "-Wunused-result"
 
 // Continues without the lock if a stop was requested.
-void attempt(redlatch::RLock<>& lock, std::stop_token token) { lock.lock(token); }
+void attempt(redlatch::RLock& lock, std::stop_token token) { lock.lock(token); }

@@ -5,4 +5,4 @@
 #pragma GCC diagnostic error "-Wunused-result"
 
 // This permit cannot be released.
-void attempt(redlatch::PermitExpirableSemaphore<>& seats) { seats.acquire(); }
+void attempt(redlatch::PermitExpirableSemaphore& seats) { seats.acquire(); }

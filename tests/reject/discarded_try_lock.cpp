@@ -5,4 +5,4 @@
 #pragma GCC diagnostic error "-Wunused-result"
 
 // Continues without the lock if another thread holds it.
-void attempt(redlatch::RLock<>& lock) { lock.try_lock(); }
+void attempt(redlatch::RLock& lock) { lock.try_lock(); }

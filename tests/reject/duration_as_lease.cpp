@@ -5,4 +5,4 @@
 #include <chrono>
 
 // A reader could not tell a time limit from a lease.
-void wait(redlatch::RLock<>& lock) { lock.lock(std::chrono::seconds(5)); }
+void wait(redlatch::RLock& lock) { lock.lock(std::chrono::seconds(5)); }

@@ -5,4 +5,4 @@
 #include <system_error>
 
 // The caller could not read the error.
-void wait(redlatch::RLock<>& lock) { lock.lock(std::error_code()); }
+void wait(redlatch::RLock& lock) { lock.lock(std::error_code()); }

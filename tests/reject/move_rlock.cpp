@@ -4,4 +4,4 @@
 
 #include <utility>
 
-void move(redlatch::RLock<>& lock) { redlatch::RLock<> moved(std::move(lock)); }
+void move(redlatch::RLock& lock) { redlatch::RLock moved(std::move(lock)); }

@@ -2,4 +2,4 @@
 // expect: a member must be a lock of one server
 #include <redlatch/redlatch.hpp>
 
-void join(redlatch::RLock<>& lock, redlatch::MultiLock& multi) { redlatch::RedLock both{lock, multi}; }
+void join(redlatch::RLock& lock, redlatch::MultiLock& multi) { redlatch::RedLock both{lock, multi}; }

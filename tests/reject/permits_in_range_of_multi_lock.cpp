@@ -4,4 +4,4 @@
 
 #include <vector>
 
-void join(std::vector<redlatch::PermitExpirableSemaphore<>*>& seats) { redlatch::MultiLock all(seats); }
+void join(std::vector<redlatch::PermitExpirableSemaphore*>& seats) { redlatch::MultiLock all(seats); }

@@ -4,4 +4,4 @@
 
 #include <mutex>
 
-void join(redlatch::RLock<>& lock, std::mutex& local) { redlatch::RedLock both{lock, local}; }
+void join(redlatch::RLock& lock, std::mutex& local) { redlatch::RedLock both{lock, local}; }

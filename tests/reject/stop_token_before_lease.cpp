@@ -5,6 +5,4 @@
 #include <chrono>
 #include <stop_token>
 
-void wait(redlatch::RLock<>& lock, std::stop_token token) {
-    lock.lock(token, redlatch::Lease(std::chrono::seconds(5)));
-}
+void wait(redlatch::RLock& lock, std::stop_token token) { lock.lock(token, redlatch::Lease(std::chrono::seconds(5))); }

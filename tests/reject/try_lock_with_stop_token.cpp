@@ -4,4 +4,4 @@
 
 #include <stop_token>
 
-bool attempt(redlatch::RLock<>& lock, std::stop_token token) { return lock.try_lock(token); }
+bool attempt(redlatch::RLock& lock, std::stop_token token) { return lock.try_lock(token); }

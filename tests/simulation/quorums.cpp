@@ -9,7 +9,7 @@ namespace sim {
 
 namespace {
 
-using RLock = redlatch::RLock<Transport>;
+using RLock = redlatch::BasicRLock<Transport>;
 
 // The locks of a process. The parts must outlive the whole.
 template <class Whole>

@@ -12,7 +12,7 @@
 
 namespace sim {
 
-using Client = redlatch::Client<Transport>;
+using Client = redlatch::BasicClient<Transport>;
 
 // The servers, processes and faults of one seed.
 class World {

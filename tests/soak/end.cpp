@@ -25,8 +25,7 @@ void take(Lock& lock, std::string_view what, ReplyClass& verdict) {
         verdict.complain(verdict.leftovers, std::string{what} + " cannot be taken when all is over");
 }
 
-void take_everything(Client<HiredisTransport>& client, Client<HiredisTransport>& second,
-                     Client<HiredisTransport>& third, ReplyClass& verdict) {
+void take_everything(Client& client, Client& second, Client& third, ReplyClass& verdict) {
     RLock rlock{client, info(Kind::rlock).of};
     FairLock fair{client, info(Kind::fair).of};
     FencedLock fenced{client, info(Kind::fenced).of};
@@ -52,7 +51,7 @@ void take_everything(Client<HiredisTransport>& client, Client<HiredisTransport>&
     take(majority, "red", verdict);
 }
 
-void count_permits(Client<HiredisTransport>& client, const Shared& shared, test::RawRedis& redis, ReplyClass& verdict) {
+void count_permits(Client& client, const Shared& shared, test::RawRedis& redis, ReplyClass& verdict) {
     PermitExpirableSemaphore permits{client, info(Kind::permits).of};
     const bool all = test::eventually(
         [&] { return permits.available_permits() == static_cast<std::ptrdiff_t>(permits_limit); }, patience, 20ms);

@@ -20,7 +20,7 @@ std::uint64_t latch_number(std::size_t worker, std::size_t incarnation, std::uin
 
 std::string latch_name(std::uint64_t number) { return std::string{info(Kind::latch).of} + std::to_string(number); }
 
-void wait(Crew& crew, CountDownLatch<HiredisTransport>& latch, std::uint64_t number, milliseconds patience) {
+void wait(Crew& crew, CountDownLatch& latch, std::uint64_t number, milliseconds patience) {
     Entry entry = crew.entry(Entry::What::latch_wait, Kind::latch, number);
     entry.called = test::monotonic_ns();
     entry.deadline = entry.called + ns(patience);
@@ -34,7 +34,7 @@ void wait(Crew& crew, CountDownLatch<HiredisTransport>& latch, std::uint64_t num
 
 // Checks the count while count-downs of this round may be on their way: it must agree with those invoked and
 // acknowledged.
-void check_count(Crew& crew, CountDownLatch<HiredisTransport>& latch, std::uint64_t number, const Board& board) {
+void check_count(Crew& crew, CountDownLatch& latch, std::uint64_t number, const Board& board) {
     Entry entry = crew.entry(Entry::What::latch_count, Kind::latch, number);
     entry.called = test::monotonic_ns();
     const std::size_t acknowledged = board.acknowledged;

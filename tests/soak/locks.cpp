@@ -15,14 +15,14 @@ void take_turns(Crew& crew, Kind kind) {
 
 }  // namespace
 
-void soak_rlock(Crew& crew) { take_turns<RLock<HiredisTransport>>(crew, Kind::rlock); }
-void soak_fair(Crew& crew) { take_turns<FairLock<HiredisTransport>>(crew, Kind::fair); }
-void soak_fenced(Crew& crew) { take_turns<FencedLock<HiredisTransport>>(crew, Kind::fenced); }
-void soak_mutex(Crew& crew) { take_turns<Mutex<HiredisTransport>>(crew, Kind::mutex); }
-void soak_spin(Crew& crew) { take_turns<SpinLock<HiredisTransport>>(crew, Kind::spin); }
+void soak_rlock(Crew& crew) { take_turns<RLock>(crew, Kind::rlock); }
+void soak_fair(Crew& crew) { take_turns<FairLock>(crew, Kind::fair); }
+void soak_fenced(Crew& crew) { take_turns<FencedLock>(crew, Kind::fenced); }
+void soak_mutex(Crew& crew) { take_turns<Mutex>(crew, Kind::mutex); }
+void soak_spin(Crew& crew) { take_turns<SpinLock>(crew, Kind::spin); }
 
 void soak_read_write(Crew& crew) {
-    using ReadWrite = ReadWriteLock<HiredisTransport>;
+    using ReadWrite = ReadWriteLock;
     ReadWrite lock{crew.client, info(Kind::writer).of, {.writer_preference = crew.worker % 2 == 0}};
     LockTurns<ReadWrite::WriteLock> writer{crew, lock.write_lock(), Kind::writer};
     LockTurns<ReadWrite::ReadLock> reader{crew, lock.read_lock(), Kind::reader};

@@ -28,7 +28,7 @@ void hold(Crew& crew) {
 // The background releases the permits, as long as this process lives.
 void leave_to_background(Crew& crew, std::uint64_t epoch) { crew.shared.in_background[epoch] |= 1U << crew.worker; }
 
-void take_permits(Crew& crew, Semaphore<HiredisTransport>& semaphore, std::uint64_t epoch) {
+void take_permits(Crew& crew, Semaphore& semaphore, std::uint64_t epoch) {
     Entry entry = crew.entry(Entry::What::turn, Kind::semaphore, epoch);
     const milliseconds patience = crew.draw_ms(1, 1500);
     entry.token = static_cast<std::uint64_t>(crew.draw(1, 2));
@@ -59,7 +59,7 @@ void take_permits(Crew& crew, Semaphore<HiredisTransport>& semaphore, std::uint6
 
 // The permit is certain until `valid`. For a watched permit the number of renewals is unknown, but a release that
 // succeeds proves that it never ended.
-void take_permit(Crew& crew, PermitExpirableSemaphore<HiredisTransport>& semaphore) {
+void take_permit(Crew& crew, PermitExpirableSemaphore& semaphore) {
     Entry entry = crew.entry(Entry::What::turn, Kind::permits, lock_number(Kind::permits));
     const milliseconds patience = crew.draw_ms(1, 1500);
     const milliseconds lease = crew.draw_ms(300, longest_lease.count());

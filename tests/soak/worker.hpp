@@ -29,7 +29,7 @@ class Client;
 
 namespace redlatch::soak {
 
-using SoakClient = Client<HiredisTransport>;
+using SoakClient = Client;
 
 // The surroundings of a worker's thread.
 struct Seat {

@@ -90,9 +90,9 @@ int run_worker(std::span<const std::string> args) {
     auto book = SharedMemory<Book>::open(args[1]);
     const HistoryFile history{args[2]};
     const std::size_t number = std::stoul(args[3]);
-    std::vector<std::unique_ptr<Client<HiredisTransport>>> clients;
+    std::vector<std::unique_ptr<Client>> clients;
     for (std::size_t i = 0; i < (number % 2 == 0 ? 1 : threads); ++i)
-        clients.push_back(std::make_unique<Client<HiredisTransport>>(args[0], ClientOptions{.watchdog_timeout = 10s}));
+        clients.push_back(std::make_unique<Client>(args[0], ClientOptions{.watchdog_timeout = 10s}));
     std::vector<std::jthread> workers;
     for (std::size_t i = 0; i < threads; ++i) {
         workers.emplace_back([&, i] {

@@ -87,8 +87,8 @@ int run_worker(std::span<const std::string> args) {
     const HistoryFile history{args[2]};
     ClientOptions options;
     options.watchdog_timeout = lease;
-    std::deque<Client<HiredisTransport>> clients;
-    std::deque<RLock<HiredisTransport>> locks;
+    std::deque<Client> clients;
+    std::deque<RLock> locks;
     for (const std::string& url : args.subspan(3)) {
         clients.emplace_back(url, options);
         locks.emplace_back(clients.back(), "stressed");

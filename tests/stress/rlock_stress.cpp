@@ -44,7 +44,7 @@ struct Shared {
     std::atomic<std::uint64_t> lost{0};
 };
 
-void work(RLock<HiredisTransport>& lock, std::size_t me, Shared& shared, const HistoryFile& history) {
+void work(RLock& lock, std::size_t me, Shared& shared, const HistoryFile& history) {
     ++shared.ready;
     eventually([&] { return shared.end != 0; }, 60s);
     while (monotonic_ns() < shared.end) {
@@ -74,11 +74,11 @@ int run_worker(std::span<const std::string> args) {
     auto shared = SharedMemory<Shared>::open(args[1]);
     const HistoryFile history{args[2]};
     const std::size_t number = std::stoul(args[3]);
-    std::vector<std::unique_ptr<Client<HiredisTransport>>> clients;
+    std::vector<std::unique_ptr<Client>> clients;
     ClientOptions options;
     options.watchdog_timeout = 10s;
     for (std::size_t i = 0; i < (number % 2 == 0 ? 1 : threads); ++i)
-        clients.push_back(std::make_unique<Client<HiredisTransport>>(args[0], options));
+        clients.push_back(std::make_unique<Client>(args[0], options));
     std::vector<std::thread> workers;
     for (std::size_t i = 0; i < threads; ++i) {
         workers.emplace_back([&, i] {

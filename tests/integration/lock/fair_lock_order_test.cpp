@@ -85,8 +85,8 @@ public:
 
     RedisServer server;
     RawRedis redis{server};
-    Client<redlatch::HiredisTransport> client{server.url()};
-    FairLock<> orders{client, "orders"};
+    Client client{server.url()};
+    FairLock orders{client, "orders"};
     std::vector<ChildProcess> crews;
 };
 

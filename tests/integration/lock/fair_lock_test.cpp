@@ -93,7 +93,7 @@ private:
 // A thread that waits for the lock, records its name, and releases the lock. It is in the queue once constructed.
 class Visitor {
 public:
-    Visitor(RawRedis& redis, FairLock<>& lock, std::string name, Served& served) {
+    Visitor(RawRedis& redis, FairLock& lock, std::string name, Served& served) {
         const std::size_t before = waiting(redis).size();
         future_ = start([&lock, &served, name = std::move(name), token = stop.get_token()] {
             if (!lock.lock(token)) return false;

@@ -36,7 +36,7 @@ using redlatch::RLock;
 
 namespace {
 
-using HiredisMutex = Mutex<HiredisTransport>;
+using HiredisMutex = Mutex;
 
 const std::string acquire_digest{digested<redlatch::scripts::mutex_acquire>.digest()};
 const std::string release_digest{digested<redlatch::scripts::mutex_release>.digest()};

@@ -70,10 +70,10 @@ const Role reader{"read for ever", [](std::span<const std::string> args) {
 struct Fixture {
     RedisServer server;
     RawRedis redis{server};
-    Client<redlatch::HiredisTransport> client{server.url()};
-    ReadWriteLock<redlatch::HiredisTransport> orders{client, "orders"};
-    Client<redlatch::HiredisTransport> elsewhere_client{server.url()};
-    ReadWriteLock<redlatch::HiredisTransport> orders_elsewhere{elsewhere_client, "orders"};
+    Client client{server.url()};
+    ReadWriteLock orders{client, "orders"};
+    Client elsewhere_client{server.url()};
+    ReadWriteLock orders_elsewhere{elsewhere_client, "orders"};
 
     // The owners of this thread's holds on the server.
     std::string reader() { return owner_of(client, orders.read_lock()); }

@@ -27,7 +27,7 @@ using redlatch::RLock;
 namespace {
 
 /// Lets the server cache the scripts. Returns when no command of that is in flight any more.
-void warm_up(const RedisServer& server, Client<>& client) {
+void warm_up(const RedisServer& server, Client& client) {
     RawRedis redis{server};
     {
         RLock lock{client, "warm up"};
@@ -245,7 +245,7 @@ TEST_CASE("a thousand holds are renewed by ten commands per period") {
     RedisServer server;
     const auto watchdog_timeout = 2 * short_lease;
     Client client{server.url(), with_watchdog(watchdog_timeout)};
-    std::deque<RLock<>> locks;
+    std::deque<RLock> locks;
     constexpr int holds = 1000;
     for (int i = 0; i < holds; ++i) {
         locks.emplace_back(client, "lock " + std::to_string(i));
@@ -270,7 +270,7 @@ TEST_CASE("a thousand holds are renewed by ten commands per period") {
     CHECK(are_full);
     CHECK(client.stats().lost_holds == 0);
     CHECK(RawRedis{server}.keys().size() == holds);
-    for (RLock<>& lock : locks) lock.unlock();
+    for (RLock& lock : locks) lock.unlock();
     CHECK(RawRedis{server}.keys().empty());
 }
 

@@ -227,7 +227,7 @@ TEST_CASE("a hold handed over within the process has the lease of its new owner"
 // A waiter in another process knew the lease of the first holder, and would have slept until its end.
 TEST_CASE("a hold handed over with a shorter lease delays others no longer than that") {
     RedisServer server;
-    const auto waits_out = [&](auto& lock, Client<>& client, auto& others, Client<>& other_client) {
+    const auto waits_out = [&](auto& lock, Client& client, auto& others, Client& other_client) {
         for (int round = 0; round < 100; ++round) {
             const auto handoffs = client.stats().handoffs;
             lock.lock(Lease{600s});

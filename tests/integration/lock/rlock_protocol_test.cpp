@@ -239,7 +239,7 @@ TEST_CASE("keys and channels of names with a hash tag or a prefix follow Redisso
     Client plain{server.url()};
     Client prefixed{server.url(), options};
     struct Case {
-        Client<>& client;
+        Client& client;
         const char* name;
         const char* key;
         const char* channel;

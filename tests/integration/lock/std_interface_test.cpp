@@ -36,25 +36,25 @@ using redlatch::SpinLock;
 
 namespace {
 
-using ReadSide = ReadWriteLock<>::ReadLock;
-using WriteSide = ReadWriteLock<>::WriteLock;
+using ReadSide = ReadWriteLock::ReadLock;
+using WriteSide = ReadWriteLock::WriteLock;
 
 // Any duration and any clock, and no other guarantee than a mutex gives.
 template <class L>
 constexpr bool like_a_timed_mutex = TimedLockable<L> && !std::copy_constructible<L> && !std::move_constructible<L> &&
                                     !std::is_copy_assignable_v<L> && !std::is_move_assignable_v<L>;
 static_assert(like_a_timed_mutex<std::recursive_timed_mutex>);
-static_assert(like_a_timed_mutex<RLock<>>);
-static_assert(like_a_timed_mutex<FairLock<>>);
-static_assert(like_a_timed_mutex<FencedLock<>>);
-static_assert(like_a_timed_mutex<SpinLock<>>);
-static_assert(like_a_timed_mutex<ReadWriteLock<>>);
+static_assert(like_a_timed_mutex<RLock>);
+static_assert(like_a_timed_mutex<FairLock>);
+static_assert(like_a_timed_mutex<FencedLock>);
+static_assert(like_a_timed_mutex<SpinLock>);
+static_assert(like_a_timed_mutex<ReadWriteLock>);
 static_assert(like_a_timed_mutex<ReadSide> && like_a_timed_mutex<WriteSide>);
 static_assert(like_a_timed_mutex<MultiLock> && like_a_timed_mutex<RedLock>);
 
 static_assert(SharedTimedLockable<std::shared_timed_mutex>);
-static_assert(SharedTimedLockable<ReadWriteLock<>>);
-static_assert(!SharedTimedLockable<RLock<>>);
+static_assert(SharedTimedLockable<ReadWriteLock>);
+static_assert(!SharedTimedLockable<RLock>);
 
 // A lock of some kind, constructed as users construct it.
 template <class L>
@@ -68,7 +68,7 @@ template <>
 struct Made<WriteSide> {
     explicit Made(HiredisClient& client) : whole(client, "orders") {}
     WriteSide& operator*() { return whole.write_lock(); }
-    ReadWriteLock<> whole;
+    ReadWriteLock whole;
 };
 
 // Code that is unaware of redlatch: threads that share a stock under a mutex.
@@ -125,8 +125,8 @@ bool shares(Mutex& mutex) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("guards of the standard library hold each kind of lock and release it", L, RLock<>, FairLock<>,
-                   FencedLock<>, SpinLock<>, ReadWriteLock<>, WriteSide) {
+TEST_CASE_TEMPLATE("guards of the standard library hold each kind of lock and release it", L, RLock, FairLock,
+                   FencedLock, SpinLock, ReadWriteLock, WriteSide) {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -166,7 +166,7 @@ TEST_CASE_TEMPLATE("guards of the standard library hold each kind of lock and re
     }
     lock.lock();
     { const Guard adopted{lock, std::adopt_lock}; }
-    CHECK(redis.keys() == (std::same_as<L, FencedLock<>> ? Words{"redisson_lock_token:{orders}"} : Words{}));
+    CHECK(redis.keys() == (std::same_as<L, FencedLock> ? Words{"redisson_lock_token:{orders}"} : Words{}));
 }
 
 TEST_CASE("std::shared_lock works in all its forms") {
@@ -176,7 +176,7 @@ TEST_CASE("std::shared_lock works in all its forms") {
     Client other{server.url()};
     ReadWriteLock orders{client, "orders"};
     ReadWriteLock theirs{other, "orders"};
-    using Reading = std::shared_lock<ReadWriteLock<>>;
+    using Reading = std::shared_lock<ReadWriteLock>;
     {
         Reading reading{orders};
         CHECK(elsewhere([&] { return Reading(theirs, std::try_to_lock).owns_lock(); }));
@@ -203,8 +203,8 @@ TEST_CASE("std::shared_lock works in all its forms") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE_TEMPLATE("std::condition_variable_any waits on each kind of lock", L, RLock<>, FairLock<>, FencedLock<>,
-                   SpinLock<>, ReadWriteLock<>, WriteSide) {
+TEST_CASE_TEMPLATE("std::condition_variable_any waits on each kind of lock", L, RLock, FairLock, FencedLock, SpinLock,
+                   ReadWriteLock, WriteSide) {
     RedisServer server;
     Client client{server.url()};
     Made<L> orders{client};
@@ -262,15 +262,15 @@ TEST_CASE("scoped_lock acquires locks of every kind, in any order, without a dea
     struct Locks {
         explicit Locks(const std::string& url) : client(url, with_watchdog(240s)) {}
         HiredisClient client;
-        RLock<> plain{client, "plain"};
-        FairLock<> fair{client, "fair"};
-        FencedLock<> fenced{client, "fenced"};
+        RLock plain{client, "plain"};
+        FairLock fair{client, "fair"};
+        FencedLock fenced{client, "fenced"};
         // Much shorter pauses than usual, because the other locks are soon free.
-        SpinLock<> spin{client, "spin", {.initial_delay = 1ms, .max_delay = 2ms}};
-        ReadWriteLock<> book{client, "book"};
-        ReadWriteLock<> prices{client, "prices"};
-        RLock<> left{client, "left"};
-        RLock<> right{client, "right"};
+        SpinLock spin{client, "spin", {.initial_delay = 1ms, .max_delay = 2ms}};
+        ReadWriteLock book{client, "book"};
+        ReadWriteLock prices{client, "prices"};
+        RLock left{client, "left"};
+        RLock right{client, "right"};
         MultiLock both{left, right};
     };
     Locks near{server.url()};

@@ -423,14 +423,14 @@ TEST_CASE("of several clients that try at the same time one wins, whatever membe
         std::vector<std::jthread> threads;
         for (std::size_t me = 0; me < parties; ++me)
             threads.emplace_back([&, me] {
-                std::deque<Client<>> clients;
-                std::deque<RLock<>> locks;
+                std::deque<Client> clients;
+                std::deque<RLock> locks;
                 for (std::size_t i = 0; i < parties; ++i) {
                     clients.emplace_back(i == me ? servers[i].url() : far[i].url());
                     locks.emplace_back(clients.back(), std::string{"abc"[i]});
                     const std::lock_guard connected{locks.back()};
                 }
-                std::deque<RLock<>*> named;
+                std::deque<RLock*> named;
                 for (std::size_t i = 0; i < parties; ++i) named.push_back(&locks[(me + i) % parties]);
                 MultiLock all{named};
                 for (std::atomic<int>& winner : winners) {

@@ -280,19 +280,19 @@ TEST_CASE("members may be of any kind") {
         for (auto& lock : mine.locks) held += lock.is_held() ? 1U : 0U;
         CHECK(held >= 3);
     };
-    Party<redlatch::FencedLock<HiredisTransport>> fenced{fleet().urls(), "fenced", options()};
+    Party<redlatch::FencedLock> fenced{fleet().urls(), "fenced", options()};
     works(fenced, "fenced");
-    Party<redlatch::SpinLock<HiredisTransport>> spin{fleet().urls(), "spin", options()};
+    Party<redlatch::SpinLock> spin{fleet().urls(), "spin", options()};
     works(spin, "spin");
-    Party<redlatch::FairLock<HiredisTransport>> fair{fleet().urls(), "fair", options()};
+    Party<redlatch::FairLock> fair{fleet().urls(), "fair", options()};
     works(fair, "fair");
-    Party<redlatch::ReadWriteLock<HiredisTransport>> written{fleet().urls(), "written", options()};
+    Party<redlatch::ReadWriteLock> written{fleet().urls(), "written", options()};
     works(written, "written");
     for (const char* name : {"fenced", "spin", "fair", "written"}) CHECK(fleet().becomes_free(name));
 }
 
 TEST_CASE("members may be mutexes, the SET NX PX locks of the Redis documentation, and are not reentrant then") {
-    using Mutexes = Party<redlatch::Mutex<HiredisTransport>>;
+    using Mutexes = Party<redlatch::Mutex>;
     Mutexes mine{fleet().urls(), "mutexes", options()};
     Mutexes theirs{fleet().urls(), "mutexes", options()};
     fleet().looks[1].text("SET", "mutexes", "of another library", "PX", 60'000);
@@ -402,8 +402,8 @@ private:
 }  // namespace
 
 TEST_CASE("a transport that does not count its connections: the server's age is queried each time") {
-    std::deque<Client<Plain>> clients;
-    std::deque<RLock<Plain>> locks;
+    std::deque<BasicClient<Plain>> clients;
+    std::deque<BasicRLock<Plain>> locks;
     for (const std::string& url : fleet().urls()) {
         clients.emplace_back(Plain(url), options());
         locks.emplace_back(clients.back(), "plain transport");

@@ -47,7 +47,7 @@ class Workers {
 public:
     Workers(const std::string& url, const std::string& name, int threads, const ClientOptions& options) {
         for (int i = 0; i < threads; ++i) {
-            clients_.push_back(std::make_unique<Client<HiredisTransport>>(url, options));
+            clients_.push_back(std::make_unique<Client>(url, options));
             threads_.emplace_back([this, name, &client = *clients_.back()] { work(client, name); });
         }
     }
@@ -69,8 +69,8 @@ public:
     long long done() const { return done_; }
 
 private:
-    void work(Client<HiredisTransport>& client, const std::string& name) {
-        RLock<HiredisTransport> lock{client, name};
+    void work(Client& client, const std::string& name) {
+        RLock lock{client, name};
         while (!stopping_) {
             try {
                 lock.lock();
@@ -88,7 +88,7 @@ private:
         }
     }
 
-    std::vector<std::unique_ptr<Client<HiredisTransport>>> clients_;
+    std::vector<std::unique_ptr<Client>> clients_;
     std::vector<std::thread> threads_;
     std::atomic<bool> stopping_{false}, overlap_{false}, inside_{false};
     std::atomic<long long> done_{0};
@@ -144,7 +144,7 @@ ClientOptions brief() {
 
 // Calls lock() without success until `least` queries of that kind have come, because a busy machine may leave one call
 // no time. Returns the number of calls.
-int calls_in_vain(RLock<HiredisTransport>& lock, const std::atomic<int>& questions, int least) {
+int calls_in_vain(RLock& lock, const std::atomic<int>& questions, int least) {
     int calls = 0;
     do {
         CHECK(code_of([&] { lock.lock(); }) == errc::unreachable);
@@ -243,9 +243,9 @@ TEST_CASE("holds in all slots are renewed, each at its own node") {
     ClientOptions options;
     options.watchdog_timeout = paced(3000ms);
     Client client{cluster().url(), options};
-    std::vector<std::unique_ptr<RLock<HiredisTransport>>> locks;
+    std::vector<std::unique_ptr<RLock>> locks;
     for (int i = 0; i < 30; ++i) {
-        locks.push_back(std::make_unique<RLock<HiredisTransport>>(client, "renewed:" + std::to_string(i)));
+        locks.push_back(std::make_unique<RLock>(client, "renewed:" + std::to_string(i)));
         locks.back()->lock();
     }
     CHECK(eventually([&] { return client.stats().renewals >= 90; }, soon));

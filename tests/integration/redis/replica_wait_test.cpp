@@ -26,12 +26,12 @@ ClientOptions requiring_one() {
 
 // Many threads acquire locks that the replica does not confirm, while this thread releases its earlier holds one by
 // one. Returns the median time of a release.
-std::chrono::milliseconds time_of_an_unlock(Client<>& client, RedisServer& replica,
+std::chrono::milliseconds time_of_an_unlock(Client& client, RedisServer& replica,
                                             const std::function<std::string(const std::string&)>& name) {
     constexpr std::size_t holds = 9;
-    std::vector<std::unique_ptr<RLock<>>> held;
+    std::vector<std::unique_ptr<RLock>> held;
     for (std::size_t i = 0; i < holds; ++i) {
-        held.push_back(std::make_unique<RLock<>>(client, name("held" + std::to_string(i))));
+        held.push_back(std::make_unique<RLock>(client, name("held" + std::to_string(i))));
         held.back()->lock();
     }
     std::vector<std::string> names;

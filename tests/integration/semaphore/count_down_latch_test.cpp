@@ -29,7 +29,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-using HiredisLatch = CountDownLatch<HiredisTransport>;
+using HiredisLatch = CountDownLatch;
 
 const std::string channel = "redisson_countdownlatch__channel__{start}";
 
@@ -38,7 +38,7 @@ struct Bench {
 
     RedisServer server;
     RawRedis redis{server};
-    Client<HiredisTransport> client;
+    Client client;
     HiredisLatch latch;
 };
 
@@ -406,7 +406,7 @@ TEST_CASE("fault: a count that could not be set in time does not appear after a 
     CHECK(bench.latch.try_set_count(2));  // the server has the script cached
     CHECK(bench.latch.reset());
     Proxy proxy(bench.server.url());
-    Client<HiredisTransport> far(proxy.url(), {.command_timeout = 100ms, .unreachable_timeout = 100ms});
+    Client far(proxy.url(), {.command_timeout = 100ms, .unreachable_timeout = 100ms});
     HiredisLatch latch(far, "start");
     proxy.hold_next_requests(1, set_digest);
     std::error_code ec;

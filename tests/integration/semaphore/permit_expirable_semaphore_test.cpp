@@ -30,7 +30,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-using HiredisPermits = PermitExpirableSemaphore<HiredisTransport>;
+using HiredisPermits = PermitExpirableSemaphore;
 
 const std::string channel = "redisson_sc:{seats}";
 const std::string leases = "{seats}:timeout";
@@ -50,7 +50,7 @@ struct Bench {
 
     RedisServer server;
     RawRedis redis{server};
-    Client<HiredisTransport> client;
+    Client client;
     HiredisPermits seats;
 };
 
@@ -65,7 +65,7 @@ struct FaultyBench : Bench {
     }
 
     Proxy proxy{server.url()};
-    Client<HiredisTransport> far_client;
+    Client far_client;
     HiredisPermits far_seats;
 };
 

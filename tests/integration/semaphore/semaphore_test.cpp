@@ -33,7 +33,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-using HiredisSemaphore = Semaphore<HiredisTransport>;
+using HiredisSemaphore = Semaphore;
 
 const std::string channel = "redisson_sc:{seats}";
 
@@ -50,7 +50,7 @@ struct Bench {
 
     RedisServer server;
     RawRedis redis{server};
-    Client<HiredisTransport> client;
+    Client client;
     HiredisSemaphore seats;
 };
 
@@ -65,7 +65,7 @@ struct FaultyBench : Bench {
     }
 
     Proxy proxy;
-    Client<HiredisTransport> far_client;
+    Client far_client;
     HiredisSemaphore far_seats;
 };
 

@@ -28,7 +28,7 @@ namespace {
 struct Bench {
     RedisServer server;
     RawRedis redis{server};
-    Client<HiredisTransport> client{server.url()};
+    Client client{server.url()};
 
     std::string dump(const std::string& key) { return redis.exists(key) ? redis.text("DUMP", key) : ""; }
 };
@@ -133,7 +133,7 @@ TEST_CASE("a name of any bytes works with every primitive, unchanged in keys and
         CAPTURE(quoted(name));
         Bench bench;
         auto& client = bench.client;
-        Client<HiredisTransport> other{bench.server.url()};
+        Client other{bench.server.url()};
         const auto passes_on = [&](auto& mine, auto& theirs) {
             mine.lock();
             CHECK(bench.redis.exists(name));
@@ -212,7 +212,7 @@ TEST_CASE("a lock whose name is a key of another primitive is refused, and does 
     Bench bench;
     FairLock fair{bench.client, "orders"};
     fair.lock(Lease{60s});
-    Client<HiredisTransport> other{bench.server.url()};
+    Client other{bench.server.url()};
     FairLock theirs{other, "orders"};
     auto waiting = start_waiting(other, [&] { return theirs.lock(), theirs.unlock(), true; });
     PermitExpirableSemaphore seats{bench.client, "seats"};

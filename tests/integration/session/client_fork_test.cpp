@@ -180,8 +180,8 @@ TEST_CASE("a child that destroys inherited objects, used or not, ends nothing of
     for (const bool used : {false, true}) {
         CAPTURE(used);
         SharedMemory<Findings> found;
-        auto client = std::make_optional<Client<>>(server.url(), with_watchdog(short_lease));
-        auto orders = std::make_optional<RLock<>>(*client, "orders");
+        auto client = std::make_optional<Client>(server.url(), with_watchdog(short_lease));
+        auto orders = std::make_optional<RLock>(*client, "orders");
         orders->lock();
         RawRedis other{server};
         const long long connected = other.connected_clients();

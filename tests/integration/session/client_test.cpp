@@ -195,9 +195,9 @@ TEST_CASE("a client has no threads before its first try, and two afterwards") {
     held.lock();  // From here on everything that starts with the first use of threads and clients is running.
     elsewhere([] {});
     const auto before = threads();
-    std::optional<Client<>> client;
+    std::optional<Client> client;
     client.emplace(server.url());
-    std::optional<RLock<>> orders;
+    std::optional<RLock> orders;
     orders.emplace(*client, "orders");
     CHECK_FALSE(orders->is_locked());
     CHECK_FALSE(orders->is_held());
@@ -333,7 +333,7 @@ TEST_CASE(
     CHECK(succeeds_once(
         [&] {
             held.lock();
-            std::optional<Client<>> client;
+            std::optional<Client> client;
             client.emplace(server.url());
             RLock orders{*client, "orders"};
             auto waiter = start([&] {
@@ -356,7 +356,7 @@ TEST_CASE(
 TEST_CASE("primitives may outlive their client, and their holds are renewed") {
     RedisServer server;
     RawRedis redis{server};
-    std::optional<Client<>> client;
+    std::optional<Client> client;
     client.emplace(server.url(), with_watchdog(short_lease));
     RLock before{*client, "before"};
     RLock after{*client, "after"};

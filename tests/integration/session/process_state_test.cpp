@@ -75,7 +75,7 @@ mode_t current_umask() {
 }
 
 /// Acquires and releases one of each primitive, with a wait, a loss and an error.
-void use_everything(Client<HiredisTransport>& client, RawRedis& redis) {
+void use_everything(Client& client, RawRedis& redis) {
     RLock lock{client, "a"};
     FairLock fair{client, "b"};
     FencedLock fenced{client, "c"};
@@ -121,15 +121,15 @@ TEST_CASE("errno is preserved by every unlock and every destructor, whatever hap
         options.command_timeout = patient(200ms);
         options.unreachable_timeout = 20s;
         auto client = std::make_optional<HiredisClient>(server.tcp_url(), options);
-        Client<HiredisTransport> other{server.url()};
-        auto lock = std::make_optional<RLock<HiredisTransport>>(*client, "a");
-        auto fair = std::make_optional<FairLock<HiredisTransport>>(*client, "b");
-        auto fenced = std::make_optional<FencedLock<HiredisTransport>>(*client, "c");
-        auto spin = std::make_optional<SpinLock<HiredisTransport>>(*client, "d");
-        auto mutex = std::make_optional<Mutex<HiredisTransport>>(*client, "e");
-        auto shared = std::make_optional<ReadWriteLock<HiredisTransport>>(*client, "f");
-        RLock<HiredisTransport> first{*client, "g"};
-        RLock<HiredisTransport> second{*client, "h"};
+        Client other{server.url()};
+        auto lock = std::make_optional<RLock>(*client, "a");
+        auto fair = std::make_optional<FairLock>(*client, "b");
+        auto fenced = std::make_optional<FencedLock>(*client, "c");
+        auto spin = std::make_optional<SpinLock>(*client, "d");
+        auto mutex = std::make_optional<Mutex>(*client, "e");
+        auto shared = std::make_optional<ReadWriteLock>(*client, "f");
+        RLock first{*client, "g"};
+        RLock second{*client, "h"};
         auto all = std::make_optional<MultiLock>(first, second);
         lock->lock();
         lock->lock();
@@ -142,7 +142,7 @@ TEST_CASE("errno is preserved by every unlock and every destructor, whatever hap
         std::optional<std::future<bool>> waiting;
         if (trouble == "contended") {
             waiting = start_waiting(other, [&] {
-                RLock<HiredisTransport> theirs{other, "a"};
+                RLock theirs{other, "a"};
                 const std::lock_guard guard{theirs};
                 return true;
             });

@@ -38,8 +38,8 @@ struct Bench {
     }
 
     ScriptedRedis redis;
-    Client<ScriptedTransport> client;
-    FairLock<ScriptedTransport> lock;
+    BasicClient<ScriptedTransport> client;
+    BasicFairLock<ScriptedTransport> lock;
 };
 
 // The shortest slot lasts 100 ms.

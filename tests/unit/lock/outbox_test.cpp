@@ -30,7 +30,7 @@ TEST_CASE("a release is due at once, and only once") {
     const auto due = pending.take_due(at(0ms));
     REQUIRE(due.size() == 1);
     CHECK(due[0].unwanted.hold == 7);
-    CHECK(due[0].unwanted.heir == 0);
+    CHECK(due[0].unwanted.successor == 0);
     CHECK(pending.take_due(at(1s)).empty());
     CHECK(pending.has(7));
     CHECK(pending.next_deadline() == at(10s));

@@ -29,7 +29,7 @@ using namespace std::chrono_literals;
 namespace {
 
 using Sorts = std::vector<std::string>;
-using Lock = ReadWriteLock<ScriptedTransport>;
+using Lock = BasicReadWriteLock<ScriptedTransport>;
 
 const std::string channel = "redisson_rwlock:{orders}";
 
@@ -41,7 +41,7 @@ struct Bench {
     std::string owner(std::uint64_t number = 1) const { return client.id() + ":" + std::to_string(number); }
 
     ScriptedRedis redis;
-    Client<ScriptedTransport> client;
+    BasicClient<ScriptedTransport> client;
     Lock lock;
 };
 

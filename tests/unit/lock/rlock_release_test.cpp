@@ -51,8 +51,8 @@ struct Bench {
     std::mutex mutex;
     std::vector<Event> events;
     ScriptedRedis redis;
-    Client<ScriptedTransport> client;
-    RLock<ScriptedTransport> lock;
+    BasicClient<ScriptedTransport> client;
+    BasicRLock<ScriptedTransport> lock;
 };
 
 std::error_code unlock(Bench& bench) {
@@ -68,9 +68,9 @@ ClientOptions impatient() { return {.command_timeout = 20ms, .unreachable_timeou
 // A second copy of a release may arrive at any time, even while the same thread holds the lock again by any object.
 TEST_CASE("a late release ends no later hold: each hold has its own number, whatever object acquired it") {
     ScriptedRedis redis;
-    Client<ScriptedTransport> client(redis.transport());
+    BasicClient<ScriptedTransport> client(redis.transport());
     for (int i = 0; i < 2; ++i) {
-        RLock<ScriptedTransport> lock(client, "orders");
+        BasicRLock<ScriptedTransport> lock(client, "orders");
         lock.lock();
         redis.next("release", lost());
         lock.unlock();
@@ -364,13 +364,13 @@ TEST_CASE("unlock() after the end of the lease reports hold_lost") {
 TEST_CASE("unlock() through another object reports the lost hold, too") {
     Bench bench;
     {
-        RLock first(bench.client, "invoices");
+        BasicRLock first(bench.client, "invoices");
         first.lock(Lease(20ms));
         first.lock(Lease(20ms));
         const std::stop_token lost_token = first.lost();
         REQUIRE(eventually([&] { return lost_token.stop_requested(); }));
     }
-    RLock second(bench.client, "invoices");
+    BasicRLock second(bench.client, "invoices");
     std::error_code ec;
     second.unlock(ec);
     CHECK(ec == errc::hold_lost);

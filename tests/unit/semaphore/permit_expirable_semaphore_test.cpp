@@ -52,8 +52,8 @@ struct Bench {
     std::mutex mutex;
     std::vector<Event> events;
     ScriptedRedis redis;
-    Client<ScriptedTransport> client;
-    PermitExpirableSemaphore<ScriptedTransport> seats;
+    BasicClient<ScriptedTransport> client;
+    BasicPermitExpirableSemaphore<ScriptedTransport> seats;
 };
 
 std::error_code code_of(auto&& call) {
@@ -227,7 +227,7 @@ TEST_CASE("a Permit that goes out of scope is released without waiting for a rep
     Bench bench({.command_timeout = 20s, .unreachable_timeout = 20s});
     const Stopwatch watch;
     bench.redis.always("release by id", ScriptedRedis::hold_back);
-    { const Permit<ScriptedTransport> permit(bench.seats); }
+    { const BasicPermit<ScriptedTransport> permit(bench.seats); }
     CHECK(watch.within(10s));
     REQUIRE(bench.redis.wait_for("release by id"));
     const SentCommand released = bench.redis.sent("release by id").at(0);

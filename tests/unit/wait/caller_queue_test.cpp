@@ -105,13 +105,13 @@ TEST_CASE("a slot has one request at a time, and is reused when that is settled"
     RequestSlots lanes;
     const RequestId a = lanes.take(1);
     const RequestId b = lanes.take(2);
-    CHECK(a.lane == 0);
-    CHECK(b.lane == 1);
+    CHECK(a.slot == 0);
+    CHECK(b.slot == 1);
     lanes.give_back(a);
     const RequestId c = lanes.take(3);
-    CHECK(c.lane == 0);
+    CHECK(c.slot == 0);
     CHECK(c.request == 3);
-    CHECK(lanes.take(4).lane == 2);
+    CHECK(lanes.take(4).slot == 2);
 }
 
 namespace {
