@@ -21,12 +21,12 @@ inline std::string one_key(std::size_t) { return "one"; }
 inline const std::string token_key = "token";
 
 /// One client for all threads of the process, and a lock of some kind for each, made with the options.
-template <template <class> class Kind = RLock, class Body, class... Options>
+template <class Lock = RLock, class Body, class... Options>
 auto redlatch_process(const std::string& url, KeyOf key, Body body, Options... options) {
     return [=](Crew& crew) {
         Client redis{url};
         crew.run([&](Seat& seat) {
-            Kind<HiredisTransport> lock{redis, key(seat.index()), options...};
+            Lock lock{redis, key(seat.index()), options...};
             body(seat, lock);
         });
     };

@@ -342,10 +342,10 @@ std::string composed_answer(Servers& servers, const Request& request, bool own_s
     return lock_answer(servers, *object->whole, request);
 }
 
-template <template <class> class Lock>
+template <class Lock>
 Answerer locks() {
     return [](Servers& servers, const Request& request) {
-        return lock_answer(servers, shared<Lock<HiredisTransport>>(servers, request), request);
+        return lock_answer(servers, shared<Lock>(servers, request), request);
     };
 }
 

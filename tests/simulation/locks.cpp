@@ -39,11 +39,11 @@ void run_lock(Habits habits) {
     world.finish({"redisson_lock_token"}, {"redisson_lock_queue", "redisson_lock_timeout", "redlatch_lock_slots"});
 }
 
-void run_rlock() { run_lock<redlatch::RLock>({}); }
-void run_fair_lock() { run_lock<redlatch::FairLock>({.poll = 6 * second}); }
-void run_fenced_lock() { run_lock<redlatch::FencedLock>({}); }
-void run_spin_lock() { run_lock<redlatch::SpinLock>({.poll = second}); }
-void run_mutex() { run_lock<redlatch::Mutex>({.poll = second, .reentrant = false}); }
+void run_rlock() { run_lock<redlatch::BasicRLock>({}); }
+void run_fair_lock() { run_lock<redlatch::BasicFairLock>({.poll = 6 * second}); }
+void run_fenced_lock() { run_lock<redlatch::BasicFencedLock>({}); }
+void run_spin_lock() { run_lock<redlatch::BasicSpinLock>({.poll = second}); }
+void run_mutex() { run_lock<redlatch::BasicMutex>({.poll = second, .reentrant = false}); }
 
 void run_read_write_lock() {
     World world(1);
@@ -51,7 +51,7 @@ void run_read_write_lock() {
     Ward& ward = world.guard("rw", 0, world.wake_up_bound(0));
     for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
         World::Process& process = world.start_process();
-        const auto lock = make<redlatch::ReadWriteLock>(world, process, ward.key());
+        const auto lock = make<redlatch::BasicReadWriteLock>(world, process, ward.key());
         for (std::size_t t = 1 + r.below(3); t > 0; --t)
             world.start_thread(process, [&world, &ward, lock] {
                 for (std::uint64_t round = 1 + world.random().below(4); round > 0; --round) {
