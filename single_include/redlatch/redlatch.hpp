@@ -91,7 +91,7 @@ inline std::string escaped(std::string_view text, std::size_t most = 64) {
 }
 
 // Does the same and adds quotation marks.
-inline std::string quoted(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
+inline std::string in_quotes(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -287,7 +287,7 @@ struct Url {
     // Returns a description of the server for messages and events, never with the login.
     std::string display() const {
         if (!path.empty()) return "unix://" + path;
-        if (!sentinels.empty()) return "the master " + quoted(master, 60);
+        if (!sentinels.empty()) return "the master " + in_quotes(master, 60);
         if (!cluster.empty()) return "the cluster of " + cluster.front().display();
         return HostPort{host, port}.display();
     }
@@ -2393,7 +2393,7 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     const std::string_view code = detail::error_code_word(reply.text);
     if (reply.text.starts_with(Reply::untrusted))
         return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
-    const std::string said = "the server says " + quoted(reply.text, 160);
+    const std::string said = "the server says " + in_quotes(reply.text, 160);
     if (code == "LATE")
         return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
     if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
@@ -3506,7 +3506,7 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
                                     "; scripts that use them will fail");
     } else {
         warnings.push_back("scripts are refused, without which only a Mutex can be taken: " +
-                           quoted(facts.refused_commands.text, 160));
+                           in_quotes(facts.refused_commands.text, 160));
     }
     warn_if(facts.wait && facts.wait->is_error(),
             "this user may not call WAIT, which require_replicas needs: nothing will be granted");
@@ -4600,7 +4600,7 @@ private:
         int no_address = 0;
         const auto lookup = Resolver::run(url.host, url.port, deadline, no_address);
         if (no_address != 0) {
-            why = "cannot look up " + quoted(url.host) + ": " + ::gai_strerror(no_address);
+            why = "cannot look up " + in_quotes(url.host) + ": " + ::gai_strerror(no_address);
             return {};
         }
         for (const addrinfo* a = lookup->addresses(); a != nullptr; a = a->ai_next) {
@@ -7514,7 +7514,7 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
                     votes.push_back(std::move(*vote));
                 } else {
                     why = Reply::of(Reply::Kind::not_sent, one.replies[0].is_error()
-                                                               ? "a sentinel says " + quoted(one.replies[0].text, 160)
+                                                               ? "a sentinel says " + in_quotes(one.replies[0].text, 160)
                                                                : "the sentinels know no such master");
                 }
                 anybody = true;
@@ -8049,7 +8049,7 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
     constexpr std::int64_t limit = std::int64_t{1} << 53;
     if (error != std::errc{} || end != last || number >= limit || number <= -limit)
         throw Error(errc::wrong_type, key,
-                    "the key holds " + quoted(reply.text, 40) +
+                    "the key holds " + in_quotes(reply.text, 40) +
                         " and no number of ours; something else uses this key: choose another name");
     return number;
 }
@@ -11077,7 +11077,7 @@ protected:
     // other release is resent in the background.
     std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
         if (is_final(reply))
-            report_loss(quoted(reply.text, 160));
+            report_loss(in_quotes(reply.text, 160));
         else
             give_back_later(leaving, Clock::now());
         notify();

@@ -239,7 +239,7 @@ private:
     static constexpr int alert_certificate_required = 116;
 
     std::string certificate_trouble() const {
-        const std::string wanted = quoted(wanted_, 255);
+        const std::string wanted = in_quotes(wanted_, 255);
         switch (certificate_) {
             case X509_V_ERR_CERT_HAS_EXPIRED: return "it, or that of its authority, has expired";
             case X509_V_ERR_CERT_NOT_YET_VALID: return "it is not valid yet; is the clock right?";
@@ -350,7 +350,7 @@ private:
         if (!context) throw std::bad_alloc();
         SSL_CTX* const c = context.get();
         const auto cannot = [&](const char* what, const std::string& file) -> detail::OpensslContext {
-            why = std::string("cannot use the ") + what + " " + quoted(file, 255) + ": " +
+            why = std::string("cannot use the ") + what + " " + in_quotes(file, 255) + ": " +
                   detail::OpensslErrors::last_words();
             return nullptr;
         };

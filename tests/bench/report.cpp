@@ -18,7 +18,7 @@ std::string text(double number) {
 }
 
 // Names are our own words, so they need no escapes.
-std::string quoted(std::string_view word) { return '"' + std::string{word} + '"'; }
+std::string in_quotes(std::string_view word) { return '"' + std::string{word} + '"'; }
 
 }  // namespace
 
@@ -38,14 +38,14 @@ double quantile(std::vector<double> values, double share) {
 
 void print(const Setting& setting, std::string_view subject, std::string_view metric, const Figure& figure,
            std::string_view unit) {
-    std::string line = "{\"scenario\":" + quoted(setting.scenario) + ",\"link\":" + quoted(setting.link);
-    if (!setting.placement.empty()) line += ",\"placement\":" + quoted(setting.placement);
+    std::string line = "{\"scenario\":" + in_quotes(setting.scenario) + ",\"link\":" + in_quotes(setting.link);
+    if (!setting.placement.empty()) line += ",\"placement\":" + in_quotes(setting.placement);
     if (setting.processes) line += ",\"processes\":" + std::to_string(*setting.processes);
     if (setting.threads) line += ",\"threads\":" + std::to_string(*setting.threads);
     if (setting.waiters) line += ",\"waiters\":" + std::to_string(*setting.waiters);
-    line += ",\"subject\":" + quoted(subject) + ",\"metric\":" + quoted(metric) + ",\"value\":" + text(figure.value);
+    line += ",\"subject\":" + in_quotes(subject) + ",\"metric\":" + in_quotes(metric) + ",\"value\":" + text(figure.value);
     if (figure.min && figure.max) line += ",\"min\":" + text(*figure.min) + ",\"max\":" + text(*figure.max);
-    line += ",\"unit\":" + quoted(unit) + "}";
+    line += ",\"unit\":" + in_quotes(unit) + "}";
     std::cout << line << std::endl;
 }
 

@@ -35,7 +35,7 @@ struct Entry {
     std::int64_t returned = 0;  // of a call that released the lock, or gave up
     std::int64_t told = 0;      // when the loss of the hold was reported
     std::int64_t valid = 0;     // the last valid_until
-    std::uint64_t token = 0;    // or the number of permits, or the hash of a permit's id
+    std::uint64_t token = 0;    // or the number of permits, the hash of a permit's id, the members that hold a RedLock
     std::uint64_t read = 0;     // from the plain counter
     std::int64_t wrote = 0;     // when it had written the counter
     std::int64_t deadline = 0;

@@ -3,9 +3,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
-#include <redlatch/redlatch.hpp>
 #include <stop_token>
 #include <system_error>
 #include <thread>
@@ -20,6 +20,9 @@ class LockTurns {
 public:
     LockTurns(Crew& crew, Lock& lock, Kind kind, bool reentrant = true)
         : crew_(crew), lock_(lock), kind_(kind), reentrant_(reentrant) {}
+
+    // Returns how many members hold a lock over several, without a command. If set, it is called for each hold.
+    std::function<std::uint64_t()> count_members{};
 
     // Acquires in one of several ways, holds, and releases.
     void take_one() {
@@ -77,6 +80,7 @@ private:
         std::atomic<std::int64_t> told{0};
         const std::stop_callback on_lost{lock_.lost(), [&told] { told = test::monotonic_ns(); }};
         look(entry);
+        if (count_members) entry.token = count_members();
         entry.read = counter().value();
         crew_.holding(entry);
         write_fenced(entry);

@@ -50,6 +50,12 @@ void soak_red(Crew& crew) {
     RLock third{*crew.steady[1], name};
     RedLock majority{RedLockOptions{.node_timeout = command_timeout}, first, second, third};
     LockTurns<RedLock> turns{crew, majority, Kind::red};
+    turns.count_members = [&] {
+        std::uint64_t count = 0;
+        for (RLock* member : {&first, &second, &third})
+            if (member->valid_until() > std::chrono::steady_clock::now()) ++count;
+        return count;
+    };
     while (!crew.stopping()) turns.take_one();
 }
 

@@ -95,20 +95,28 @@ void Story::latch_step(const Entry& entry) {
 // A holder may believe in a hold that such a fault has ended until its lease is over, at most.
 void Story::ends_holds(const Fault& fault) {
     const test::Window window{fault.from, fault.until + ns(std::max(watchdog_timeout, longest_lease)) + ns(telling)};
-    for (const KindInfo& kind : kinds)
-        // A RedLock survives the restart of one of its servers. If one loses its memory and continues to run, or its
-        // clock jumps forward, a holder with a bare majority that includes it may lose the lock.
-        if ((fault.lock == Fault::all_locks || fault.lock == lock_number(kind.kind)) &&
-            !(kind.kind == Kind::red &&
-              (fault.kind == FaultKind::restart_without_data || fault.kind == FaultKind::restart_with_cut_tail)))
+    for (const KindInfo& kind : kinds) {
+        if (fault.lock != Fault::all_locks && fault.lock != lock_number(kind.kind)) continue;
+        // After a restart without its data a server grants nothing that counts for a while, so no other client gets a
+        // RedLock. But a hold ends early if a bare majority with that server had granted it. If a server loses its
+        // memory and continues to run, or its clock jumps forward, two clients may hold it.
+        const bool restarted =
+            fault.kind == FaultKind::restart_without_data || fault.kind == FaultKind::restart_with_cut_tail;
+        if (kind.kind == Kind::red && restarted)
+            bare_majority_ended_.add(window);
+        else
             ended[lock_number(kind.kind)].add(window);
+    }
     if (loses_data(fault.kind)) ended[Fault::all_locks].add(window);
 }
 
 bool Story::is_lost_early(const Entry& turn) const {
     const auto error = static_cast<errc>(turn.error);
-    return (error == errc::hold_lost || error == errc::unknown_permit) && turn.returned < turn.valid - ns(noticed) &&
-           !ended.at(turn.lock).meet(turn.held, turn.returned);
+    if ((error != errc::hold_lost && error != errc::unknown_permit) || turn.returned >= turn.valid - ns(noticed))
+        return false;
+    const bool bare_majority = turn.lock == lock_number(Kind::red) && turn.token <= steady_servers;
+    if (bare_majority && bare_majority_ended_.meet(turn.held, turn.returned)) return false;
+    return !ended.at(turn.lock).meet(turn.held, turn.returned);
 }
 
 const Fault* Story::forgotten_by(const Entry& turn, milliseconds in_time) const {

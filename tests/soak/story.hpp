@@ -65,6 +65,7 @@ private:
     const std::vector<Fault>& faults_;
     std::vector<std::int64_t> data_lost_;  // times
     std::vector<Fault> forgetful_;         // by begin
+    test::Windows bare_majority_ended_;    // times in which a RedLock that not all of its members hold may have ended
 };
 
 inline std::string kind_of(const Entry& entry) { return std::string{kinds.at(entry.kind).name}; }

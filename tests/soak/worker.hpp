@@ -23,13 +23,13 @@ namespace redlatch {
 inline namespace v0_1 {
 class HiredisTransport;
 template <class T>
-class Client;
+class BasicClient;
 }  // namespace v0_1
 }  // namespace redlatch
 
 namespace redlatch::soak {
 
-using SoakClient = Client;
+using SoakClient = BasicClient<HiredisTransport>;
 
 // The surroundings of a worker's thread.
 struct Seat {

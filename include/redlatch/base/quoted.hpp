@@ -26,7 +26,7 @@ inline std::string escaped(std::string_view text, std::size_t most = 64) {
 }
 
 // Does the same and adds quotation marks.
-inline std::string quoted(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
+inline std::string in_quotes(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
 
 }  // namespace v0_1
 }  // namespace redlatch

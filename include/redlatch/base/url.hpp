@@ -60,7 +60,7 @@ struct Url {
     // Returns a description of the server for messages and events, never with the login.
     std::string display() const {
         if (!path.empty()) return "unix://" + path;
-        if (!sentinels.empty()) return "the master " + quoted(master, 60);
+        if (!sentinels.empty()) return "the master " + in_quotes(master, 60);
         if (!cluster.empty()) return "the cluster of " + cluster.front().display();
         return HostPort{host, port}.display();
     }

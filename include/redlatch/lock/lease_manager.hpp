@@ -850,7 +850,7 @@ protected:
     // other release is resent in the background.
     std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
         if (is_final(reply))
-            report_loss(quoted(reply.text, 160));
+            report_loss(in_quotes(reply.text, 160));
         else
             give_back_later(leaving, Clock::now());
         notify();

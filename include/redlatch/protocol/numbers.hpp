@@ -25,7 +25,7 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
     constexpr std::int64_t limit = std::int64_t{1} << 53;
     if (error != std::errc{} || end != last || number >= limit || number <= -limit)
         throw Error(errc::wrong_type, key,
-                    "the key holds " + quoted(reply.text, 40) +
+                    "the key holds " + in_quotes(reply.text, 40) +
                         " and no number of ours; something else uses this key: choose another name");
     return number;
 }

@@ -129,7 +129,7 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
                                     "; scripts that use them will fail");
     } else {
         warnings.push_back("scripts are refused, without which only a Mutex can be taken: " +
-                           quoted(facts.refused_commands.text, 160));
+                           in_quotes(facts.refused_commands.text, 160));
     }
     warn_if(facts.wait && facts.wait->is_error(),
             "this user may not call WAIT, which require_replicas needs: nothing will be granted");

@@ -111,7 +111,7 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     const std::string_view code = detail::error_code_word(reply.text);
     if (reply.text.starts_with(Reply::untrusted))
         return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
-    const std::string said = "the server says " + quoted(reply.text, 160);
+    const std::string said = "the server says " + in_quotes(reply.text, 160);
     if (code == "LATE")
         return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
     if (detail::is_unavailable(code)) return {errc::unreachable, name, said};

@@ -130,7 +130,7 @@ TEST_CASE("a name of any bytes works with every primitive, unchanged in keys and
     for (const std::string& name :
          {"\0\r\n$-1\r\n*1 '\"`%s%n\\\xff\xfe"s, "\r\nPING\r\n"s, "' or redis.call('flushall') --"s,
           "]] .. redis.call('flushall') .. [["s, std::string(1024, '\xc3')}) {
-        CAPTURE(quoted(name));
+        CAPTURE(in_quotes(name));
         Bench bench;
         auto& client = bench.client;
         Client other{bench.server.url()};
@@ -252,7 +252,7 @@ TEST_CASE("fault: semaphore whose key is no count: refused, and the key stays un
     Bench bench;
     Semaphore seats{bench.client, "seats"};
     for (const std::string& value : no_counts) {
-        CAPTURE(quoted(value));
+        CAPTURE(in_quotes(value));
         bench.redis.text("FLUSHALL");
         bench.redis.text("SET", "seats", value);
         for (const Named& use : std::initializer_list<Named>{
@@ -278,7 +278,7 @@ TEST_CASE("fault: semaphore with leases whose key is no count: refused, and the 
     Bench bench;
     PermitExpirableSemaphore seats{bench.client, "seats"};
     for (const std::string& value : no_counts) {
-        CAPTURE(quoted(value));
+        CAPTURE(in_quotes(value));
         bench.redis.text("FLUSHALL");
         seats.set_permits(3);
         const PermitId seat = seats.acquire(Lease{60s});
@@ -310,7 +310,7 @@ TEST_CASE("fault: latch whose key is no count: refused, and the key stays unchan
     Bench bench;
     CountDownLatch start{bench.client, "start"};
     for (const std::string& value : no_counts) {
-        CAPTURE(quoted(value));
+        CAPTURE(in_quotes(value));
         bench.redis.text("FLUSHALL");
         bench.redis.text("SET", "start", value);
         for (const Named& use : std::initializer_list<Named>{
@@ -337,7 +337,7 @@ TEST_CASE("fault: fencing counter that is no token: no hold, no token, and the k
     std::vector<std::string> values = no_counts;
     values.insert(values.end(), {"-1", "-9223372036854775808", "9007199254740991"});
     for (const std::string& value : values) {
-        CAPTURE(quoted(value));
+        CAPTURE(in_quotes(value));
         bench.redis.text("FLUSHALL");
         bench.redis.text("SET", token_of_orders, value);
         for (const Named& use : std::initializer_list<Named>{
@@ -478,7 +478,7 @@ TEST_CASE("a password of any bytes logs in unchanged, and injects no command") {
     for (const std::string& password :
          {std::string("two words"), std::string("a:b@c/d%e?f#g"), std::string("x\r\nFLUSHALL\r\n"),
           std::string("\"'\\%s%n"), std::string("nul\0nul", 7), std::string("\xff\xfe\x01"), std::string(4000, 'p')}) {
-        CAPTURE(quoted(password));
+        CAPTURE(in_quotes(password));
         redis.text("SET", "witness", "here");
         REQUIRE_FALSE(
             redis.call("ACL", "SETUSER", "seller", "reset", "on", ">" + password, "~*", "&*", "+@all").is_error());

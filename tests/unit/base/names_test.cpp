@@ -143,18 +143,18 @@ TEST_CASE("for each form of refused name there is one whose derived keys are in 
     CHECK(slot("a{}b") != slot(prefixed_key("p", "a{}b")));
 }
 
-TEST_CASE("quoted() quotes foreign text and escapes its control and non-ASCII bytes") {
-    CHECK(quoted("") == "''");
-    CHECK(quoted("plain text, 'quoted'") == "'plain text, 'quoted''");
-    CHECK(quoted(std::string_view("a\0b", 3)) == "'a\\x00b'");
-    CHECK(quoted("\x1b[31m\r\n\t") == "'\\x1b[31m\\x0d\\x0a\\x09'");
-    CHECK(quoted("\x7f\xff\\") == "'\\x7f\\xff\\x5c'");
-    CHECK(quoted("%s%n") == "'%s%n'");
+TEST_CASE("in_quotes() quotes foreign text and escapes its control and non-ASCII bytes") {
+    CHECK(in_quotes("") == "''");
+    CHECK(in_quotes("plain text, 'quoted'") == "'plain text, 'quoted''");
+    CHECK(in_quotes(std::string_view("a\0b", 3)) == "'a\\x00b'");
+    CHECK(in_quotes("\x1b[31m\r\n\t") == "'\\x1b[31m\\x0d\\x0a\\x09'");
+    CHECK(in_quotes("\x7f\xff\\") == "'\\x7f\\xff\\x5c'");
+    CHECK(in_quotes("%s%n") == "'%s%n'");
 }
 
-TEST_CASE("quoted() cuts foreign text at the given number of bytes") {
-    CHECK(quoted(std::string(64, 'a')) == "'" + std::string(64, 'a') + "'");
-    CHECK(quoted(std::string(65, 'a')) == "'" + std::string(64, 'a') + "…'");
-    CHECK(quoted("abcdef", 3) == "'abc…'");
-    CHECK(quoted(std::string(1 << 20, '\0')).size() < 64 * 4 + 10);
+TEST_CASE("in_quotes() cuts foreign text at the given number of bytes") {
+    CHECK(in_quotes(std::string(64, 'a')) == "'" + std::string(64, 'a') + "'");
+    CHECK(in_quotes(std::string(65, 'a')) == "'" + std::string(64, 'a') + "…'");
+    CHECK(in_quotes("abcdef", 3) == "'abc…'");
+    CHECK(in_quotes(std::string(1 << 20, '\0')).size() < 64 * 4 + 10);
 }

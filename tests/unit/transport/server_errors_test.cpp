@@ -109,7 +109,7 @@ TEST_CASE("each error text of a server has its class and code") {
         CHECK(made.code() == row.code);
         CHECK(made.name() == "orders");
         CHECK(std::string_view(made.what()).starts_with("orders: "));
-        CHECK(std::string_view(made.what()).find(quoted(row.text, 20).substr(0, 15)) != std::string_view::npos);
+        CHECK(std::string_view(made.what()).find(in_quotes(row.text, 20).substr(0, 15)) != std::string_view::npos);
     }
 }
 
