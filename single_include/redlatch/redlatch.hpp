@@ -7513,9 +7513,9 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
                     if (votes.empty()) deadline = std::min(deadline, Clock::now() + patience);
                     votes.push_back(std::move(*vote));
                 } else {
-                    why = Reply::of(Reply::Kind::not_sent, one.replies[0].is_error()
-                                                               ? "a sentinel says " + in_quotes(one.replies[0].text, 160)
-                                                               : "the sentinels know no such master");
+                    why = Reply::of(Reply::Kind::not_sent,
+                                    one.replies[0].is_error() ? "a sentinel says " + in_quotes(one.replies[0].text, 160)
+                                                              : "the sentinels know no such master");
                 }
                 anybody = true;
                 one.replies.clear();
