@@ -914,10 +914,15 @@ struct Script {
 
     consteval explicit Script(std::string_view source) : text(source), sha1(sha1_hex(source)) {}
 
+    // With a digest that was computed before.
+    consteval Script(std::string_view source, const char (&digest)[41]) : text(source), sha1{} {
+        for (std::size_t i = 0; i < sha1.size(); ++i) sha1[i] = digest[i];
+    }
+
     constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
 };
 
-// The script of a text. The compiler computes the digest, slowly: only for the scripts that a program uses.
+// The script of a text. The compiler computes the digest, slowly. The library's own scripts have theirs beside the text.
 template <const std::string_view& text>
 inline constexpr Script digested{text};
 
@@ -1007,6 +1012,13 @@ return refused
 )lua"};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::server_check>{scripts::server_check,
+    "2bc53ec966fd69f4f7748c5bc828ea6edd5d7237"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -8252,6 +8264,13 @@ inline constexpr std::string_view with_request_marks =
 inline constexpr std::string_view request_void{with_request_marks<detail::request_void>};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::request_void>{scripts::request_void,
+    "a52887525a279fa5c3b986dc8cd314e0202a4eac"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -8432,6 +8451,19 @@ return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
 )lua"};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_down_latch_look,
+    "137908b775803334b04e89c958399043944915b9"};
+template <>
+inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
+    "292b056d342b6d04d7f91acb50bac820f6f7e330"};
+template <>
+inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
+    "e05513790da8fa223037ba88e27b877bcff2ce13"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -11430,6 +11462,28 @@ return redis.call('pttl', KEYS[1])
 )lua"};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
+    "9177ae7e76a78db8bb54f124515935c85c1eef43"};
+template <>
+inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
+    "70255f5e4cee40687de8b087ef614522ac8d856b"};
+template <>
+inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
+    "44938e4772a2932a4d55d9c6c5e15d753ce5d28f"};
+template <>
+inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
+    "17cfa19eacac558034dcef38c12eca6699211a83"};
+template <>
+inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
+    "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
+template <>
+inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
+    "760bebdf5eda7eb6d982a97fd524202ea9169ba9"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -11720,6 +11774,22 @@ inline constexpr std::string_view fair_leave = detail::with_fair_queue<detail::f
 inline constexpr std::string_view fair_refresh = detail::with_fair_queue<detail::fair_refresh>;
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
+    "4ec35a719aedbcef5a8347c1bc2618ea9d90f9b7"};
+template <>
+inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
+    "c5b3164772414b3fd9c3aef69d8ea5f49d8ea049"};
+template <>
+inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
+    "5780f4e9589733ce6ae7ff7f6eddec50cd4b2e90"};
+template <>
+inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
+    "6ef260348b0a0f0a51b9d8327045f48bf1fec182"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -12992,6 +13062,16 @@ inline constexpr std::string_view fenced_hand_over{joined<detail::wanted_until, 
                                                           detail::fenced_token, detail::fenced_hand_over>};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::fenced_acquire>{scripts::fenced_acquire,
+    "60827f2e58a8459f1c23ce24ed21e029a6d5f912"};
+template <>
+inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand_over,
+    "65232c565a3fde2a10f1289266c471de5deca3cd"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -14517,6 +14597,28 @@ return redis.call('pttl', KEYS[1])
 )lua"};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::mutex_acquire>{scripts::mutex_acquire,
+    "74dad6dfc38587a4501631a5def46ee2df4312a4"};
+template <>
+inline constexpr Script digested<scripts::mutex_give_up>{scripts::mutex_give_up,
+    "119da3d36fc09df99559caa8aba511266bb41bb6"};
+template <>
+inline constexpr Script digested<scripts::mutex_hand_over>{scripts::mutex_hand_over,
+    "6d1d545859c27545fa83debd6f88e3ea1cda923f"};
+template <>
+inline constexpr Script digested<scripts::mutex_release>{scripts::mutex_release,
+    "dea84919d474e92dd1bf15fe22a17c21d253a8f8"};
+template <>
+inline constexpr Script digested<scripts::mutex_remaining_lease>{scripts::mutex_remaining_lease,
+    "a019174679984390b74c15b859e3a4ff369db618"};
+template <>
+inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
+    "7f3799c9b8282ced478ccc08c3658917fb9b1cb2"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -15084,6 +15186,37 @@ inline constexpr std::string_view permit_renew{
     joined<detail::wanted_until, detail::permit_clock, detail::permit_renew>};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
+    "9a98480594524799f8f9770a2d6f7c54ef65f4aa"};
+template <>
+inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
+    "5be84d10a4bc4de8a3192399700593383eb68cb8"};
+template <>
+inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
+    "619aaa3b2c8f26b201f118ed98dd538dafa3855b"};
+template <>
+inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
+    "bae32ae2f6a5062d096c94ab62a35ef8ea74d0ff"};
+template <>
+inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
+    "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
+template <>
+inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
+    "a5a6f174e9859dfaafccfa566ce61799e6c95afc"};
+template <>
+inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
+    "d2677464bdcc0c4d67de7f3705b834222b508975"};
+template <>
+inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
+    "435b2d1008e904c74be8dc39efacc798209f2811"};
+template <>
+inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
+    "a5b9d32eb5aaa11f50a54f39e5b3622b710f65e0"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -15234,6 +15367,25 @@ inline constexpr std::string_view semaphore_set{with_request_marks<detail::semap
 inline constexpr std::string_view semaphore_drain{with_request_marks<detail::semaphore_drain>};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
+    "9b0eefb145a65969970b2067c52fdda4ebff6d28"};
+template <>
+inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
+    "f3277647f01cb1cbad99a7e5081f8bc6e83e2864"};
+template <>
+inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
+    "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
+template <>
+inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
+    "f769b5c29df11bff048d0095ee5d351c77852bf8"};
+template <>
+inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
+    "b00113278bca4adbbb3893b0506fb0b58140ce90"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -16261,6 +16413,49 @@ return 1
 )lua"};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
+    "d465cbbb91f45fa1239e187b8dfd79b99e05e968"};
+template <>
+inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
+    "4a6c48610b7c0510950d8af138c1b980389cfde5"};
+template <>
+inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
+    "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
+template <>
+inline constexpr Script digested<scripts::read_holders>{scripts::read_holders,
+    "9554e6449aadde320988fe6854f552b7a186f5e0"};
+template <>
+inline constexpr Script digested<scripts::read_release>{scripts::read_release,
+    "b825a1a751c4c621c45d60732da066873c6154ba"};
+template <>
+inline constexpr Script digested<scripts::read_remaining_lease>{scripts::read_remaining_lease,
+    "9faa31e0b0a7b21df40d81632ac955a6444730a2"};
+template <>
+inline constexpr Script digested<scripts::read_renew>{scripts::read_renew,
+    "7631565aae2a63ee6e17e9639ed404f5ad8b0171"};
+template <>
+inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
+    "3c6460baee46f0d250b5c4a30b89723d9863f5e8"};
+template <>
+inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
+    "e631bd26c1ccc7da3d390397ba44307f6264b302"};
+template <>
+inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
+    "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
+template <>
+inline constexpr Script digested<scripts::write_release>{scripts::write_release,
+    "9a626f5563d89c9d97fc5de01f066d643418041d"};
+template <>
+inline constexpr Script digested<scripts::write_remaining_lease>{scripts::write_remaining_lease,
+    "34696c10501aa09209a5710bb57ee9eff2d60549"};
+template <>
+inline constexpr Script digested<scripts::write_withdraw>{scripts::write_withdraw,
+    "cb79f41e60397e9302bee84f3c867bf31ff7edf8"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch
 

@@ -736,7 +736,7 @@ mutate(waits_for_replicas_on_the_line_of_the_node redis/cluster.hpp
 mutate(late_connection_fails_a_call_in_a_cluster redis/cluster.hpp
     "return refused && line.is_connected() ?"
     "return refused && false ?"
-    "faults/cluster.cpp")
+    "faults/cluster")
 
 # A plugin is unloaded during its look-up of a name, which then returns into unloaded code.
 mutate(look_up_outlives_its_code net/resolver.hpp

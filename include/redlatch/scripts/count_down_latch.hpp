@@ -82,5 +82,18 @@ return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
 )lua"};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_down_latch_look,
+    "137908b775803334b04e89c958399043944915b9"};
+template <>
+inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
+    "292b056d342b6d04d7f91acb50bac820f6f7e330"};
+template <>
+inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
+    "e05513790da8fa223037ba88e27b877bcff2ce13"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch

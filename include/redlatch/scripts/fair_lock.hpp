@@ -238,5 +238,21 @@ inline constexpr std::string_view fair_leave = detail::with_fair_queue<detail::f
 inline constexpr std::string_view fair_refresh = detail::with_fair_queue<detail::fair_refresh>;
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
+    "4ec35a719aedbcef5a8347c1bc2618ea9d90f9b7"};
+template <>
+inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
+    "c5b3164772414b3fd9c3aef69d8ea5f49d8ea049"};
+template <>
+inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
+    "5780f4e9589733ce6ae7ff7f6eddec50cd4b2e90"};
+template <>
+inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
+    "6ef260348b0a0f0a51b9d8327045f48bf1fec182"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch

@@ -118,5 +118,15 @@ inline constexpr std::string_view fenced_hand_over{joined<detail::wanted_until, 
                                                           detail::fenced_token, detail::fenced_hand_over>};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::fenced_acquire>{scripts::fenced_acquire,
+    "60827f2e58a8459f1c23ce24ed21e029a6d5f912"};
+template <>
+inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand_over,
+    "65232c565a3fde2a10f1289266c471de5deca3cd"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch

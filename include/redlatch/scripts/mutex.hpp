@@ -103,5 +103,27 @@ return redis.call('pttl', KEYS[1])
 )lua"};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::mutex_acquire>{scripts::mutex_acquire,
+    "74dad6dfc38587a4501631a5def46ee2df4312a4"};
+template <>
+inline constexpr Script digested<scripts::mutex_give_up>{scripts::mutex_give_up,
+    "119da3d36fc09df99559caa8aba511266bb41bb6"};
+template <>
+inline constexpr Script digested<scripts::mutex_hand_over>{scripts::mutex_hand_over,
+    "6d1d545859c27545fa83debd6f88e3ea1cda923f"};
+template <>
+inline constexpr Script digested<scripts::mutex_release>{scripts::mutex_release,
+    "dea84919d474e92dd1bf15fe22a17c21d253a8f8"};
+template <>
+inline constexpr Script digested<scripts::mutex_remaining_lease>{scripts::mutex_remaining_lease,
+    "a019174679984390b74c15b859e3a4ff369db618"};
+template <>
+inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
+    "7f3799c9b8282ced478ccc08c3658917fb9b1cb2"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch

@@ -309,5 +309,36 @@ inline constexpr std::string_view permit_renew{
     joined<detail::wanted_until, detail::permit_clock, detail::permit_renew>};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
+    "9a98480594524799f8f9770a2d6f7c54ef65f4aa"};
+template <>
+inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
+    "5be84d10a4bc4de8a3192399700593383eb68cb8"};
+template <>
+inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
+    "619aaa3b2c8f26b201f118ed98dd538dafa3855b"};
+template <>
+inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
+    "bae32ae2f6a5062d096c94ab62a35ef8ea74d0ff"};
+template <>
+inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
+    "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
+template <>
+inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
+    "a5a6f174e9859dfaafccfa566ce61799e6c95afc"};
+template <>
+inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
+    "d2677464bdcc0c4d67de7f3705b834222b508975"};
+template <>
+inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
+    "435b2d1008e904c74be8dc39efacc798209f2811"};
+template <>
+inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
+    "a5b9d32eb5aaa11f50a54f39e5b3622b710f65e0"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch

@@ -313,5 +313,48 @@ return 1
 )lua"};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
+    "d465cbbb91f45fa1239e187b8dfd79b99e05e968"};
+template <>
+inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
+    "4a6c48610b7c0510950d8af138c1b980389cfde5"};
+template <>
+inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
+    "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
+template <>
+inline constexpr Script digested<scripts::read_holders>{scripts::read_holders,
+    "9554e6449aadde320988fe6854f552b7a186f5e0"};
+template <>
+inline constexpr Script digested<scripts::read_release>{scripts::read_release,
+    "b825a1a751c4c621c45d60732da066873c6154ba"};
+template <>
+inline constexpr Script digested<scripts::read_remaining_lease>{scripts::read_remaining_lease,
+    "9faa31e0b0a7b21df40d81632ac955a6444730a2"};
+template <>
+inline constexpr Script digested<scripts::read_renew>{scripts::read_renew,
+    "7631565aae2a63ee6e17e9639ed404f5ad8b0171"};
+template <>
+inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
+    "3c6460baee46f0d250b5c4a30b89723d9863f5e8"};
+template <>
+inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
+    "e631bd26c1ccc7da3d390397ba44307f6264b302"};
+template <>
+inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
+    "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
+template <>
+inline constexpr Script digested<scripts::write_release>{scripts::write_release,
+    "9a626f5563d89c9d97fc5de01f066d643418041d"};
+template <>
+inline constexpr Script digested<scripts::write_remaining_lease>{scripts::write_remaining_lease,
+    "34696c10501aa09209a5710bb57ee9eff2d60549"};
+template <>
+inline constexpr Script digested<scripts::write_withdraw>{scripts::write_withdraw,
+    "cb79f41e60397e9302bee84f3c867bf31ff7edf8"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch

@@ -84,5 +84,12 @@ inline constexpr std::string_view with_request_marks =
 inline constexpr std::string_view request_void{with_request_marks<detail::request_void>};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::request_void>{scripts::request_void,
+    "a52887525a279fa5c3b986dc8cd314e0202a4eac"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch

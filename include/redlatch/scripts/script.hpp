@@ -17,10 +17,15 @@ struct Script {
 
     consteval explicit Script(std::string_view source) : text(source), sha1(sha1_hex(source)) {}
 
+    // With a digest that was computed before.
+    consteval Script(std::string_view source, const char (&digest)[41]) : text(source), sha1{} {
+        for (std::size_t i = 0; i < sha1.size(); ++i) sha1[i] = digest[i];
+    }
+
     constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
 };
 
-// The script of a text. The compiler computes the digest, slowly: only for the scripts that a program uses.
+// The script of a text. The compiler computes the digest, slowly. The library's own scripts have theirs beside the text.
 template <const std::string_view& text>
 inline constexpr Script digested{text};
 

@@ -149,5 +149,24 @@ inline constexpr std::string_view semaphore_set{with_request_marks<detail::semap
 inline constexpr std::string_view semaphore_drain{with_request_marks<detail::semaphore_drain>};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
+    "9b0eefb145a65969970b2067c52fdda4ebff6d28"};
+template <>
+inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
+    "f3277647f01cb1cbad99a7e5081f8bc6e83e2864"};
+template <>
+inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
+    "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
+template <>
+inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
+    "f769b5c29df11bff048d0095ee5d351c77852bf8"};
+template <>
+inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
+    "b00113278bca4adbbb3893b0506fb0b58140ce90"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch

@@ -64,5 +64,12 @@ return refused
 )lua"};
 
 }  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::server_check>{scripts::server_check,
+    "2bc53ec966fd69f4f7748c5bc828ea6edd5d7237"};
+// clang-format on
+
 }  // namespace v0_1
 }  // namespace redlatch

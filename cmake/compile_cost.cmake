@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: MIT
+# Measures what a source file costs that uses the library: cmake -P cmake/compile_cost.cmake
+# Compiles four files at -O0 with each compiler and prints the user seconds of each, the best of ROUNDS (3):
+#   standard     the standard and system headers that the library includes, and nothing else
+#   include      #include <redlatch/redlatch.hpp>
+#   one RLock    a function that makes a client and a lock, and locks it
+#   everything   a function for each primitive
+# The last column is what the file costs beyond `standard`, in units of `standard`: a slower machine has the same figures.
+#   -DCOMPILERS="g++;clang++-14"   uses these compilers; by default c++ or g++, and clang++, where there are
+#   -DCHECK=ON                     fails if a file costs more than its bound below
+cmake_minimum_required(VERSION 3.25)
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
+set(work ${root}/build/compile_cost)
+if(NOT ROUNDS)
+    set(ROUNDS 3)
+endif()
+if(NOT COMPILERS)
+    find_program(gcc NAMES g++ c++ NO_CACHE)
+    find_program(clang NAMES clang++ clang++-20 clang++-19 clang++-18 clang++-17 clang++-16 clang++-15 clang++-14 NO_CACHE)
+    foreach(compiler IN ITEMS gcc clang)
+        if(${compiler})
+            list(APPEND COMPILERS ${${compiler}})
+        endif()
+    endforeach()
+endif()
+
+# What a file may cost beyond the standard headers, in units of these.
+set(bound_include 5.0)
+set(bound_one_rlock 15.0)
+set(bound_everything 28.0)
+
+# The standard and system headers, from all of ours except those of TLS.
+file(GLOB_RECURSE headers ${root}/include/redlatch/*.hpp)
+list(FILTER headers EXCLUDE REGEX "(tls|openssl)\\.hpp$")
+set(includes "")
+foreach(header IN LISTS headers)
+    file(STRINGS ${header} lines REGEX "^#include <")
+    list(APPEND includes ${lines})
+endforeach()
+list(REMOVE_DUPLICATES includes)
+list(SORT includes)
+list(JOIN includes "\n" includes)
+file(WRITE ${work}/standard.cpp "${includes}\nint main() {}\n")
+file(WRITE ${work}/include.cpp "#include <redlatch/redlatch.hpp>\nint main() {}\n")
+file(WRITE ${work}/one_rlock.cpp [[
+#include <redlatch/redlatch.hpp>
+
+#include <mutex>
+
+int main() {
+    redlatch::Client redis{"redis://127.0.0.1:6379"};
+    redlatch::RLock orders{redis, "orders"};
+    std::lock_guard guard{orders};
+}
+]])
+file(WRITE ${work}/everything.cpp [[
+#include <redlatch/redlatch.hpp>
+
+#include <mutex>
+#include <shared_mutex>
+
+template <class Lock>
+void use(Lock& lock) {
+    std::unique_lock guard{lock};
+}
+
+int main() {
+    redlatch::Client redis{"redis://127.0.0.1:6379"};
+    redlatch::RLock a{redis, "a"}, b{redis, "b"}, c{redis, "c"};
+    redlatch::FairLock fair{redis, "fair"};
+    redlatch::FencedLock fenced{redis, "fenced"};
+    redlatch::SpinLock spin{redis, "spin"};
+    redlatch::Mutex mutex{redis, "mutex"};
+    redlatch::ReadWriteLock read_write{redis, "read_write"};
+    redlatch::MultiLock multi{a, b};
+    redlatch::RedLock red{a, b, c};
+    use(a), use(fair), use(fenced), use(spin), use(mutex), use(read_write), use(multi), use(red);
+    std::shared_lock reader{read_write};
+    redlatch::Semaphore semaphore{redis, "semaphore"};
+    semaphore.acquire();
+    semaphore.release();
+    redlatch::PermitExpirableSemaphore permits{redis, "permits"};
+    permits.release(permits.acquire());
+    redlatch::CountDownLatch latch{redis, "latch"};
+    latch.count_down();
+    latch.wait();
+}
+]])
+
+# The user seconds of one compilation, in hundredths.
+function(measure compiler name out)
+    set(best 0)
+    foreach(round RANGE 1 ${ROUNDS})
+        execute_process(
+            COMMAND sh -c "\"$0\" -std=c++20 -O0 -I\"$1\" -c \"$2\" -o \"$2.o\" && times" ${compiler} ${root}/include
+                ${work}/${name}.cpp
+            OUTPUT_VARIABLE said ERROR_VARIABLE errors RESULT_VARIABLE failed)
+        if(failed)
+            message(FATAL_ERROR "${compiler} does not compile ${name}.cpp:\n${errors}")
+        endif()
+        # The second line has the children's times: "0m1.230s 0m0.120s".
+        if(NOT said MATCHES "\n([0-9]+)m([0-9]+)[.,]([0-9][0-9])[0-9]*s ")
+            message(FATAL_ERROR "the shell's `times` printed:\n${said}")
+        endif()
+        math(EXPR hundredths "${CMAKE_MATCH_1} * 6000 + ${CMAKE_MATCH_2} * 100 + 1${CMAKE_MATCH_3} - 100")
+        if(best EQUAL 0 OR hundredths LESS best)
+            set(best ${hundredths})
+        endif()
+    endforeach()
+    set(${out} ${best} PARENT_SCOPE)
+endfunction()
+
+# Writes a number of hundredths as a decimal number.
+function(as_decimal hundredths out)
+    math(EXPR whole "${hundredths} / 100")
+    math(EXPR rest "${hundredths} % 100 + 100")
+    string(SUBSTRING ${rest} 1 2 rest)
+    set(${out} "${whole}.${rest}" PARENT_SCOPE)
+endfunction()
+
+set(failures "")
+foreach(compiler IN LISTS COMPILERS)
+    cmake_path(GET compiler FILENAME shown)
+    foreach(name IN ITEMS standard include one_rlock everything)
+        measure(${compiler} ${name} hundredths)
+        if("${name}" STREQUAL "standard")
+            set(standard_cost ${hundredths})
+        endif()
+        math(EXPR ratio "(${hundredths} - ${standard_cost}) * 100 / ${standard_cost}")
+        as_decimal(${hundredths} seconds)
+        as_decimal(${ratio} more)
+        file(SIZE ${work}/${name}.cpp.o size)
+        math(EXPR size "${size} / 1024")
+        string(SUBSTRING "${shown}            " 0 12 column)
+        string(SUBSTRING "${name}            " 0 12 file)
+        message(STATUS "${column} ${file} ${seconds} s, object ${size} KiB, ${more} times the standard headers more")
+        if(CHECK AND DEFINED bound_${name} AND more GREATER bound_${name})
+            list(APPEND failures "${shown}: ${name} costs ${more}, bound ${bound_${name}}")
+        endif()
+    endforeach()
+endforeach()
+if(failures)
+    list(JOIN failures "\n" failures)
+    message(FATAL_ERROR "${failures}")
+endif()
