@@ -5754,14 +5754,11 @@ private:
 
 // redlatch/redis/own_connections.hpp
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -5771,11 +5768,18 @@ inline namespace v0_1 {
 // connection for dead. There are as many connections as were ever needed at once. They are created and opened on first
 // use.
 //
-// mutex_ guards lines_, which only grows, and the fields of each line. While it is held, connections are inspected, but
-// not used. The connections are thread-safe.
+// mutex_ guards who uses which line. While it is held, connections are made and inspected, but not used. The list of
+// lines only grows, and is read without the mutex: a child visits it after a fork, when a thread of its parent may have
+// held the mutex. The connections are thread-safe.
 class OwnConnections {
 public:
     explicit OwnConnections(std::function<std::unique_ptr<CommandConnection>()> make) : make_(std::move(make)) {}
+    OwnConnections(const OwnConnections&) = delete;
+    OwnConnections& operator=(const OwnConnections&) = delete;
+
+    ~OwnConnections() {
+        for (Line* line = first_.load(std::memory_order_acquire); line;) delete std::exchange(line, line->next);
+    }
 
     // Calls `use(link)` with a connection that carries nothing else until all of this is answered.
     template <class Use>
@@ -5784,16 +5788,17 @@ public:
         return use(*line.of.link);
     }
 
-    // Visits all connections.
+    // Visits all connections. Takes no lock.
     template <class Visit>
     void each(Visit visit) const {
-        for (std::size_t i = 0; CommandConnection* const link = at(i); ++i) visit(*link);
+        for (const Line* line = first_.load(std::memory_order_acquire); line; line = line->next) visit(*line->link);
     }
 
 private:
     struct Line {
-        std::unique_ptr<CommandConnection> link;
-        bool in_use = false;
+        const std::unique_ptr<CommandConnection> link;
+        Line* const next;
+        bool in_use;
     };
 
     // A line between take() and its return.
@@ -5811,25 +5816,20 @@ private:
 
     Line& take() {
         const std::lock_guard lock(mutex_);
-        const auto is_free = [](const auto& line) { return !line->in_use && line->link->is_idle(); };
-        auto found = std::find_if(lines_.begin(), lines_.end(), is_free);
-        if (found == lines_.end()) {
-            auto line = std::make_unique<Line>();
-            line->link = make_();
-            found = lines_.insert(lines_.end(), std::move(line));
-        }
-        (*found)->in_use = true;
-        return **found;
-    }
-
-    CommandConnection* at(std::size_t i) const {
-        const std::lock_guard lock(mutex_);
-        return i < lines_.size() ? lines_[i]->link.get() : nullptr;
+        Line* const first = first_.load(std::memory_order_relaxed);
+        for (Line* line = first; line; line = line->next)
+            if (!line->in_use && line->link->is_idle()) {
+                line->in_use = true;
+                return *line;
+            }
+        Line* const line = new Line{make_(), first, true};
+        first_.store(line, std::memory_order_release);
+        return *line;
     }
 
     const std::function<std::unique_ptr<CommandConnection>()> make_;
-    mutable std::mutex mutex_;
-    std::vector<std::unique_ptr<Line>> lines_;
+    std::mutex mutex_;
+    std::atomic<Line*> first_{nullptr};
 };
 
 }  // namespace v0_1
