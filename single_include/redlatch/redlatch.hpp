@@ -8040,6 +8040,8 @@ private:
 };
 
 // A URL in any string type selects HiredisTransport.
+// The client on the library's own transport. Each primitive has such a type, too. With a transport of your own, use
+// BasicClient, BasicRLock and so on, which deduce it.
 using Client = BasicClient<HiredisTransport>;
 
 }  // namespace v0_1
