@@ -54,11 +54,9 @@ foreach(header IN LISTS headers)
     foreach(name IN LISTS names)
         # The text that a call names is in namespace scripts, not in scripts::detail: the last one of that name.
         if(bare MATCHES "inline constexpr std::string_view ${name}[ {=]")
-            string(REGEX MATCH "${name}=([0-9a-f]+)" ignored "\n${digests}")
-            if(NOT ignored)
+            if(NOT "\n${digests}" MATCHES "\n${name}=([0-9a-f]+)")
                 message(FATAL_ERROR "no digest of ${name}")
             endif()
-            string(REGEX MATCH "\n${name}=([0-9a-f]+)" ignored "\n${digests}")
             string(APPEND lines
                 "template <>\ninline constexpr Script digested<scripts::${name}>{scripts::${name},\n    \"${CMAKE_MATCH_1}\"};\n")
         endif()

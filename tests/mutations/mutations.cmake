@@ -69,8 +69,8 @@ mutate(message_during_a_try_forgotten wait/wait_queue.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply lock/lease_manager.hpp
-    "const SendTime sent;\n                Reply reply = call_acquire(claim, deadline, make);"
-    "Reply reply = call_acquire(claim, deadline, make);\n                const SendTime sent;"
+    "const SendTime sent;\n                Reply reply = call_acquire(claim, deadline);"
+    "Reply reply = call_acquire(claim, deadline);\n                const SendTime sent;"
     "unit/rlock|faults/lost")
 
 # The watchdog continues although the server reports that the hold is gone.
@@ -231,8 +231,8 @@ mutate(fair_slot_of_a_whole_lease protocol/fair_lock.hpp
 
 # A try_lock() that failed stays in the queue.
 mutate(fair_try_lock_queues_up protocol/fair_lock.hpp
-    "return acquire_with(claim, Milliseconds(0));"
-    "return acquire_or_queue(claim);"
+    "claim.queues ? slot_ : Milliseconds(0)"
+    "slot_"
     "integration/std_interface")
 
 # --- read-write lock --------------------------------------------------------------------------------------------------

@@ -170,10 +170,7 @@ private:
 
     // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
     bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question, bool first) {
-        const std::optional<AcquireAnswer> answer = ask(
-            lock, request, question.number, first,
-            [](FairProtocol& protocol, const Claim& claim) { return protocol.acquire_or_queue(claim); },
-            &question.unsettled);
+        const std::optional<AcquireAnswer> answer = ask(lock, request, question.number, first, &question.unsettled);
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
         question.too_late = !question.held && pending_.has(question.number);

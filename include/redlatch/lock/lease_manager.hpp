@@ -473,24 +473,27 @@ protected:
         return first ? std::max(deadline, now + std::min(one_try, Session<T>::honest_try)) : deadline;
     }
 
-    // Makes the acquire call for a claim. Fair locks have two.
-    using MakeAcquire = Call (*)(Protocol&, const Claim&);
-    static Call make_acquire(Protocol& protocol, const Claim& claim) { return protocol.acquire(claim); }
-
-    // Sends the acquire call, and the calls that the protocol makes of its reply.
-    Reply call_acquire(const Claim& claim, Instant deadline, MakeAcquire make) {
-        Call call = make(protocol_, claim);
+    // Sends a call, and the calls that have to follow it: `next(sent, reply)`, as long as it returns one.
+    template <class Next>
+    Reply call_through(Call call, Instant deadline, const Next& next) {
         Reply reply = session_.call(call, deadline);
-        if constexpr (requires { protocol_.after_acquire(claim, call, reply); })
-            while (auto next = protocol_.after_acquire(claim, call, reply)) {
-                call = *std::move(next);
-                reply = session_.call(call, deadline);
-            }
+        while (std::optional<Call> following = next(std::as_const(call), std::as_const(reply))) {
+            call = *std::move(following);
+            reply = session_.call(call, deadline);
+        }
         return reply;
     }
 
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first,
-                       MakeAcquire make) {
+    Reply call_acquire(const Claim& claim, Instant deadline) {
+        if constexpr (requires(const Call& call, const Reply& reply) { protocol_.after_acquire(claim, call, reply); })
+            return call_through(protocol_.acquire(claim), deadline, [&](const Call& sent, const Reply& reply) {
+                return protocol_.after_acquire(claim, sent, reply);
+            });
+        else
+            return session_.call(protocol_.acquire(claim), deadline);
+    }
+
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first) {
         // Start these before there is a hold: supervising a hold must not fail.
         session_.start_losses();
         session_.start_background();
@@ -505,7 +508,7 @@ protected:
                 claim.until = until;
                 claim.lease_end = session_.lease_end(until, claim.lease);
                 const SendTime sent;
-                Reply reply = call_acquire(claim, deadline, make);
+                Reply reply = call_acquire(claim, deadline);
                 asked.sent = sent.as_of_now();
                 // The call fixes the end of the lease by the server's clock, of which we have an estimate only.
                 if constexpr (requires { Protocol::fixes_lease_end; }) asked.sent -= session_.clock_error();
@@ -536,20 +539,20 @@ protected:
     // Sends the acquire command for a first hold. Returns nothing if the caller's stop token or deadline ended the
     // call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
-        return ask(lock, request, next_number(), first, make_acquire);
+        return ask(lock, request, next_number(), first);
     }
 
     // Does the same under a given number. With `waiting`, the caller keeps waiting under that number if it is blocked,
     // and releases the number itself if there is no reply. `*waiting` keeps the server time until which an unanswered
     // sending may take effect.
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                     std::uint64_t number, bool first, MakeAcquire make,
-                                     std::int64_t* waiting = nullptr) {
+                                     std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
         if (auto refusal = mixed_kinds()) throw *std::move(refusal);
         Claim claim = claim_of(request.owner, number, 1, request.lease);
         claim.announced = request.precedence && !request.one_try;
         claim.first = first;
-        Asked asked = send_acquire(lock, request, claim, first, make);
+        claim.queues = waiting != nullptr;
+        Asked asked = send_acquire(lock, request, claim, first);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
             if (asked.unsettled != 0 && !waiting) undo_acquire(lock, asked, claim.lease);
@@ -642,7 +645,7 @@ protected:
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
         const Claim claim = claim_of(request.owner, id, count, request.lease);
-        const Asked asked = send_acquire(lock, request, claim, true, make_acquire);
+        const Asked asked = send_acquire(lock, request, claim, true);
         if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
@@ -786,19 +789,13 @@ protected:
         std::unique_lock<std::mutex>& lock_;
     };
 
-    // Sends the last release, and the calls that the protocol makes of its reply.
+    // Sends the last release. `again`: True if an earlier sending may have taken effect.
     Reply call_release(std::uint64_t hold, bool again, Instant deadline) {
-        if constexpr (requires { protocol_.first_release(hold); }) {
-            if (!again) {
-                Call call = protocol_.first_release(hold);
-                Reply reply = session_.call(call, deadline);
-                while (auto next = protocol_.after_release(hold, call, reply)) {
-                    call = *std::move(next);
-                    reply = session_.call(call, deadline);
-                }
-                return reply;
-            }
-        }
+        if constexpr (requires { protocol_.first_release(hold); })
+            if (!again)
+                return call_through(protocol_.first_release(hold), deadline, [&](const Call& sent, const Reply& reply) {
+                    return protocol_.after_release(hold, sent, reply);
+                });
         return session_.call(protocol_.release(hold, 0, Milliseconds(0)), deadline);
     }
 

@@ -71,10 +71,7 @@ class Call {
 public:
     Call(const Script& script, std::initializer_list<Word> keys, std::initializer_list<Word> arguments,
          Effect of = Effect::any)
-        : effect(of), script_(&script), key_count_(keys.size()) {
-        append(keys);
-        append(arguments);
-    }
+        : Call(script, keys, {}, arguments, of) {}
 
     // A script with two groups of keys.
     Call(const Script& script, std::initializer_list<Word> keys, std::initializer_list<Word> more_keys,

@@ -52,11 +52,15 @@ public:
     // 5 s.
     Milliseconds slot() const noexcept { return slot_; }
 
-    // Acquires the lock unless it is another waiter's turn.
-    Call acquire(const Claim& claim) const { return acquire_with(claim, Milliseconds(0)); }
-
-    // Does the same, or joins the queue. A waiter that is already in the queue keeps its position.
-    Call acquire_or_queue(const Claim& claim) const { return acquire_with(claim, slot_); }
+    // Acquires the lock unless it is another waiter's turn. If the claim queues, joins the queue otherwise. A waiter
+    // that is already in the queue keeps its position.
+    Call acquire(const Claim& claim) const {
+        const Milliseconds slot = claim.queues ? slot_ : Milliseconds(0);
+        return {digested<scripts::fair_acquire>,
+                {key_, queue_, timeouts_, slots_},
+                {PublishCommand(), channels_, text(claim.hold), claim.count, claim.lease, slot, claim.until},
+                Effect::grants};
+    }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
     static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
@@ -90,13 +94,6 @@ public:
 private:
     static constexpr Milliseconds shortest_slot{100};
     static constexpr Milliseconds longest_slot{5000};
-
-    Call acquire_with(const Claim& claim, Milliseconds slot) const {
-        return {digested<scripts::fair_acquire>,
-                {key_, queue_, timeouts_, slots_},
-                {PublishCommand(), channels_, text(claim.hold), claim.count, claim.lease, slot, claim.until},
-                Effect::grants};
-    }
 
     const std::string& uuid_;
     const std::string key_;

@@ -106,7 +106,7 @@ public:
     // Tells what happens to a change that no server has carried out in time.
     enum class Undelivered {
         call_off,  // it is called off, so that a late copy cannot undo what the caller does next
-        retry,     // the background goes on to deliver it, because it must arrive in the end
+        retry,     // the background goes on to deliver it; then `make` outlives the call, and must own what it uses
     };
 
     // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most

@@ -18,8 +18,8 @@ mutate(silent_hand_over scripts/rlock.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply lock/lease_manager.hpp
-    "const SendTime sent;\n                Reply reply = call_acquire(claim, deadline, make);"
-    "Reply reply = call_acquire(claim, deadline, make);\n                const SendTime sent;")
+    "const SendTime sent;\n                Reply reply = call_acquire(claim, deadline);"
+    "Reply reply = call_acquire(claim, deadline);\n                const SendTime sent;")
 
 # All holds of a thread have the same number, and a late release ends the next one.
 mutate(numbers_used_again lock/lease_manager.hpp

@@ -87,7 +87,9 @@ TEST_CASE("FairLock: only a call that may queue names a slot") {
     CHECK(lock.slot() == 5s);
     CHECK(lock.channel(7) == "redisson_lock__channel:{orders}:" + owner7);
     CHECK(words_of(lock.acquire(claim_of(7))) == keys + channels + owner7 + " 2 30000 0 5000");
-    CHECK(words_of(lock.acquire_or_queue(claim_of(7))) == keys + channels + owner7 + " 2 30000 5000 5000");
+    Claim queueing = claim_of(7);
+    queueing.queues = true;
+    CHECK(words_of(lock.acquire(queueing)) == keys + channels + owner7 + " 2 30000 5000 5000");
     CHECK(words_of(lock.release(7, 0, 0ms)) == keys + channels + owner7 + " 0 0");
     CHECK(words_of(lock.give_up(both)) == keys + channels + owner7 + ' ' + owner8);
     const std::array<std::uint64_t, 2> waiters{7, 8};
