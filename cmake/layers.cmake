@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 # Checks the includes below include/redlatch. Each folder is a layer. A layer may include itself and:
 #   quorum                  lock and what is below it
-#   lock, semaphore         session and what is below it, wait
+#   lock, semaphore         wait and what is below it
+#   wait                    session and what is below it: how callers wait for their turn
 #   session                 protocol, scripts, transport, base
 #   protocol                scripts, transport, base: calls and replies as values, no I/O
-#   wait                    base
 #   redis                   net, transport, base: connections to servers; only the public headers include it
 #   net                     transport, base
 #   scripts, transport      base
@@ -21,11 +21,11 @@ set(below_base base vocabulary)
 set(below_vocabulary base transport)
 set(below_transport transport base vocabulary)
 set(below_scripts scripts base)
-set(below_wait wait base vocabulary)
 set(below_protocol protocol scripts transport base vocabulary)
 set(below_session session ${below_protocol})
-set(below_semaphore semaphore wait ${below_session})
-set(below_lock lock wait ${below_session})
+set(below_wait wait ${below_session})
+set(below_semaphore semaphore ${below_wait})
+set(below_lock lock ${below_wait})
 set(below_quorum quorum ${below_lock})
 set(below_net net transport base vocabulary)
 set(below_redis redis ${below_net})

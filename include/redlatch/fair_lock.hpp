@@ -2,8 +2,10 @@
 #pragma once
 
 #include "redlatch/client.hpp"
-#include "redlatch/lock/fair_lock_state.hpp"
+#include "redlatch/lock/lock_state.hpp"
 #include "redlatch/lock/named_lock.hpp"
+#include "redlatch/lock/server_queue.hpp"
+#include "redlatch/protocol/fair_lock.hpp"
 
 #include <string_view>
 
@@ -25,7 +27,7 @@ inline namespace v0_1 {
 // Neither copyable nor movable. Any number of threads may use one object. Destroying the object while a thread waits in
 // it is an error, as for std::mutex; destroying it while the lock is held is not.
 template <class T>
-class BasicFairLock : public NamedLock<BasicFairLock<T>, T, FairLockState<T>> {
+class BasicFairLock : public NamedLock<BasicFairLock<T>, T, LockState<T, FairProtocol, ServerQueue<T>>> {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.

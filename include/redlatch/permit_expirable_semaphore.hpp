@@ -6,6 +6,7 @@
 #include "redlatch/protocol/permit_expirable_semaphore.hpp"
 #include "redlatch/protocol/permit_id.hpp"
 #include "redlatch/semaphore/permit_leases.hpp"
+#include "redlatch/semaphore/synchronizer.hpp"
 #include "redlatch/session/call_options.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/wait_request.hpp"
@@ -205,10 +206,10 @@ public:
             [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
                 return semaphore.protocol().release(request_id, kept);
             };
-        const auto watches = semaphore.unwatch(ids);
+        const auto watches = semaphore.leases().unwatch(ids);
         const Reply reply = semaphore.change(make, State::Undelivered::retry);
         const bool released = is_one(reply);
-        if (!released) semaphore.watch_again(watches);
+        if (!released) semaphore.leases().watch_again(watches);
         return released;
     }
     [[nodiscard]] bool try_release(const PermitId& id, std::error_code& ec) {
@@ -243,7 +244,7 @@ public:
     }
 
 private:
-    using State = PermitLeases<T>;
+    using State = Synchronizer<T, PermitProtocol, PermitLeases<T>>;
 
     State& state() { return binding_.state(); }
 
@@ -290,20 +291,20 @@ private:
 
     void set_lease(const PermitId& id, const PermitLease& lease) {
         State& semaphore = state();
-        const auto watches = semaphore.unwatch_settled(std::span(&id, 1));
+        const auto watches = semaphore.leases().unwatch_settled(std::span(&id, 1));
         Reply reply;
         try {
             reply = semaphore.change(
                 [&](const RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
         } catch (...) {
-            semaphore.watch_again(watches);
+            semaphore.leases().watch_again(watches);
             throw;
         }
         if (!is_one(reply)) throw unknown("this permit");
     }
 
     friend class BasicPermit<T>;
-    void release_later(const PermitId& id) noexcept try { state().release_later(id); } catch (...) {
+    void release_later(const PermitId& id) noexcept try { state().leases().release_later(id); } catch (...) {
     }
 
     StateHandle<T, State> binding_;

@@ -1607,7 +1607,7 @@ private:
 };
 
 // The interface through which the threads of a client serve a primitive's local state: it has times at which it needs
-// attention, and a channel that it listens to. No lock is held during a call. The calling thread is:
+// attention, and channels that it listens to. No lock is held during a call. The calling thread is:
 //   - the background thread for on_timer() and on_failover()
 //   - for subscribed(), subscription_refused(), message() and disconnected() the background thread, or a waiting thread
 //     that receives messages itself (Session::watch())
@@ -1632,12 +1632,13 @@ public:
 
     // The outcome of a renewal that was sent at `sent`.
     enum class Renewed { yes, refused, unknown };
-    virtual void renewed(const Renewal& renewal, Renewed outcome, Instant sent) = 0;
+    virtual void renewed(const Renewal& /* renewal */, Renewed /* outcome */, Instant /* sent */) {}
 
-    virtual void subscribed() = 0;
-    virtual void subscription_refused(const Reply& why) = 0;
-    virtual void message(std::string_view payload) = 0;
-    virtual void disconnected() = 0;
+    // The events of a channel that it listens to.
+    virtual void subscribed(const std::string& /* channel */) {}
+    virtual void subscription_refused(const std::string& /* channel */, const Reply& /* why */) {}
+    virtual void message(const std::string& /* channel */, std::string_view /* payload */) {}
+    virtual void disconnected(const std::string& /* channel */) {}
 
     // Called after a failover: its holds must be verified on the new server.
     virtual void on_failover() {}
@@ -2559,13 +2560,13 @@ public:
 
     // Unsubscribes from channels without active listeners for a while.
     void sweep(Instant now) {
-        std::vector<std::shared_ptr<BackgroundTask>> dropped;
+        std::vector<Told> dropped;
         sweep(now, dropped);
-        for (const auto& who : dropped) who->disconnected();
+        for (const auto& [channel, who] : dropped) who->disconnected(channel);
     }
 
     void subscribed(const std::string& channel) override {
-        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = true; })) who->subscribed();
+        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = true; })) who->subscribed(channel);
     }
 
     void refused(const std::string& channel, const Reply& why) override {
@@ -2583,27 +2584,27 @@ public:
             told = alive(entry->second);
             drop(entry);
         }
-        for (const auto& who : told) who->subscription_refused(why);
+        for (const auto& who : told) who->subscription_refused(channel, why);
     }
 
     void message(const std::string& channel, std::string_view payload) override {
-        for (const auto& who : listeners(channel, [](Channel&) {})) who->message(payload);
+        for (const auto& who : listeners(channel, [](Channel&) {})) who->message(channel, payload);
     }
 
     void disconnected() override {
-        std::vector<std::shared_ptr<BackgroundTask>> told;
+        std::vector<Told> told;
         {
             const std::lock_guard lock(mutex_);
-            for (auto& [_, c] : channels_) {
+            for (auto& [channel, c] : channels_) {
                 c.confirmed = false;
-                for (auto& who : alive(c)) told.push_back(std::move(who));
+                for (auto& who : alive(c)) told.push_back({channel, std::move(who)});
             }
         }
-        for (const auto& who : told) who->disconnected();
+        for (const auto& [channel, who] : told) who->disconnected(channel);
     }
 
     void interrupted(const std::string& channel) override {
-        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = false; })) who->disconnected();
+        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = false; })) who->disconnected(channel);
     }
 
 private:
@@ -2622,7 +2623,13 @@ private:
 
     using Channels = std::unordered_map<std::string, Channel>;
 
-    void sweep(Instant now, std::vector<std::shared_ptr<BackgroundTask>>& dropped) {
+    // An event of a channel, and the task that it is for.
+    struct Told {
+        std::string channel;
+        std::shared_ptr<BackgroundTask> who;
+    };
+
+    void sweep(Instant now, std::vector<Told>& dropped) {
         const std::lock_guard lock(mutex_);
         if (now < next_sweep_) return;
         next_sweep_ = never;
@@ -2634,7 +2641,7 @@ private:
                 next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
                 continue;
             }
-            for (auto& who : alive(current->second)) dropped.push_back(std::move(who));
+            for (auto& who : alive(current->second)) dropped.push_back({current->first, std::move(who)});
             drop(current);
         }
     }
@@ -8550,73 +8557,6 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/semaphore/idempotent_sender.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Sends requests that take effect at most once, and records in their ids what the replies reveal.
-template <Transport T>
-class IdempotentSender {
-public:
-    IdempotentSender(Session<T>& session, const RequestMarks& marks) : session_(session), marks_(marks) {}
-
-    // Sends the request that `make(request_id)` builds. If it certainly did not take effect because it came too late,
-    // sends it again as a new request, up to three tries in all. If the outcome is unknown, sets
-    // request_id.is_unknowable and returns a final reply.
-    template <class Make>
-    Reply send(RequestId& request_id, Instant deadline, const Make& make) const {
-        for (int tries = 1;; ++tries) {
-            if (request_id.wanted_until == 0) {
-                Reply failure;
-                const auto now = session_.server_time(marks_.key(), deadline, failure);
-                if (!now) return failure;
-                request_id.wanted_until = marks_.wanted_from(*now);
-            }
-            const Instant sent = Clock::now();
-            Reply reply = session_.call(make(std::as_const(request_id)), deadline);
-            if (!note(request_id, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
-        }
-    }
-
-    // Applies the reply to a sending at `sent` to the request id. Returns true if the request certainly did not take
-    // effect because it came too late; then the request id is a new one for a retry.
-    bool note(RequestId& request_id, Instant sent, Reply& reply) const {
-        if (reply.is_unsent()) {
-            if (!request_id.may_be_done) request_id.wanted_until = 0;
-            return false;
-        }
-        if (!reply.answered()) {
-            request_id.may_be_done = true;
-            return false;
-        }
-        if (!session_.learn_if_late(marks_.key(), sent, reply)) return false;
-        if (request_id.may_be_done && read_late(reply).value_or(0) > marks_.mark_end(request_id)) {
-            request_id.is_unknowable = true;
-            reply.text = "UNKNOWN";  // a final error
-            return false;
-        }
-        request_id = {request_id.slot, session_.next_request()};
-        return true;
-    }
-
-    // Returns the error of a request that failed.
-    Error failure(const RequestId& request_id, const Reply& reply) const {
-        if (request_id.is_unknowable) return {errc::unreachable, marks_.key(), unknowable};
-        return error_of(reply, marks_.key());
-    }
-
-    static constexpr const char* unknowable =
-        "no server has answered for so long that nobody can tell whether the command took effect";
-
-private:
-    Session<T>& session_;
-    const RequestMarks& marks_;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
 // redlatch/semaphore/pending_requests.hpp
 
 namespace redlatch {
@@ -8716,10 +8656,348 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
+// redlatch/semaphore/idempotent_sender.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Sends requests that take effect at most once, and records in their ids what the replies reveal.
+template <Transport T>
+class IdempotentSender {
+public:
+    IdempotentSender(Session<T>& session, const RequestMarks& marks) : session_(session), marks_(marks) {}
+
+    // Sends the request that `make(request_id)` builds. If it certainly did not take effect because it came too late,
+    // sends it again as a new request, up to three tries in all. If the outcome is unknown, sets
+    // request_id.is_unknowable and returns a final reply.
+    template <class Make>
+    Reply send(RequestId& request_id, Instant deadline, const Make& make) const {
+        for (int tries = 1;; ++tries) {
+            if (request_id.wanted_until == 0) {
+                Reply failure;
+                const auto now = session_.server_time(marks_.key(), deadline, failure);
+                if (!now) return failure;
+                request_id.wanted_until = marks_.wanted_from(*now);
+            }
+            const Instant sent = Clock::now();
+            Reply reply = session_.call(make(std::as_const(request_id)), deadline);
+            if (!note(request_id, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+        }
+    }
+
+    // Applies the reply to a sending at `sent` to the request id. Returns true if the request certainly did not take
+    // effect because it came too late; then the request id is a new one for a retry.
+    bool note(RequestId& request_id, Instant sent, Reply& reply) const {
+        if (reply.is_unsent()) {
+            if (!request_id.may_be_done) request_id.wanted_until = 0;
+            return false;
+        }
+        if (!reply.answered()) {
+            request_id.may_be_done = true;
+            return false;
+        }
+        if (!session_.learn_if_late(marks_.key(), sent, reply)) return false;
+        if (request_id.may_be_done && read_late(reply).value_or(0) > marks_.mark_end(request_id)) {
+            request_id.is_unknowable = true;
+            reply.text = "UNKNOWN";  // a final error
+            return false;
+        }
+        request_id = {request_id.slot, session_.next_request()};
+        return true;
+    }
+
+    // Returns the error of a request that failed.
+    Error failure(const RequestId& request_id, const Reply& reply) const {
+        if (request_id.is_unknowable) return {errc::unreachable, marks_.key(), unknowable};
+        return error_of(reply, marks_.key());
+    }
+
+    static constexpr const char* unknowable =
+        "no server has answered for so long that nobody can tell whether the command took effect";
+
+private:
+    Session<T>& session_;
+    const RequestMarks& marks_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/semaphore/synchronizer_core.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The state of a semaphore or latch, as its parts see it.
+class SynchronizerTask : public BackgroundTask {
+public:
+    // Called with its mutex after a change that this process made on the server: its waiters may be served now.
+    virtual void has_changed() = 0;
+
+    // Called with its mutex: sets the time at which the background serves it.
+    virtual void schedule() = 0;
+};
+
+// What the parts of one semaphore or latch in this process share.
+//
+// mutex guards all members except the constant ones, and the parts. It is never held during a command, nor while user
+// code runs.
+template <class T, class Protocol>
+struct SynchronizerCore {
+    SynchronizerCore(SynchronizerTask& state, Session<T>& of, const std::string& key)
+        : task(state), session(of), protocol(of.protocol_context(), key), sender(of, protocol.marks()) {}
+
+    const std::string& key() const noexcept { return protocol.key(); }
+
+    // Keeps the state alive, for completions.
+    std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
+
+    RequestId take_slot() { return slots.take(session.next_request()); }
+
+    // Returns true if a resend is useless: the request is done or can never succeed.
+    static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
+
+    SynchronizerTask& task;
+    Session<T>& session;
+    Protocol protocol;
+    const IdempotentSender<T> sender;
+
+    std::mutex mutex;
+    RequestSlots slots;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/semaphore/request_deliveries.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Delivers the requests of a semaphore or latch that no server has answered in time. It posts each again until it is
+// answered or its mark has expired.
+template <class T, class Protocol>
+class RequestDeliveries {
+public:
+    explicit RequestDeliveries(SynchronizerCore<T, Protocol>& core) : core_(core) {}
+
+    bool empty() const { return pending_.empty(); }
+    Instant next_deadline() const { return pending_.next_deadline(); }
+
+    // Adds a request. `make(request_id)` builds its call; it outlives the caller.
+    void add(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& request_id,
+             PendingRequest::Make make) {
+        const Instant now = Clock::now();
+        pending_.add(
+            {purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(core_.session.options()), now});
+        core_.task.schedule();
+        // This thread sends it, so that it follows the first sending on the same connection.
+        deliver(lock);
+    }
+
+    // Gives back what was taken for callers that do not claim it.
+    void give_back(std::unique_lock<std::mutex>& lock, std::vector<typename Protocol::Want> wants) {
+        add(lock, PendingRequest::Kind::change, core_.take_slot(),
+            [this, wants = std::move(wants)](const RequestId& request_id) {
+                return core_.protocol.give_back(request_id, wants);
+            });
+    }
+
+    // Sends pending requests ahead of a change on the same connection. A late copy of one could otherwise undo the
+    // change.
+    void deliver_first() {
+        std::unique_lock lock(core_.mutex);
+        if (pending_.empty()) return;
+        pending_.hurry(Clock::now());
+        deliver(lock);
+    }
+
+    // Drops and reports the requests whose time is over.
+    void drop_expired(Instant now) {
+        for (const PendingRequest& request : pending_.take_expired(now)) {
+            core_.slots.give_back(request.request_id);
+            report(request, request.request_id.may_be_done ? IdempotentSender<T>::unknowable
+                                                           : "no server has answered for too long");
+        }
+    }
+
+    // Posts what is due.
+    void deliver(std::unique_lock<std::mutex>& lock) {
+        for (const PendingRequest& request : pending_.take_due(Clock::now())) {
+            lock.unlock();
+            try {
+                post(request);
+            } catch (...) {  // no memory, no thread: retried after a pause
+                failed(request.number);
+            }
+            lock.lock();
+        }
+    }
+
+private:
+    // Called without the mutex. A request that was never sent needs the server's time first, to fix until when it is
+    // wanted.
+    void post(const PendingRequest& request) {
+        if (request.request_id.wanted_until != 0) return post_stamped(request);
+        core_.session.with_server_time(
+            core_.key(), Receiver::background,
+            [this, keep = core_.keep(), request = PendingRequest(request)](const std::optional<ServerMilliseconds>& now,
+                                                                           const Reply&, Receiver) mutable {
+                if (!now) return failed(request.number);
+                try {
+                    request.request_id.wanted_until = core_.protocol.marks().wanted_from(*now);
+                    post_stamped(request);
+                } catch (...) {
+                    failed(request.number);
+                }
+            });
+    }
+
+    void post_stamped(const PendingRequest& request) {
+        Completion done = [this, keep = core_.keep(), number = request.number](Reply reply) {
+            delivered(number, std::move(reply));
+        };
+        {
+            const std::lock_guard lock(core_.mutex);
+            PendingRequest* const kept = pending_.find(request.number);
+            if (!kept) return;
+            kept->request_id.wanted_until = request.request_id.wanted_until;
+            kept->sent = Clock::now();
+        }
+        core_.session.post(request.make(request.request_id), std::move(done));
+    }
+
+    void failed(std::uint64_t number) {
+        const std::lock_guard lock(core_.mutex);
+        pending_.failed(number, Clock::now());
+        core_.task.schedule();
+    }
+
+    void delivered(std::uint64_t number, Reply reply) {
+        const std::lock_guard lock(core_.mutex);
+        PendingRequest* const request = pending_.find(number);
+        if (!request) return;
+        const bool is_void = core_.sender.note(request->request_id, request->sent, reply);
+        if (is_void && request->kind == PendingRequest::Kind::change) {
+            request->give_up = Clock::now() + RequestMarks::longest_ttl(core_.session.options());
+            pending_.failed(number, Clock::now());
+        } else if (is_void || core_.is_settled(reply)) {
+            if (request->request_id.is_unknowable)
+                report(*request, IdempotentSender<T>::unknowable);
+            else if (!is_void && classify(reply) != ReplyClass::answered)
+                report(*request, error_of(reply, core_.key()).what());
+            core_.slots.give_back(request->request_id);
+            pending_.remove(number);
+            core_.task.has_changed();
+            // The session may drop the state now.
+            core_.session.timers().schedule(core_.task, Clock::now());
+        } else {
+            pending_.failed(number, Clock::now());
+        }
+        core_.task.schedule();
+    }
+
+    void report(const PendingRequest& request, std::string_view why) {
+        if (request.kind != PendingRequest::Kind::call_off)
+            core_.session.raise(Event::Kind::unlock_not_delivered, core_.key(), why);
+    }
+
+    SynchronizerCore<T, Protocol>& core_;
+    PendingRequests pending_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/wait/wait_queue.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Queues the callers of this process that wait for one name, in order of arrival, with what they know. Only the first,
+// the representative, queries the server. Plain data: the state of the name guards it.
+//
+// No wake-up is lost: each notification increments the generation, and a query remembers the generation from before it.
+// A notification is a message, a confirmed subscription, or a change that this process made itself.
+template <class Of>
+class WaitQueue {
+public:
+    using Member = Of;
+
+    bool empty() const { return members_.empty(); }
+    std::size_t size() const { return members_.size(); }
+    Member* front() const { return members_.empty() ? nullptr : members_.front(); }
+    bool is_front(const Member& member) const { return front() == &member; }
+
+    void join(Member& member) {
+        member.number = ++last_number_;
+        members_.push_back(&member);
+    }
+    void join_first(Member& member) { members_.insert(members_.begin(), &member); }
+    void leave(const Member& member) { std::erase(members_, &member); }
+
+    // Returns the first members, at most `most`.
+    std::vector<Member*> first(std::size_t most) const {
+        return {members_.begin(), members_.begin() + static_cast<std::ptrdiff_t>(std::min(most, members_.size()))};
+    }
+
+    // Returns the first member that fulfils the condition, or null.
+    template <class Condition>
+    Member* first_that(Condition condition) const {
+        const auto found =
+            std::find_if(members_.begin(), members_.end(), [&](const Member* m) { return condition(*m); });
+        return found == members_.end() ? nullptr : *found;
+    }
+
+    // Returns the member with this number, or null if it waits no longer.
+    Member* find(std::uint64_t number) const {
+        return first_that([&](const Member& m) { return m.number == number; });
+    }
+
+    std::uint64_t last_number() const { return last_number_; }
+
+    void notify() { ++generation_; }
+    std::uint64_t generation() const { return generation_; }
+
+    // Records that a query made at `generation` was in vain, and when the next one is due without a notification.
+    void asked(std::uint64_t generation, Instant ask_again) {
+        asked_ = generation;
+        ask_again_ = ask_again;
+    }
+
+    // Returns true if there was a notification since the last query.
+    bool is_notified() const { return generation_ != asked_; }
+    Instant ask_again() const { return ask_again_; }
+    void set_ask_again(Instant at) { ask_again_ = at; }
+
+private:
+    std::vector<Member*> members_;
+    std::uint64_t last_number_ = 0;
+    std::uint64_t generation_ = 1;
+    std::uint64_t asked_ = 0;
+    Instant ask_again_{};
+};
+
+// What the representative does next: query the server, or sleep.
+struct QueueStep {
+    bool ask;
+    Instant sleep_until;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
 // redlatch/wait/wait_slot.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
+
+// Stands in for the session where a waiting thread receives no messages.
+struct NoReceiver {
+    static std::uint64_t interrupts() { return 0; }
+    static bool watch(Instant, std::uint64_t) { return false; }
+    static void interrupt_watch() {}
+};
 
 // Lets one waiting thread sleep: in its own condition variable, or in the transport, where it receives messages itself.
 // Guarded by the mutex of the local state that the thread waits in; every caller here holds it.
@@ -8757,25 +9035,61 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/wait/caller_queue.hpp
+// redlatch/wait/waiter.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// A thread that waits for something without an owner: permits, or the end of a count.
-template <class Want>
-struct Caller {
-    Want want;
-    WaitSlot sleeper{};
-    bool served = false;           // true if a query, of this thread or another, got what it wants
-    std::exception_ptr error{};    // waiting cannot succeed
-    std::uint64_t number = 0;      // in the order of arrival
-    std::uint64_t refused_at = 0;  // the generation at its last refused query
+// A caller that waits for a lock, for permits or for a count. The mutex of the state that it waits in guards it.
+struct Waiter {
+    enum class Phase {
+        waiting,  // in the queue
+        asking,   // queries the server
+        served,   // has what it wants
+        failed,   // cannot be served; `error` tells why
+    };
+
+    Phase phase = Phase::waiting;
+    bool listens = true;         // false if it retries after pauses of its own and needs no messages
+    std::uint64_t number = 0;    // in the order of arrival; set by the queue
+    std::exception_ptr error{};  // set in phase failed
+    WaitSlot slot{};
+
+    bool is_served() const noexcept { return phase == Phase::served; }
+
+    void fail(std::exception_ptr why) {
+        phase = Phase::failed;
+        error = std::move(why);
+    }
 };
 
-// Queues the threads of this process that wait for one name, in order of arrival. The first, the representative,
-// queries the server for all of them at once. A waiter behind one that cannot be served waits, too, so that many small
-// requests cannot starve a large one. Plain data: the local state guards it and does the I/O.
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/semaphore/request_queue.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The answer to a query that was refused, and the generation from before it.
+struct Refusal {
+    std::uint64_t generation;
+    Answer answer;
+};
+
+// One thread that waits for permits, or for the end of a count.
+template <class Want>
+struct RequestWaiter : Waiter {
+    explicit RequestWaiter(Want what) : want(std::move(what)) {}
+
+    Want want;
+    std::optional<Refusal> refusal{};  // of its query before it joined the queue
+    std::uint64_t refused_at = 0;      // the generation at its last refused query
+};
+
+// The queue of the threads of this process that wait for one name. The representative queries the server for all of
+// them at once. A waiter behind one that cannot be served waits, too, so that many small requests cannot starve a large
+// one.
 //
 // A request for more than can ever be served must not block the others indefinitely. How much the server has is not
 // known, but how much was recently seen there is. A front waiter that wants more than that takes turns with those
@@ -8783,12 +9097,12 @@ struct Caller {
 //   - It holds them back, then lets them pass for as long. Each turn is longer than the one before, up to longest_turn.
 //   - It holds them back again when more is available than it has seen before. So the queue keeps permits for it that
 //     come back piece by piece.
-//
-// No wake-up is lost: each notification increments the generation, and a query remembers the generation from before it.
 template <class Want>
-class CallerQueue {
+class RequestQueue : public WaitQueue<RequestWaiter<Want>> {
 public:
-    using Member = Caller<Want>;
+    using Member = RequestWaiter<Want>;
+    using WaitQueue<Member>::front, WaitQueue<Member>::size, WaitQueue<Member>::ask_again;
+    using WaitQueue<Member>::last_number;
 
     // The representative queries again after this time, up to twice as long, even without a notification. A message may
     // be lost, and not every end of a wait sends one (a key that expires).
@@ -8797,31 +9111,6 @@ public:
     static constexpr Milliseconds first_turn{1000};
     static constexpr Milliseconds longest_turn{10'000};
     static constexpr Milliseconds lately = std::chrono::minutes(10);
-
-    bool empty() const { return members_.empty(); }
-    Member* front() const { return members_.empty() ? nullptr : members_.front(); }
-    bool is_front(const Member& member) const { return front() == &member; }
-
-    void join(Member& member) {
-        member.number = ++last_number_;
-        members_.push_back(&member);
-    }
-    void leave(const Member& member) { std::erase(members_, &member); }
-
-    // Returns the first waiters, at most `most`.
-    std::vector<Member*> first(std::size_t most) const {
-        return {members_.begin(), members_.begin() + static_cast<std::ptrdiff_t>(std::min(most, members_.size()))};
-    }
-
-    // Returns the waiter with this number, or null if it waits no longer.
-    Member* find(std::uint64_t number) const {
-        const auto found =
-            std::find_if(members_.begin(), members_.end(), [&](const Member* m) { return m->number == number; });
-        return found == members_.end() ? nullptr : *found;
-    }
-
-    void notify() { ++generation_; }
-    std::uint64_t generation() const { return generation_; }
 
     // Records that a query made at `generation` was refused for this waiter. `hint` is the time after which a retry may
     // succeed, as far as the server knows. `there` is the amount available, as far as the reply tells.
@@ -8836,23 +9125,19 @@ public:
             turns_began_ = now;
             most_ = there;
         }
-        ask_again_ = now + std::min<Clock::duration>(std::min(hint, slow_poll * 2), poll_.next());
+        this->asked(generation, now + std::min<Clock::duration>(std::min(hint, slow_poll * 2), poll_.next()));
     }
 
-    // The next step of the representative.
-    struct Step {
-        bool ask;
-        Instant sleep_until;
-    };
-
-    Step step(Instant now) const {
-        if (front()->refused_at != generation_ || now >= ask_again_) return {true, now};
-        if (members_.size() == 1 || is_within_reach(front()->want, now)) return {false, ask_again_};
+    // Returns the next step of the representative.
+    QueueStep step(Instant now) const {
+        // A new representative was perhaps not part of the last query.
+        if (front()->refused_at != this->generation() || now >= ask_again()) return {true, now};
+        if (size() == 1 || is_within_reach(front()->want, now)) return {false, ask_again()};
         const Turn turn = turn_at(now);
-        if (!turn.lets_pass) return {false, std::min(ask_again_, turn.ends)};
+        if (!turn.lets_pass) return {false, std::min(ask_again(), turn.ends)};
         // Without notifications, each waiter behind is queried for once per turn.
-        const bool asked = passed_until_ == turn.ends && passed_number_ == last_number_;
-        return {!asked, asked ? ask_again_ : now};
+        const bool was_asked = passed_until_ == turn.ends && passed_number_ == last_number();
+        return {!was_asked, was_asked ? ask_again() : now};
     }
 
     // Returns true if, in the query being made now, this waiter lets those behind pass when there is not enough for it.
@@ -8862,7 +9147,7 @@ public:
         const Turn turn = turn_at(now);
         if (!turn.lets_pass) return false;
         passed_until_ = turn.ends;
-        passed_number_ = last_number_;
+        passed_number_ = last_number();
         return !is_within_reach(want, now);
     }
 
@@ -8875,10 +9160,6 @@ public:
     }
 
 private:
-    std::vector<Member*> members_;
-    std::uint64_t generation_ = 1;
-    std::uint64_t last_number_ = 0;
-    Instant ask_again_{};
     std::int64_t seen_ = 0;  // the largest amount seen recently, and when
     Instant seen_at_{};
 
@@ -8898,6 +9179,67 @@ private:
     Instant passed_until_{};  // the end of the turn of the last query that let others pass, and the last waiter then
     std::uint64_t passed_number_ = 0;
     Backoff poll_{slow_poll * 2, slow_poll * 2};  // each pause is between half and all of it
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/wait/patience.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Decides for how long the calls of one name go on while no server answers. The waiting callers of the name share that
+// time. The mutex of the name's state guards it.
+class Patience {
+public:
+    // `unreachable`: how long a call goes on trying to reach a server before it fails.
+    Patience(Milliseconds command_timeout, Milliseconds unreachable)
+        : command_timeout_(command_timeout), unreachable_(unreachable) {}
+
+    Milliseconds unreachable() const noexcept { return unreachable_; }
+
+    // Returns until when a query is retried. `first`: true for the first query of a call. It always gets the time of one
+    // try, because the deadline is meant for the waiting: a short timeout must not do worse than none.
+    template <class Request>
+    Instant give_up_at(const Request& request, bool first) const {
+        const Instant now = Clock::now();
+        if (request.one_try) return now + one_try();
+        // Waiting callers share the time for which a server was unreachable, but each gets a full try.
+        const Instant give_up = deadline_after(failing_since_.value_or(now), unreachable_);
+        const Instant deadline = std::min(request.deadline, std::max(give_up, now + shortest_try));
+        return first ? std::max(deadline, now + std::min(one_try(), honest_try)) : deadline;
+    }
+
+    // Returns true if a query that began at `begun` and was not answered failed for want of time only: a server that got
+    // less than command_timeout counts as slow, not as unreachable. `reached`: true if it may have reached the server.
+    template <class Request>
+    bool was_too_short(const Request& request, Instant begun, const Reply& reply, bool reached) const {
+        const Instant now = Clock::now();
+        if (now < request.deadline || !(reached || reply.kind == Reply::Kind::no_time)) return false;
+        return (request.one_try ? now : request.deadline) - begun < command_timeout_;
+    }
+
+    void answered() { failing_since_.reset(); }
+
+    // Records that a query that began at `begun` got this reply, which is no answer.
+    void failed(Instant begun, const Reply& reply) {
+        // A server that was given less than its time may only be slow.
+        const bool is_away = reply.kind != Reply::Kind::no_time || Clock::now() - begun >= command_timeout_;
+        if (!failing_since_ && is_away) failing_since_ = begun;
+    }
+
+private:
+    static constexpr Milliseconds shortest_try{100};
+    // The least time for the first query of a call, whatever the caller's deadline: connecting may be slow, and a free
+    // lock must not be missed for that.
+    static constexpr Milliseconds honest_try{250};
+
+    Milliseconds one_try() const { return std::max(shortest_try, std::min(command_timeout_, unreachable_)); }
+
+    const Milliseconds command_timeout_;
+    const Milliseconds unreachable_;
+    std::optional<Instant> failing_since_;  // since then no server has replied
 };
 
 }  // namespace v0_1
@@ -8933,13 +9275,212 @@ WaitRequest wait_until(Instant deadline, const Tail&... tail) {
 }  // namespace v0_1
 }  // namespace redlatch
 
+// redlatch/wait/wait_loop.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What a waiter does next.
+struct NextStep {
+    enum class Kind {
+        served,  // it has what it wants
+        leave,   // it stops waiting without that
+        ask,     // it queries the server
+        sleep,   // it sleeps until it is woken, but not beyond `until`
+    };
+
+    Kind kind;
+    Instant until = never;
+    bool receives = false;  // true if it should receive messages for this process while it sleeps
+};
+
+// Waits until `me` is served: the only loop in which a thread waits for its turn. Returns false if the request's
+// deadline passes, a stop is requested, or the host says that `me` leaves. `lock` holds the mutex that guards the
+// waiters; it is released while the thread sleeps or asks.
+//
+// `host.next(me, now)` is the state machine of the waiter: it decides, without blocking, and throws if waiting cannot
+// succeed. `host.ask(lock, me, request)` queries the server and applies the reply to `me` and perhaps to others.
+template <class Session, class Host, class Member, class Request>
+bool wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host, Member& me, const Request& request) {
+    bool may_receive = true;
+    for (;;) {
+        const Instant now = Clock::now();
+        const NextStep next = host.next(me, now);
+        if (next.kind == NextStep::Kind::served) return true;
+        if (next.kind == NextStep::Kind::leave || request.stop.stop_requested() || now >= request.deadline)
+            return false;
+        if (next.kind == NextStep::Kind::ask) {
+            me.phase = Waiter::Phase::asking;
+            host.ask(lock, me, request);
+            // It may have been served, or have failed, meanwhile.
+            if (me.phase == Waiter::Phase::asking) me.phase = Waiter::Phase::waiting;
+            continue;
+        }
+        const Instant until = std::min(next.until, request.deadline);
+        if (next.receives && std::exchange(may_receive, false)) {
+            may_receive = me.slot.watch(lock, session, until);
+            continue;  // the state may have changed meanwhile
+        }
+        may_receive = true;
+        me.slot.sleep(lock, until);
+    }
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/wait/waiting_room.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
+//
+// The mutex of the state that the room belongs to guards all members. Each waiter sleeps in its own slot; the
+// representative sleeps in the transport where possible, to receive the message itself. A waiter is woken by
+//   the caller that serves it,
+//   any change of state, if it is the representative: a message (background thread), a releasing thread, a
+//     representative that leaves,
+//   its stop token.
+template <class T, class Queue>
+class WaitingRoom {
+public:
+    using Member = typename Queue::Member;
+
+    // `listener` receives the messages of `channel`, and forwards them.
+    WaitingRoom(Session<T>& session, BackgroundTask& listener, std::string channel)
+        : session_(session), listener_(listener), channel_(std::move(channel)) {}
+
+    WaitingRoom(const WaitingRoom&) = delete;
+    WaitingRoom& operator=(const WaitingRoom&) = delete;
+    ~WaitingRoom() { session_.subscriptions().remove(channel_, listener_); }
+
+    Queue queue;
+
+    const std::string& channel() const noexcept { return channel_; }
+
+    // Returns true if the server confirmed the subscription, so messages arrive.
+    bool is_subscribed() const noexcept { return subscribed_; }
+
+    void wake(Member& member) { member.slot.wake(session_); }
+
+    void wake_front() {
+        if (Member* front = queue.front()) wake(*front);
+    }
+
+    // The state may have changed: the representative asks again.
+    void notify() {
+        queue.notify();
+        wake_front();
+    }
+
+    // --- events of the channel --------------------------------------------------------------------------------
+
+    void subscribed() {
+        subscribed_ = true;
+        notify();
+    }
+
+    void disconnected() { subscribed_ = false; }
+
+    // Fails the waiters that need messages.
+    void refused(const Error& why) {
+        subscribed_ = false;
+        listening_ = false;
+        while (Member* member = queue.first_that([](const Member& m) { return m.listens; })) {
+            member->fail(std::make_exception_ptr(why));
+            wake(*member);
+            queue.leave(*member);
+        }
+        notify();
+    }
+
+    // --- waiting ----------------------------------------------------------------------------------------------
+
+    // Lets `me` wait in the queue. Returns true if it is served, false if it leaves without that; throws if it cannot
+    // be served. Called without `mutex`, the mutex of the state. The host is called with it:
+    //   joined(me)         it has joined the queue
+    //   next(), ask()      see wait_loop()
+    //   left(lock, me)     it has left the queue
+    template <class Host, class Request>
+    bool wait(std::mutex& mutex, Host& host, Member& me, const Request& request) {
+        // Constructed and destroyed without the mutex, which the callback locks.
+        const std::stop_callback on_stop(request.stop, [&] {
+            const std::lock_guard lock(mutex);
+            wake(me);
+        });
+        std::unique_lock lock(mutex);
+        try {
+            queue.join(me);
+            host.joined(me);
+            const bool served = wait_loop(lock, session_, host, me, request);
+            leave(lock, host, me);
+            return served;
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            leave(lock, host, me);
+            throw;
+        }
+    }
+
+    // Subscribes to the channel for as long as there are waiters.
+    void listen() {
+        if (listening_) return;
+        session_.start_background();
+        const bool listened = subscribed_;
+        subscribed_ = session_.subscriptions().acquire(channel_, listener_);
+        listening_ = true;
+        // Another state of this client is already subscribed to this channel. A message since the last query reached
+        // only that state.
+        if (subscribed_ && !listened) queue.notify();
+    }
+
+private:
+    // Removes the waiter from the queue. If it was the representative, wakes the next one, which decides what to do.
+    template <class Host>
+    void leave(std::unique_lock<std::mutex>& lock, Host& host, Member& me) {
+        const bool was_front = queue.is_front(me);
+        queue.leave(me);
+        if (queue.empty()) {
+            if (std::exchange(listening_, false)) session_.subscriptions().release(channel_, listener_);
+        } else if (was_front) {
+            wake_front();
+        }
+        host.left(lock, me);
+    }
+
+    Session<T>& session_;
+    BackgroundTask& listener_;
+    const std::string channel_;
+    bool listening_ = false;  // True while it wants messages
+    bool subscribed_ = false;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
 // redlatch/semaphore/synchronizer.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Manages one semaphore or latch in this process: the waiting threads, the requests in flight, and what is still to be
-// delivered. It records no owners. `Protocol` makes the calls and reads the replies:
+// The part of a semaphore whose permits have no leases: it has nothing to keep.
+struct NoLeases {
+    template <class Core, class Deliveries>
+    NoLeases(Core&, Deliveries&) {}
+
+    bool empty() const { return true; }
+    Instant next_deadline() const { return never; }
+    template <class Wants>
+    void accept(std::unique_lock<std::mutex>&, const Wants&, Instant) {}
+    template <class Want>
+    void discard(const Want&) {}
+    void on_timer(std::unique_lock<std::mutex>&, Instant) {}
+    void on_failover() {}
+};
+
+// One semaphore or latch in this process: all objects of its name share it. It has the waiting threads, and sends their
+// requests. It records no owners. `Protocol` makes the calls and reads the replies:
 //   kind, key(), channel(), marks()
 //   takes                          True if a request takes something from other callers (permits), so that there is an
 //                                  order of service and something to give back; False for a latch, which is only
@@ -8950,40 +9491,37 @@ inline namespace v0_1 {
 //   ask(wants, request_id), decode(reply, wants) -> how long to wait before a retry may help
 //   take_back(request_id, wants)       gives back whatever an acquire of unknown outcome took, or will take
 //   give_back(request_id, wants)       gives back what was taken for callers that have left
+// `Leases` is the part that keeps the leases of what was taken.
 //
-// mutex_ guards all members except the constant ones. It is never held during a command, nor while user code runs. Each
-// caller sleeps on its own condition variable; the representative sleeps in the transport where possible, to receive
-// the message itself. A caller is woken by
-//   the thread whose request served it,
-//   any change of state, if it is the representative: a message (background thread), a releasing thread, a
-//     representative that leaves,
-//   its stop token.
-template <class T, class Protocol>
-class Synchronizer : public BackgroundTask {
+// The mutex of SynchronizerCore guards all parts.
+template <class T, class Protocol, class Leases = NoLeases>
+class Synchronizer final : public SynchronizerTask {
 public:
     static constexpr std::string_view kind = Protocol::kind;
     using Want = typename Protocol::Want;
+    using Queue = RequestQueue<Want>;
+    using Member = typename Queue::Member;
 
     Synchronizer(Session<T>& session, const std::string& key)
-        : session_(session), protocol_(session.protocol_context(), key), sender_(session, protocol_.marks()) {
+        : core_(*this, session, key),
+          room_(session, *this, core_.protocol.channel()),
+          patience_(session.options().command_timeout, patience_of(session.options())) {
         // Redisson's latches cannot have such names in a cluster, either.
-        if (session.transport().route(protocol_.channel()) != session.transport().route(protocol_.key()))
-            throw Error(errc::invalid_argument, protocol_.key(),
+        if (session.transport().route(room_.channel()) != session.transport().route(core_.key()))
+            throw Error(errc::invalid_argument, core_.key(),
                         "in a cluster the name of a latch must have no {tag}: its channel would lie in another slot");
     }
 
-    ~Synchronizer() override {
-        session_.timers().forget(*this);
-        session_.subscriptions().remove(protocol_.channel(), *this);
-    }
+    ~Synchronizer() override { core_.session.timers().forget(*this); }
 
-    const std::string& key() const noexcept { return protocol_.key(); }
-    Session<T>& session() const noexcept { return session_; }
-    Protocol& protocol() noexcept { return protocol_; }
+    const std::string& key() const noexcept { return core_.key(); }
+    Session<T>& session() const noexcept { return core_.session; }
+    Protocol& protocol() noexcept { return core_.protocol; }
+    Leases& leases() noexcept { return leases_; }
 
-    virtual bool is_idle() {
-        const std::lock_guard lock(mutex_);
-        return line_.empty() && pending_.empty();
+    bool is_idle() {
+        const std::lock_guard lock(core_.mutex);
+        return room_.queue.empty() && deliveries_.empty() && leases_.empty();
     }
 
     // --- asking and waiting -----------------------------------------------------------------------------------
@@ -8992,19 +9530,22 @@ public:
     // taken. Throws Error.
     bool obtain(Want& want, const WaitRequest& request) {
         if (request.stop.stop_requested()) return false;
-        std::unique_lock lock(mutex_);
-        if (line_.empty()) failing_since_.reset();
-        std::optional<Refusal> refusal;
-        if (request.one_try || line_.empty() || !Protocol::takes) {
-            const std::uint64_t generation = line_.generation();
+        std::unique_lock lock(core_.mutex);
+        if (room_.queue.empty()) patience_.answered();
+        Member me{want};
+        if (request.one_try || room_.queue.empty() || !Protocol::takes) {
+            const std::uint64_t generation = room_.queue.generation();
             const std::optional<Answer> answer = ask(lock, {&want, 1}, request, true);
             if (want.served) return true;
             if (!answer || request.one_try) return false;
-            refusal = {generation, *answer};
+            me.want = want;
+            me.refusal = {generation, *answer};
         }
         lock.unlock();
-        session_.count_wait();
-        return wait(want, request, refusal);
+        core_.session.count_wait();
+        const bool is_served = room_.wait(core_.mutex, *this, me, request);
+        want = me.want;
+        return is_served;
     }
 
     // --- changing ---------------------------------------------------------------------------------------------
@@ -9019,203 +9560,205 @@ public:
     // unreachable_timeout. Throws Error.
     template <class Make>
     Reply change(const Make& make, Undelivered then = Undelivered::call_off) {
-        std::unique_lock lock(mutex_);
-        RequestId request_id = slots_.take(session_.next_request());
+        std::unique_lock lock(core_.mutex);
+        RequestId request_id = core_.take_slot();
         lock.unlock();
-        const Reply reply = session_.call_with_retry(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
-            deliver_first();
-            return sender_.send(request_id, deadline, make);
+        const Instant give_up = Clock::now() + patience_.unreachable();
+        const Reply reply = core_.session.call_with_retry(give_up, {}, [&](Instant deadline, bool) {
+            deliveries_.deliver_first();
+            return core_.sender.send(request_id, deadline, make);
         });
         lock.lock();
-        if (!is_settled(reply)) {
+        if (!core_.is_settled(reply)) {
             if (then == Undelivered::retry)
-                retry_in_background(lock, PendingRequest::Kind::change, request_id, make);
+                deliveries_.add(lock, PendingRequest::Kind::change, request_id, make);
             else if (request_id.may_be_done)
-                retry_in_background(
-                    lock, PendingRequest::Kind::call_off, request_id,
-                    [this](const RequestId& given_up) { return protocol_.marks().void_request(given_up); });
+                deliveries_.add(lock, PendingRequest::Kind::call_off, request_id, [this](const RequestId& given_up) {
+                    return core_.protocol.marks().void_request(given_up);
+                });
             else
-                slots_.give_back(request_id);
-            throw sender_.failure(request_id, reply);
+                core_.slots.give_back(request_id);
+            throw core_.sender.failure(request_id, reply);
         }
-        slots_.give_back(request_id);
-        if (classify(reply) != ReplyClass::answered) throw sender_.failure(request_id, reply);
-        // With a subscription this process gets the message, too.
-        if (!subscribed_) notify_representative();
+        core_.slots.give_back(request_id);
+        if (classify(reply) != ReplyClass::answered) throw core_.sender.failure(request_id, reply);
+        has_changed();
         return reply;
+    }
+
+    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
+
+    void joined(Member& me) {
+        const Instant now = Clock::now();
+        if (me.refusal && room_.queue.is_front(me))
+            room_.queue.refused(me, me.refusal->generation, me.refusal->answer.hint, now, me.refusal->answer.there);
+        // The representative may let this caller pass.
+        if (!room_.queue.is_front(me) && !room_.queue.is_within_reach(room_.queue.front()->want, now))
+            room_.wake_front();
+        room_.listen();
+    }
+
+    NextStep next(Member& me, Instant now) {
+        if (me.is_served()) return {NextStep::Kind::served};
+        if (me.error) std::rethrow_exception(me.error);
+        if (!room_.queue.is_front(me)) return {NextStep::Kind::sleep};
+        const QueueStep step = room_.queue.step(now);
+        if (step.ask) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, step.sleep_until, room_.is_subscribed()};
+    }
+
+    // Sends one request for the first callers in the queue, `me` among them. Some may leave meanwhile.
+    void ask(std::unique_lock<std::mutex>& lock, Member& me, const WaitRequest& request) {
+        std::vector<Want> wants;
+        std::vector<std::uint64_t> numbers;
+        const Instant asked = Clock::now();
+        for (const Member* member : room_.queue.first(Protocol::most_at_once)) {
+            wants.push_back(member->want);
+            if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
+            if constexpr (Protocol::takes) wants.back().lets_pass = room_.queue.lets_pass(member->want, asked);
+            numbers.push_back(member->number);
+        }
+        const std::uint64_t generation = room_.queue.generation();
+        const std::optional<Answer> answer = ask(lock, wants, request);
+        if (answer) hand_out(lock, me, wants, numbers, {generation, *answer});
+    }
+
+    void left(std::unique_lock<std::mutex>&, Member&) {
+        if (room_.queue.empty()) patience_.answered();
     }
 
     // --- background -------------------------------------------------------------------------------------------
 
     void on_timer(Instant now, Instant, std::vector<Renewal>&) override {
-        std::unique_lock lock(mutex_);
-        for (const PendingRequest& request : pending_.take_expired(now)) {
-            slots_.give_back(request.request_id);
-            tell_undelivered(request, request.request_id.may_be_done ? IdempotentSender<T>::unknowable
-                                                                     : "no server has answered for too long");
-        }
+        std::unique_lock lock(core_.mutex);
+        leases_.on_timer(lock, now);
+        deliveries_.drop_expired(now);
         schedule();
-        deliver(lock);
+        deliveries_.deliver(lock);
         lock.unlock();
-        session_.forget_if_unused(*this);
+        core_.session.forget_if_unused(*this);
     }
 
-    void renewed(const Renewal&, Renewed, Instant) override {}
-
-    void subscribed() override {
-        const std::lock_guard lock(mutex_);
-        subscribed_ = true;
-        notify_representative();
+    void on_failover() override {
+        const std::lock_guard lock(core_.mutex);
+        leases_.on_failover();
     }
 
-    void subscription_refused(const Reply& why) override {
-        const std::lock_guard lock(mutex_);
-        subscribed_ = false;
-        wants_messages_ = false;
-        while (Member* member = line_.front()) {
-            member->error = std::make_exception_ptr(error_of(why, key()));
-            wake(*member);
-            line_.leave(*member);
-        }
+    void schedule() override {
+        const Instant at = std::min(deliveries_.next_deadline(), leases_.next_deadline());
+        if (at != never) core_.session.timers().schedule(*this, at);
+    }
+
+    // With a subscription this process gets the message of its own change, too.
+    void has_changed() override {
+        if (!room_.is_subscribed()) room_.notify();
+    }
+
+    void subscribed(const std::string&) override {
+        const std::lock_guard lock(core_.mutex);
+        room_.subscribed();
+    }
+
+    void subscription_refused(const std::string&, const Reply& why) override {
+        const std::lock_guard lock(core_.mutex);
+        room_.refused(error_of(why, key()));
     }
 
     // Any message may mean that the state has changed.
-    void message(std::string_view) override {
-        const std::lock_guard lock(mutex_);
-        notify_representative();
+    void message(const std::string&, std::string_view) override {
+        const std::lock_guard lock(core_.mutex);
+        room_.notify();
     }
 
-    void disconnected() override {
-        const std::lock_guard lock(mutex_);
-        subscribed_ = false;
+    void disconnected(const std::string&) override {
+        const std::lock_guard lock(core_.mutex);
+        room_.disconnected();
     }
-
-protected:
-    // Override to record what was taken. `wants` were requested from `begun` on, and some of them were served. An
-    // override may clear `served`. Called with mutex_ held.
-    virtual void accept(std::unique_lock<std::mutex>&, std::span<Want> /* wants */, Instant /* begun */) {}
-    // Override to drop the record of `want`, which no caller claims any more. Called with mutex_ held.
-    virtual void discard(const Want&) {}
-
-    // A template, so that an explicit instantiation omits it where nothing is taken (clang 14 ignores a requires clause
-    // here).
-    template <class = void>
-    void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
-        retry_in_background(lock, PendingRequest::Kind::change, slots_.take(session_.next_request()),
-                            [this, wants = std::move(wants)](const RequestId& request_id) {
-                                return protocol_.give_back(request_id, wants);
-                            });
-    }
-
-    virtual void schedule() {
-        if (const Instant at = pending_.next_deadline(); at != never) session_.timers().schedule(*this, at);
-    }
-
-    // Delivers a request in the background until it is answered or its mark has expired.
-    void retry_in_background(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose,
-                             const RequestId& request_id, PendingRequest::Make make) {
-        const Instant now = Clock::now();
-        pending_.add({purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(session_.options()), now});
-        schedule();
-        // This thread sends it, so that it follows the first sending on the same connection.
-        deliver(lock);
-    }
-
-    Session<T>& session_;
-    Protocol protocol_;
-    const IdempotentSender<T> sender_;
-    std::mutex mutex_;
-    RequestSlots slots_;
 
 private:
-    using Member = Caller<Want>;
-
-    struct Refusal {
-        std::uint64_t generation;
-        Answer answer;
-    };
-
-    // Returns true if a resend is useless: the request is done or can never succeed.
-    static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
-
-    void wake(Member& member) { member.sleeper.wake(session_); }
-
-    void notify_representative() {
-        line_.notify();
-        if (Member* front = line_.front()) wake(*front);
+    // Gives each caller what the request got for it. Gives back what it got for callers that have left.
+    void hand_out(std::unique_lock<std::mutex>& lock, const Member& me, const std::vector<Want>& wants,
+                  const std::vector<std::uint64_t>& numbers, const Refusal& refusal) {
+        const Instant now = Clock::now();
+        bool refused = false;
+        std::vector<Want> unclaimed;
+        unclaimed.reserve(wants.size());
+        for (std::size_t i = 0; i < wants.size(); ++i) {
+            Member* member = room_.queue.find(numbers[i]);
+            if (!member) {
+                if (wants[i].served) unclaimed.push_back(wants[i]);
+                continue;
+            }
+            member->want = wants[i];
+            if (wants[i].served) {
+                member->phase = Waiter::Phase::served;
+                room_.queue.leave(*member);
+                if (member != &me) room_.wake(*member);
+            } else if (!std::exchange(refused, true)) {
+                room_.queue.refused(*member, refusal.generation, refusal.answer.hint, now, refusal.answer.there);
+            }
+        }
+        if (Member* front = room_.queue.front(); front && front != &me) room_.wake(*front);
+        if constexpr (Protocol::takes)
+            if (!unclaimed.empty()) {
+                for (const Want& want : unclaimed) leases_.discard(want);
+                deliveries_.give_back(lock, std::move(unclaimed));
+            }
     }
 
     // --- asking the server ------------------------------------------------------------------------------------
 
     // Returns for how long a command is resent.
-    Milliseconds patience() const {
-        const ClientOptions& options = session_.options();
+    static Milliseconds patience_of(const ClientOptions& options) {
         return std::min(options.unreachable_timeout, RequestMarks::longest_ttl(options) / 2);
     }
 
-    Milliseconds one_try_time() const {
-        return std::max(Milliseconds(100), std::min(session_.options().command_timeout, patience()));
-    }
-
-    Instant give_up_at(const WaitRequest& request) const {
-        const Instant now = Clock::now();
-        if (request.one_try) return now + one_try_time();
-        // Waiting callers share the time for which a server was unreachable, but each gets a full try.
-        const Instant give_up = deadline_after(failing_since_.value_or(now), patience());
-        return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
-    }
-
     // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
-    // Otherwise throws. `first`: True before any waiting. The first request always gets the time of one try, because
-    // the deadline is meant for the waiting: a short timeout must not do worse than none.
+    // Otherwise throws. `first`: True before any waiting.
     std::optional<Answer> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const WaitRequest& request,
                               bool first = false) {
-        RequestId request_id = slots_.take(session_.next_request());
-        const Instant give_up = give_up_at(request);
+        RequestId request_id = core_.take_slot();
+        const Instant give_up = patience_.give_up_at(request, first);
         const Instant begun = Clock::now();
-        const Instant allowed = first ? begun + std::min(one_try_time(), Session<T>::honest_try) : begun;
         lock.unlock();
-        const auto try_once = [&](Instant limit, bool) {
-            const Instant deadline = std::max(limit, allowed);
-            const auto make = [&](const RequestId& one) { return protocol_.ask(wants, one); };
-            if constexpr (Protocol::takes) {
-                return sender_.send(request_id, deadline, make);
-            } else {
-                Reply one = session_.call(make(request_id), deadline);
-                if (!one.answered() && !one.is_unsent()) request_id.may_be_done = true;
-                return one;
-            }
-        };
-        const Reply reply = session_.call_with_retry(give_up, request.stop, try_once, request.one_try);
+        const Reply reply = core_.session.call_with_retry(
+            give_up, request.stop, [&](Instant deadline, bool) { return send(wants, request_id, deadline); },
+            request.one_try);
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
-            if (!failing_since_ && session_.is_away(reply, begun)) failing_since_ = begun;
+            patience_.failed(begun, reply);
             settle(lock, request_id, wants, request_id.may_be_done);
             if (request.stop.stop_requested()) return std::nullopt;
-            // A server that got less than command_timeout counts as slow, not as unreachable.
-            const Instant now = Clock::now();
-            const bool perhaps_slow = request_id.may_be_done || reply.kind == Reply::Kind::no_time;
-            const Instant until = request.one_try ? now : request.deadline;
-            if (now >= request.deadline && perhaps_slow && until - begun < session_.options().command_timeout)
-                return std::nullopt;
-            throw sender_.failure(request_id, reply);
+            if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) return std::nullopt;
+            throw core_.sender.failure(request_id, reply);
         }
-        failing_since_.reset();
+        patience_.answered();
         try {
-            const Answer answer = protocol_.decode(reply, wants);
+            const Answer answer = core_.protocol.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_replicated(key());
-            slots_.give_back(request_id);
+            core_.slots.give_back(request_id);
             if constexpr (Protocol::takes) {
-                accept(lock, wants, begun);
+                leases_.accept(lock, wants, begun);
                 for (const Want& want : wants)
-                    if (want.served) session_.count_acquisition();
+                    if (want.served) core_.session.count_acquisition();
             }
             return answer;
         } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
-            for (const Want& want : wants) discard(want);
+            for (const Want& want : wants) leases_.discard(want);
             settle(lock, request_id, wants, true);
             throw;
+        }
+    }
+
+    Reply send(std::span<const Want> wants, RequestId& request_id, Instant deadline) {
+        const auto make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
+        if constexpr (Protocol::takes) {
+            return core_.sender.send(request_id, deadline, make);
+        } else {
+            Reply reply = core_.session.call(make(request_id), deadline);
+            if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
+            return reply;
         }
     }
 
@@ -9223,223 +9766,17 @@ private:
     void settle(std::unique_lock<std::mutex>& lock, const RequestId& request_id, std::span<Want> wants, bool unknown) {
         if constexpr (Protocol::takes)
             if (unknown && !(request_id.is_unknowable && Protocol::takes_back_by_mark))
-                return retry_in_background(lock, PendingRequest::Kind::undoing, request_id,
-                                           [this, kept = std::vector<Want>(wants.begin(), wants.end())](
-                                               const RequestId& asked) { return protocol_.take_back(asked, kept); });
-        slots_.give_back(request_id);
+                return deliveries_.add(lock, PendingRequest::Kind::undoing, request_id,
+                                       [this, kept = std::vector<Want>(wants.begin(), wants.end())](
+                                           const RequestId& asked) { return core_.protocol.take_back(asked, kept); });
+        core_.slots.give_back(request_id);
     }
 
-    // --- waiting ----------------------------------------------------------------------------------------------
-
-    bool wait(Want& want, const WaitRequest& request, const std::optional<Refusal>& refusal) {
-        Member me{want};
-        // Constructed and destroyed without mutex_, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [&] {
-            const std::lock_guard lock(mutex_);
-            wake(me);
-        });
-        std::unique_lock lock(mutex_);
-        try {
-            line_.join(me);
-            const Instant now = Clock::now();
-            if (refusal && line_.is_front(me))
-                line_.refused(me, refusal->generation, refusal->answer.hint, now, refusal->answer.there);
-            // The representative may let this caller pass.
-            if (!line_.is_front(me) && !line_.is_within_reach(line_.front()->want, now)) wake(*line_.front());
-            listen();
-            const bool is_served = wait_in_line(lock, request, me);
-            leave(me);
-            want = me.want;
-            return is_served;
-        } catch (...) {
-            if (!lock.owns_lock()) lock.lock();
-            leave(me);
-            throw;
-        }
-    }
-
-    bool wait_in_line(std::unique_lock<std::mutex>& lock, const WaitRequest& request, Member& me) {
-        bool may_watch = true;
-        for (;;) {
-            if (me.served) return true;
-            if (me.error) std::rethrow_exception(me.error);
-            const Instant now = Clock::now();
-            if (request.stop.stop_requested() || now >= request.deadline) return false;
-            Instant sleep_until = request.deadline;
-            if (line_.is_front(me)) {
-                const auto step = line_.step(now);
-                if (step.ask) {
-                    ask_for_line(lock, request, me);
-                    continue;
-                }
-                sleep_until = std::min(sleep_until, step.sleep_until);
-                if (subscribed_ && std::exchange(may_watch, false)) {
-                    may_watch = me.sleeper.watch(lock, session_, sleep_until);
-                    continue;  // the state may have changed meanwhile
-                }
-            }
-            may_watch = true;
-            me.sleeper.sleep(lock, sleep_until);
-        }
-    }
-
-    // Sends one request for the first callers in the queue, `me` among them. Some may leave meanwhile.
-    void ask_for_line(std::unique_lock<std::mutex>& lock, const WaitRequest& request, Member& me) {
-        std::vector<Want> wants;
-        std::vector<std::uint64_t> numbers;
-        const Instant asked = Clock::now();
-        for (const Member* member : line_.first(Protocol::most_at_once)) {
-            wants.push_back(member->want);
-            if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
-            if constexpr (Protocol::takes) wants.back().lets_pass = line_.lets_pass(member->want, asked);
-            numbers.push_back(member->number);
-        }
-        const std::uint64_t generation = line_.generation();
-        const std::optional<Answer> answer = ask(lock, wants, request);
-        if (!answer) return;
-        const Instant now = Clock::now();
-        bool refused = false;
-        std::vector<Want> unclaimed;
-        unclaimed.reserve(wants.size());
-        for (std::size_t i = 0; i < wants.size(); ++i) {
-            Member* member = line_.find(numbers[i]);
-            if (!member) {
-                if (wants[i].served) unclaimed.push_back(wants[i]);
-                continue;
-            }
-            member->want = wants[i];
-            if (wants[i].served) {
-                member->served = true;
-                line_.leave(*member);
-                if (member != &me) wake(*member);
-            } else if (!std::exchange(refused, true)) {
-                line_.refused(*member, generation, answer->hint, now, answer->there);
-            }
-        }
-        if (Member* front = line_.front(); front && front != &me) wake(*front);
-        if constexpr (Protocol::takes)
-            if (!unclaimed.empty()) {
-                for (const Want& want : unclaimed) discard(want);
-                give_back(lock, std::move(unclaimed));
-            }
-    }
-
-    void listen() {
-        if (wants_messages_) return;
-        session_.start_background();
-        const bool listened = subscribed_;
-        subscribed_ = session_.subscriptions().acquire(protocol_.channel(), *this);
-        wants_messages_ = true;
-        // Another state is already subscribed to this channel. A message since the request reached only that state.
-        if (subscribed_ && !listened) line_.notify();
-    }
-
-    // Removes the caller from the queue. If it was the representative, wakes the next one, which decides what to do.
-    void leave(Member& me) {
-        const bool was_front = line_.is_front(me);
-        line_.leave(me);
-        if (line_.empty()) {
-            if (!std::exchange(wants_messages_, false)) return;
-            failing_since_.reset();
-            session_.subscriptions().release(protocol_.channel(), *this);
-        } else if (was_front) {
-            wake(*line_.front());
-        }
-    }
-
-    // --- what is still to be delivered ------------------------------------------------------------------------
-
-    void deliver(std::unique_lock<std::mutex>& lock) {
-        for (const PendingRequest& request : pending_.take_due(Clock::now())) {
-            lock.unlock();
-            try {
-                post(request);
-            } catch (...) {  // no memory, no thread: retried after a pause
-                failed(request.number);
-            }
-            lock.lock();
-        }
-    }
-
-    // Sends pending requests ahead of a change on the same connection. A late copy of one could otherwise undo the
-    // change.
-    void deliver_first() {
-        std::unique_lock lock(mutex_);
-        if (pending_.empty()) return;
-        pending_.hurry(Clock::now());
-        deliver(lock);
-    }
-
-    // Called without mutex_. A request that was never sent needs the server's time first, to fix until when it is
-    // wanted.
-    void post(const PendingRequest& request) {
-        const auto self = std::static_pointer_cast<Synchronizer>(shared_from_this());
-        if (request.request_id.wanted_until != 0) return post_stamped(self, request);
-        session_.with_server_time(key(), Receiver::background,
-                                  [self, request = PendingRequest(request)](
-                                      const std::optional<ServerMilliseconds>& now, const Reply&, Receiver) mutable {
-                                      if (!now) return self->failed(request.number);
-                                      try {
-                                          request.request_id.wanted_until = self->protocol_.marks().wanted_from(*now);
-                                          post_stamped(self, request);
-                                      } catch (...) {
-                                          self->failed(request.number);
-                                      }
-                                  });
-    }
-
-    static void post_stamped(const std::shared_ptr<Synchronizer>& self, const PendingRequest& request) {
-        Completion done = [self, number = request.number](Reply reply) { self->delivered(number, std::move(reply)); };
-        {
-            const std::lock_guard lock(self->mutex_);
-            PendingRequest* const kept = self->pending_.find(request.number);
-            if (!kept) return;
-            kept->request_id.wanted_until = request.request_id.wanted_until;
-            kept->sent = Clock::now();
-        }
-        self->session_.post(request.make(request.request_id), std::move(done));
-    }
-
-    void failed(std::uint64_t number) {
-        const std::lock_guard lock(mutex_);
-        pending_.failed(number, Clock::now());
-        schedule();
-    }
-
-    void delivered(std::uint64_t number, Reply reply) {
-        const std::lock_guard lock(mutex_);
-        PendingRequest* const request = pending_.find(number);
-        if (!request) return;
-        const bool is_void = sender_.note(request->request_id, request->sent, reply);
-        if (is_void && request->kind == PendingRequest::Kind::change) {
-            request->give_up = Clock::now() + RequestMarks::longest_ttl(session_.options());
-            pending_.failed(number, Clock::now());
-        } else if (is_void || is_settled(reply)) {
-            if (request->request_id.is_unknowable)
-                tell_undelivered(*request, IdempotentSender<T>::unknowable);
-            else if (!is_void && classify(reply) != ReplyClass::answered)
-                tell_undelivered(*request, error_of(reply, key()).what());
-            slots_.give_back(request->request_id);
-            pending_.remove(number);
-            if (!subscribed_) notify_representative();
-            // The session may drop the state now.
-            session_.timers().schedule(*this, Clock::now());
-        } else {
-            pending_.failed(number, Clock::now());
-        }
-        schedule();
-    }
-
-    void tell_undelivered(const PendingRequest& request, std::string_view why) {
-        if (request.kind != PendingRequest::Kind::call_off)
-            session_.raise(Event::Kind::unlock_not_delivered, key(), why);
-    }
-
-    CallerQueue<Want> line_;
-    PendingRequests pending_;
-    std::optional<Instant> failing_since_;  // since then no server has replied
-    bool wants_messages_ = false;
-    bool subscribed_ = false;  // True if the server confirmed the subscription, so messages arrive
+    SynchronizerCore<T, Protocol> core_;
+    RequestDeliveries<T, Protocol> deliveries_{core_};
+    Leases leases_{core_, deliveries_};
+    WaitingRoom<T, Queue> room_;
+    Patience patience_;
 };
 
 }  // namespace v0_1
@@ -9751,171 +10088,6 @@ using CountDownLatch = BasicCountDownLatch<HiredisTransport>;
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/lock/fair_ticket.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// One thread's channel of one fair lock, on which the thread sleeps while it stands in the queue.
-//
-// No wake-up is lost. Each event (a message, a confirmed subscription, a lost slot, a stop request) increments the
-// generation, and the thread remembers the generation from before its last command.
-//
-// mutex_ guards all members except channel_. changed_ wakes the one thread that waits here. The thread sleeps in the
-// transport where possible, to receive the message itself.
-template <class T>
-class FairTicket final : public BackgroundTask {
-public:
-    FairTicket(Session<T>& session, std::string channel) : session_(session), channel_(std::move(channel)) {}
-    ~FairTicket() override { session_.subscriptions().remove(channel_, *this); }
-
-    // --- the waiting thread -----------------------------------------------------------------------------------
-
-    void begin() {
-        const std::lock_guard lock(mutex_);
-        waiting_ = true;
-        ask_at_ = never;
-        refusal_.reset();
-        thread_ = std::this_thread::get_id();
-        const bool confirmed = session_.subscriptions().acquire(channel_, *this);
-        if (confirmed && !confirmed_) ++generation_;
-        confirmed_ = confirmed;
-    }
-
-    // `keep_listening`: True to stay subscribed for a while, because the thread is likely to come again.
-    void end(bool keep_listening, Instant now) {
-        const std::lock_guard lock(mutex_);
-        waiting_ = false;
-        idle_since_ = now;
-        if (keep_listening)
-            session_.subscriptions().release(channel_, *this);
-        else
-            session_.subscriptions().remove(channel_, *this);
-    }
-
-    // Returns when the thread has to ask at the latest, according to a message. ask() clears it.
-    Instant ask_at() {
-        const std::lock_guard lock(mutex_);
-        return ask_at_;
-    }
-    void ask() {
-        const std::lock_guard lock(mutex_);
-        ask_at_ = never;
-    }
-
-    std::uint64_t generation() {
-        const std::lock_guard lock(mutex_);
-        return generation_;
-    }
-
-    // Sleeps until an event after generation `seen`, or until `until`. Returns the server's reply if it refused the
-    // subscription: then waiting cannot succeed.
-    std::optional<Reply> sleep(std::uint64_t seen, Instant until) {
-        std::unique_lock lock(mutex_);
-        bool may_watch = true;
-        while (!refusal_ && generation_ == seen && Clock::now() < std::min(until, ask_at_)) {
-            if (confirmed_ && std::exchange(may_watch, false)) {
-                watching_ = true;
-                const Instant latest = std::min(until, ask_at_);
-                // Events from here on are not missed, though another thread may consume the interrupt.
-                const std::uint64_t interrupts = session_.interrupts();
-                lock.unlock();
-                const bool watched = session_.watch(latest, interrupts);
-                lock.lock();
-                watching_ = false;
-                may_watch = watched;
-                continue;
-            }
-            may_watch = true;
-            wait_on(changed_, lock, std::min(until, ask_at_));
-        }
-        return refusal_;
-    }
-
-    // --- any thread -------------------------------------------------------------------------------------------
-
-    void notify() {
-        const std::lock_guard lock(mutex_);
-        tell();
-    }
-
-    bool is_waiting() {
-        const std::lock_guard lock(mutex_);
-        return waiting_;
-    }
-
-    // Returns when the last wait ended; `never` while a thread waits.
-    Instant idle_since() {
-        const std::lock_guard lock(mutex_);
-        return waiting_ ? never : idle_since_;
-    }
-
-    // --- background -------------------------------------------------------------------------------------------
-
-    void subscribed() override {
-        const std::lock_guard lock(mutex_);
-        confirmed_ = true;
-        tell();
-    }
-
-    void subscription_refused(const Reply& why) override {
-        const std::lock_guard lock(mutex_);
-        confirmed_ = false;
-        if (!waiting_) return;
-        refusal_ = why;
-        tell();
-    }
-
-    // The payload reports that the lock is free, or, to the new head of the queue, in how many ms the new holder's
-    // lease is over.
-    void message(std::string_view payload) override {
-        std::int64_t lease = 0;
-        const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
-        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return notify();
-        const std::lock_guard lock(mutex_);
-        // One ms more: the key exists until the end of its last millisecond.
-        ask_at_ = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
-        wake_up();
-    }
-
-    void disconnected() override {
-        const std::lock_guard lock(mutex_);
-        confirmed_ = false;
-    }
-
-    // It needs no timer: the lock's state maintains the slots and the holds.
-    void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
-    void renewed(const Renewal&, Renewed, Instant) override {}
-
-private:
-    void tell() {
-        ++generation_;
-        wake_up();
-    }
-
-    void wake_up() {
-        changed_.notify_one();
-        if (watching_ && thread_ != std::this_thread::get_id()) session_.interrupt_watch();
-    }
-
-    Session<T>& session_;
-    const std::string channel_;
-
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::uint64_t generation_ = 1;
-    Instant ask_at_ = never;
-    bool waiting_ = false;
-    bool confirmed_ = false;  // True if the server confirmed the subscription, so messages arrive
-    bool watching_ = false;   // True while the thread sleeps in the transport
-    std::thread::id thread_{};
-    std::optional<Reply> refusal_;
-    Instant idle_since_{};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
 // redlatch/lock/hold_table.hpp
 
 namespace redlatch {
@@ -10209,6 +10381,487 @@ struct Claim {
 }  // namespace v0_1
 }  // namespace redlatch
 
+// redlatch/lock/lock_core.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The state of a lock, as its parts see it.
+class LockTask : public BackgroundTask {
+public:
+    // Called with the mutex of the lock when the lock may be free for a thread of this process, for a reason that the
+    // server does not publish.
+    virtual void may_be_free() = 0;
+};
+
+// What the parts of one lock in this process share. `Protocol` provides the commands and these properties of its lock:
+//   family          the kind of lock; two kinds on one key would mistake each other's holds for their own
+//   renewal         the script that renews holds of this kind
+//   shared          True if many may hold it at a time; then a thread of this process may ask while others hold it
+//   reentrant       True if its holder may acquire it once more
+//   hands_over      True if one thread of this process can hand its hold over to another
+//   outlives_lease  True if the server may keep a hold beyond its lease, so that an expired one has to be released
+//   fixes_lease_end, if it is there: the acquire call names the end of the lease by the server's clock
+//   cancel_announcement()  cancels the announcement of a waiting thread, where there is one
+//
+// Each first hold has a number of its own, by which the server knows its owner. So a late command names a hold that is
+// gone. Only this process knows which thread has which hold.
+//
+// mutex guards all members except the constant ones, and the parts. It is never held during a command, nor while user
+// code runs.
+template <class T, class Protocol>
+struct LockCore {
+    LockCore(LockTask& state, Session<T>& of, const std::string& key)
+        : task(state),
+          session(of),
+          protocol(of.protocol_context(), key),
+          key_holds(of.key_holds(key)),
+          patience(of.options().command_timeout, of.options().unreachable_timeout) {}
+
+    const std::string& key() const noexcept { return protocol.key(); }
+    std::uint64_t next_number() { return session.next_request(); }
+
+    // Keeps the lock's state alive, for completions.
+    std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
+
+    Milliseconds watchdog_timeout() const { return session.options().watchdog_timeout; }
+    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
+        return lease ? *lease : watchdog_timeout();
+    }
+
+    Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
+                   const std::optional<Milliseconds>& lease) const {
+        Claim claim{owner, number, count, lease_of(lease)};
+        if constexpr (Protocol::shared) claim.writer = key_holds->writer_of(owner);
+        return claim;
+    }
+
+    void report_loss(std::string_view why) noexcept {
+        session.count_lost_hold();
+        session.raise(Event::Kind::hold_lost, key(), why);
+    }
+
+    // Sets the times at which the background serves the lock.
+    void schedule() {
+        Instant at = outbox.next_deadline();
+        Instant lost_at = never;
+        for (const Hold& hold : holds) {
+            if (!hold.live()) continue;
+            at = std::min(at, hold.next_deadline());
+            lost_at = std::min(lost_at, hold.lost_at());
+        }
+        if (at != never) session.timers().schedule(task, at);
+        if (lost_at != never) session.losses().timers().schedule(task, lost_at);
+    }
+
+    // Lets the session drop the state when no one uses it any more. That is not urgent.
+    void forget_later() { session.timers().schedule(task, Clock::now() + Milliseconds(1000)); }
+
+    void end_in_flight() {
+        --in_flight;
+        forget_later();
+    }
+
+    LockTask& task;
+    Session<T>& session;
+    Protocol protocol;
+    const std::shared_ptr<KeyHolds> key_holds;
+
+    std::mutex mutex;
+    HoldTable holds;
+    Outbox outbox;
+    Patience patience;
+    bool releasing = false;     // true while a last release or a hand-over is in flight
+    std::size_t in_flight = 0;  // tries and releases in flight in the background
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/acquire_attempt.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// An acquire command that was sent, and its reply.
+struct Asked {
+    Reply reply;
+    Instant begun;
+    Instant sent;                // time of the last sending, which the reply answers
+    std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
+    std::uint64_t hold = 0;      // the number that was asked for
+};
+
+// The state machine of one attempt to acquire a lock: which call to send next, and what the replies show. It does no
+// I/O, so that a thread that waits for each reply and a completion can both drive it:
+//   1. begin() takes the server's time, until which the command is wanted;
+//   2. call() is sent, and replied() takes the reply;
+//   3. that says what comes next: another call, the time once more, or nothing.
+template <class T, class Protocol>
+class AcquireAttempt {
+public:
+    enum class Next {
+        call,  // send call()
+        time,  // the server's clock has jumped, so the command came too late: begin() again
+        done,  // the reply is in `asked`
+    };
+
+    AcquireAttempt(LockCore<T, Protocol>& core, const Claim& wanted) : claim(wanted), core_(core) {
+        asked.hold = claim.hold;
+        asked.begun = asked.sent = Clock::now();
+    }
+
+    Claim claim;
+    Asked asked;
+
+    // Starts a sending. `now`: the server's time.
+    void begin(ServerMilliseconds now) {
+        claim.until = now + core_.session.options().command_timeout.count();
+        claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
+        call_.emplace(core_.protocol.acquire(claim));
+        learned_at_ = Clock::now();
+        sent_ = SendTime();
+    }
+
+    const Call& call() const { return *call_; }
+
+    Next replied(Reply reply) {
+        asked.sent = sent_.as_of_now();
+        // The call fixes the end of the lease by the server's clock, of which we have an estimate only.
+        if constexpr (requires { Protocol::fixes_lease_end; }) asked.sent -= core_.session.clock_error();
+        if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
+        asked.reply = std::move(reply);
+        if (has_to_follow()) return Next::call;
+        if (!core_.session.learn_if_late(core_.key(), learned_at_, asked.reply) || ++too_late_ == most_tries)
+            return Next::done;
+        return Next::time;
+    }
+
+private:
+    static constexpr int most_tries = 3;
+
+    // Replaces call() by the one that has to follow this reply, if there is one.
+    bool has_to_follow() {
+        const Protocol& protocol = core_.protocol;
+        if constexpr (requires { protocol.after_acquire(claim, *call_, asked.reply); })
+            if (std::optional<Call> following = protocol.after_acquire(claim, *call_, asked.reply)) {
+                call_ = std::move(following);
+                return true;
+            }
+        return false;
+    }
+
+    LockCore<T, Protocol>& core_;
+    std::optional<Call> call_;
+    SendTime sent_;
+    Instant learned_at_{};
+    int too_late_ = 0;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/deliveries.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// A level that is being released.
+struct Leaving {
+    std::uint64_t hold;
+    std::uint32_t remaining;
+    Milliseconds lease;      // for the remaining levels: the watchdog's, or 0 if none of them is under the watchdog
+    Instant until;           // when the lease is over
+    std::int64_t unsettled;  // of the hold
+};
+
+// Delivers the releases that the foreground could not deliver, and those of numbers whose outcome is unknown: it posts
+// what is due in the outbox of a lock.
+template <class T, class Protocol>
+class Deliveries {
+public:
+    explicit Deliveries(LockCore<T, Protocol>& core) : core_(core) {}
+
+    // Returns when the server's clock is most likely past `unsettled`.
+    Instant unsettled_until(std::int64_t unsettled) const {
+        const Instant now = Clock::now();
+        const auto server_now =
+            core_.session.server_clock().roughly_at(core_.session.transport().route(core_.key()), now);
+        return now + Milliseconds(server_now ? std::clamp<std::int64_t>(unsettled - *server_now + 2, 0, 3'600'000) : 0);
+    }
+
+    // Releases in the background a number of unknown outcome, or a hold that no caller wants. `unsettled`: the server
+    // time until which an unanswered acquire may take effect; 0 for none.
+    void undo_acquire(std::unique_lock<std::mutex>& lock, std::uint64_t number, std::int64_t unsettled,
+                      Milliseconds lease, Instant from = Clock::now()) {
+        core_.outbox.add({number}, unsettled, from + lease + core_.session.options().command_timeout, from);
+        core_.schedule();
+        // This thread sends it, so that it follows the acquire command on the same connection.
+        deliver(lock);
+        cancel_announcement(lock);
+    }
+
+    // Withdraws the announcement that keeps others away for the waiting threads of this process.
+    void cancel_announcement(std::unique_lock<std::mutex>& lock) {
+        if constexpr (requires { core_.protocol.cancel_announcement(); }) {
+            lock.unlock();
+            if (const auto call = core_.protocol.cancel_announcement()) core_.session.post(*call, [](const Reply&) {});
+            lock.lock();
+        }
+    }
+
+    void give_back_later(const Hold& hold, Instant from) {
+        core_.outbox.add({hold.id}, hold.unsettled, Clock::now() + core_.watchdog_timeout(), from);
+        core_.schedule();
+    }
+
+    void give_back_later(const Leaving& leaving, Instant from) {
+        const Instant over = std::max(leaving.until, from + core_.session.options().command_timeout);
+        core_.outbox.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from);
+        core_.schedule();
+    }
+
+    // Reports the releases whose time is over. Others are not blocked any more.
+    void drop_expired(Instant now) {
+        for (std::size_t n = core_.outbox.take_expired(now); n > 0; --n)
+            core_.session.raise(Event::Kind::unlock_not_delivered, core_.key(),
+                                "its lease is over, so others are not blocked any more");
+    }
+
+    // Posts what is due.
+    void deliver(std::unique_lock<std::mutex>& lock) {
+        const std::vector<Outbox::Item> due = core_.outbox.take_due(Clock::now());
+        if (due.empty()) return;
+        lock.unlock();
+        for (const auto& item : due) {
+            const std::uint64_t hold = item.unwanted.hold;
+            try {
+                const auto owner = core_.protocol.text(hold), successor = core_.protocol.text(item.unwanted.successor);
+                const std::array<std::string_view, 2> owners{owner, successor};
+                core_.session.post(
+                    core_.protocol.give_up(std::span(owners).first(item.unwanted.successor == 0 ? 1 : 2)),
+                    [this, keep = core_.keep(), hold](const Reply& reply) { delivered(hold, reply); });
+            } catch (...) {  // no memory, no thread: retried after a pause
+                delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
+            }
+        }
+        lock.lock();
+    }
+
+private:
+    void delivered(std::uint64_t hold, const Reply& reply) {
+        const std::lock_guard lock(core_.mutex);
+        if (classify(reply) == ReplyClass::answered && reply.is_integer())
+            core_.outbox.answered(hold, reply.integer, Clock::now());
+        else if (is_final(reply))
+            core_.outbox.forget(hold);
+        else
+            core_.outbox.failed(hold, Clock::now());
+        // The session may drop the state now.
+        if (core_.outbox.empty()) core_.session.timers().schedule(core_.task, Clock::now());
+        core_.task.may_be_free();
+        core_.schedule();
+    }
+
+    LockCore<T, Protocol>& core_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/leases.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The life of the holds that the threads of this process have on one lock: they are recorded, renewed by the watchdog,
+// and lost. All members are called with the mutex of the lock.
+template <class T, class Protocol>
+class Leases {
+public:
+    Leases(LockCore<T, Protocol>& core, Deliveries<T, Protocol>& deliveries) : core_(core), deliveries_(deliveries) {}
+
+    // --- records ----------------------------------------------------------------------------------------------
+
+    Hold* live_hold(OwnerNumber owner) {
+        Hold* hold = core_.holds.find(owner);
+        if (!hold || !hold->live()) return nullptr;
+        // Its end is nearer now, so its loss is due earlier.
+        if (hold->check_suspension()) core_.schedule();
+        return hold;
+    }
+
+    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
+                 std::int64_t token) {
+        Hold& hold = core_.holds.start(owner, id);
+        hold.token = token;
+        hold.enter(sent, lease, core_.watchdog_timeout());
+        hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease));
+        core_.key_holds->taken({Protocol::family, owner, id, !Protocol::shared});
+        // Releasing it must not need memory.
+        core_.outbox.make_room();
+        core_.session.count_acquisition();
+        core_.schedule();
+        return hold;
+    }
+
+    void forget(OwnerNumber owner) {
+        if (Hold* hold = core_.holds.find(owner)) finish(*hold);
+    }
+
+    // Removes the live part of the hold from this process.
+    void finish(Hold& hold) {
+        core_.key_holds->ended(hold.id);
+        core_.holds.finish(hold);
+    }
+
+    // Returns the error for a first hold if this process holds the key as another kind of lock.
+    std::optional<Error> mixed_kinds() const {
+        const std::string_view other = core_.key_holds->other_than(Protocol::family);
+        if (other.empty()) return std::nullopt;
+        return Error(errc::wrong_type, core_.key(),
+                     "this process holds it as a " + std::string(other) + ", so it cannot be a " +
+                         std::string(Protocol::family) + "; choose another name");
+    }
+
+    // --- queries without a command ----------------------------------------------------------------------------
+
+    Instant valid_until(OwnerNumber owner) {
+        const Hold* hold = live_hold(owner);
+        return hold ? hold->valid_until : Instant::min();
+    }
+
+    // Returns the fencing token of the owner's hold, for locks that have one; nothing if the owner holds nothing.
+    std::optional<std::int64_t> token(OwnerNumber owner) {
+        const Hold* hold = core_.holds.find(owner);
+        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
+    }
+
+    // Returns the number of the owner's hold, and until when the hold is certain.
+    HeldPart part(OwnerNumber owner) {
+        const Hold* hold = live_hold(owner);
+        return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
+    }
+
+    std::stop_token lost(OwnerNumber owner) {
+        Hold* hold = live_hold(owner);
+        if (!hold) {
+            std::stop_source already;
+            already.request_stop();
+            return already.get_token();
+        }
+        if (!hold->lost) hold->lost.emplace();
+        return hold->lost->get_token();
+    }
+
+    // --- the watchdog -----------------------------------------------------------------------------------------
+
+    // Appends the holds to be renewed until `horizon`, and those about which to ask whether the server still has them.
+    void add_due(Instant horizon, std::vector<Renewal>& due) {
+        for (Hold& hold : core_.holds) {
+            if (!hold.live()) continue;
+            if (hold.renewing || hold.ask_at() > horizon) continue;
+            due.push_back(
+                {core_.keep(), core_.key(), hold.owner, hold.id, &Protocol::renewal, core_.protocol.text(hold.id)});
+            if (!hold.watched()) due.back().lease = Milliseconds(1);
+            hold.renewing = true;
+        }
+    }
+
+    // Applies the outcome of a renewal that was sent at `sent`.
+    void renewed(std::unique_lock<std::mutex>& lock, const Renewal& renewal, BackgroundTask::Renewed outcome,
+                 Instant sent) {
+        using Renewed = BackgroundTask::Renewed;
+        Hold* hold = core_.holds.find(renewal.owner);
+        if (hold && hold->live() && hold->id == renewal.hold) {
+            const Milliseconds timeout = core_.watchdog_timeout();
+            switch (outcome) {
+                case Renewed::yes:
+                    if (renewal.lease)
+                        hold->checked();
+                    else
+                        hold->renewed(sent, timeout);
+                    if (!renewal.lease) hold->set_notice(core_.session.losses().notice(), timeout);
+                    break;
+                case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
+                case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
+            }
+            core_.holds.erase_lost();
+            core_.schedule();
+        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
+            // The hold is lost here, but this renewal still prolonged it on the server. Release it, so that it does not
+            // block others for another lease. Its owner was notified a little early and was promised that time, so wait
+            // for it.
+            const Instant now = Clock::now();
+            core_.outbox.add({renewal.hold}, 0, now + core_.watchdog_timeout(), now + Lateness::longest_notice);
+            core_.schedule();
+            deliveries_.deliver(lock);
+        }
+    }
+
+    // The server may be another one: its holds must be verified.
+    void doubt_all() {
+        for (Hold& hold : core_.holds)
+            if (hold.live()) hold.doubt(Clock::now());
+        core_.schedule();
+    }
+
+    // --- losing -----------------------------------------------------------------------------------------------
+
+    // Reports as lost the holds that are no longer certain.
+    void expire(Instant now) {
+        for (Hold& hold : core_.holds) {
+            if (!hold.live()) continue;
+            hold.check_suspension();
+            if (now < hold.lost_at()) continue;
+            // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
+            if (Protocol::outlives_lease) deliveries_.give_back_later(hold, hold.valid_until);
+            lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
+        }
+        core_.holds.erase_lost();
+        core_.schedule();
+        core_.forget_later();
+    }
+
+    // Requests the lost() tokens of all holds: the client ends.
+    void abandon() noexcept {
+        for (Hold& hold : core_.holds)
+            if (hold.live() && hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+    }
+
+    // Ends a hold that is lost. Its levels await their unlock(), which reports the loss. The caller removes the hold
+    // from the table, because it may be iterating over it.
+    void lose(Hold& hold, const char* why) {
+        // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
+        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        // A copy of the unanswered acquire command may still arrive.
+        if (hold.unsettled != 0)
+            deliveries_.give_back_later(
+                hold, std::max(deliveries_.unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
+        core_.session.lost_levels().add(Protocol::kind, core_.key(), hold.owner, hold.count);
+        if (hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+        core_.key_holds->ended(hold.id);
+        hold.count = 0;
+        hold.lost.reset();
+        core_.report_loss(why);
+        core_.task.may_be_free();
+    }
+
+    // Ends the hold of one owner, and removes it.
+    void lose_now(Hold& hold, const char* why) {
+        lose(hold, why);
+        core_.holds.erase_lost();
+    }
+
+private:
+    LockCore<T, Protocol>& core_;
+    Deliveries<T, Protocol>& deliveries_;
+    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
 // redlatch/protocol/lock_answers.hpp
 
 namespace redlatch {
@@ -10289,516 +10942,25 @@ struct LockRequest {
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/lock/lease_manager.hpp
+// redlatch/lock/acquires.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Manages the holds that the threads of this process have on one lock: who holds it, until when, and what is still to
-// be released. LockState and FairLockState add the waiting. `Protocol` provides the commands and these properties of
-// its lock:
-//   family          the kind of lock; two kinds on one key would mistake each other's holds for their own
-//   renewal         the script that renews holds of this kind
-//   shared          True if many may hold it at a time; then a thread of this process may ask while others hold it
-//   reentrant       True if its holder may acquire it once more
-//   hands_over      True if one thread of this process can hand its hold over to another
-//   outlives_lease  True if the server may keep a hold beyond its lease, so that an expired one has to be released
-//   cancel_announcement()  cancels the announcement of a waiting thread, where there is one
-//
-// Each first hold has a number of its own, by which the server knows its owner. So a late command names a hold that is
-// gone. Only this process knows which thread has which hold.
-//
-// mutex_ guards all members except the constant ones. It is never held during a command, nor while user code runs.
+// Sends the acquire command of one lock, and applies the replies: it records what was acquired, and undoes what no
+// caller wants. `lock` holds the mutex of the lock.
 template <class T, class Protocol>
-class LeaseManager : public BackgroundTask {
+class Acquires {
 public:
-    static constexpr std::string_view kind = Protocol::kind;
+    Acquires(LockCore<T, Protocol>& core, Deliveries<T, Protocol>& deliveries, Leases<T, Protocol>& leases)
+        : core_(core), deliveries_(deliveries), leases_(leases) {}
 
-    LeaseManager(Session<T>& session, const std::string& key)
-        : session_(session), protocol_(session.protocol_context(), key), key_holds_(session.key_holds(key)) {}
-
-    ~LeaseManager() override {
-        session_.timers().forget(*this);
-        session_.losses().timers().forget(*this);
-    }
-
-    const std::string& key() const noexcept { return protocol_.key(); }
-    Session<T>& session() const noexcept { return session_; }
-    Protocol& protocol() noexcept { return protocol_; }
-
-    bool is_idle() {
-        const std::lock_guard lock(mutex_);
-        return !holds_.any_live() && pending_.empty() && in_flight_ == 0 && !is_waited_for();
-    }
-
-    // --- acquiring, without waiting ---------------------------------------------------------------------------
-
-    // Tries once to acquire the lock for a lock over several servers. Sends the command once. Calls `tell(answer)` on
-    // any thread; it returns true if the hold that the answer reports is still wanted. Otherwise the hold is released.
-    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
-                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
-        std::unique_lock lock(mutex_);
-        if (contains(trying_, owner)) {
-            lock.unlock();
-            tell({TryAnswer::Kind::failed});  // an earlier try of this thread has no reply yet
-            return;
-        }
-        Hold* hold = live_hold(owner);
-        std::optional<Error> refusal;
-        if (hold && refuses_reentry(*hold)) refusal = not_reentrant();
-        if (!hold) refusal = mixed_kinds();
-        if (refusal) {
-            lock.unlock();
-            tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
-            return;
-        }
-        hold = live_hold(owner);
-        Claim claim =
-            hold ? claim_of(owner, hold->id, hold->count + 1, lease) : claim_of(owner, next_number(), 1, lease);
-        const std::uint64_t id = hold ? hold->id : 0;
-        trying_.push_back(owner);
-        ++in_flight_;
-        lock.unlock();
-        try {
-            session_.start_losses();
-            session_.with_server_time(
-                key(), receiver,
-                [self = self(), claim, lease, id, begun = Clock::now(), tell](
-                    std::optional<ServerMilliseconds> now, Reply failure, Receiver answers_to) mutable {
-                    Asked asked;
-                    asked.hold = claim.hold;
-                    asked.begun = asked.sent = begun;
-                    asked.reply = std::move(failure);
-                    self->try_once(claim, lease, id, std::move(asked), now, tell, answers_to);
-                });
-        } catch (...) {
-            // Nothing was sent.
-            lock.lock();
-            end_try(owner);
-            throw;
-        }
-    }
-
-    // --- releasing --------------------------------------------------------------------------------------------
-
-    // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
-    // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) try {
-        std::unique_lock lock(mutex_);
-        Hold* hold = hold_to_release(lock, owner);
-        if (!hold) return gone_before(owner);
-        return hold->count > 1 ? release_level(lock, *hold) : release_hold(lock, *hold);
-    } catch (const std::bad_alloc&) {
-        // A hold whose release could not be sent ends with its lease.
-        return make_error_code(std::errc::not_enough_memory);
-    }
-
-    // Does the same without waiting, for locks over several servers. Calls `done` with the outcome on any thread.
-    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
-        std::unique_lock lock(mutex_);
-        Hold* hold = hold_to_release(lock, owner);
-        if (!hold) {
-            lock.unlock();
-            // Removes one lost level, if there is one.
-            session_.lost_levels().take(kind, key(), owner);
-            return done(errc::hold_lost);
-        }
-        const Leaving leaving = leave_level(*hold);
-        ++in_flight_;
-        try {
-            lock.unlock();
-            Completion answered = [self = self(), owner, leaving, sent = Clock::now(), done](const Reply& reply) {
-                std::unique_lock relock(self->mutex_);
-                self->end_in_flight();
-                const std::error_code outcome =
-                    leaving.remaining > 0 ? self->level_released(reply, owner, leaving, sent)
-                                          : self->last_released(relock, reply, leaving, false,
-                                                                [&](const ReleaseAnswer&) { self->notify(); });
-                relock.unlock();
-                done(outcome);
-            };
-            session_.post(protocol_.release(leaving.hold, leaving.remaining, leaving.lease), std::move(answered),
-                          receiver);
-        } catch (...) {
-            // Nothing was sent yet. The background sends the last release.
-            lock.lock();
-            end_in_flight();
-            if (leaving.remaining == 0) give_back_later(leaving, Clock::now());
-            schedule();
-            throw;
-        }
-    }
-
-    // Ends the hold of any owner. Returns true if there was one. Sends two commands: the second names the owners that
-    // the first has read, so a late copy of it ends no other hold. Each command is resent until `limit`, but for at
-    // most unreachable_timeout.
-    bool force_release(Instant limit = never) {
-        // The command can only end holds that existed before it was sent.
-        std::vector<std::uint64_t> ended;
-        {
-            const std::lock_guard lock(mutex_);
-            for (const Hold& hold : holds_)
-                if (hold.live()) ended.push_back(hold.id);
-        }
-        const Reply seen = query(session_, key(), protocol_.holders(), limit);
-        const std::vector<std::string_view> owners = owners_in(seen);
-        if (!owners.empty()) {
-            const Reply reply = query(session_, key(), protocol_.give_up(owners), limit);
-            if (!reply.is_integer()) throw unexpected(reply, key());
-        }
-        const std::lock_guard lock(mutex_);
-        for (Hold& hold : holds_)
-            if (hold.live() && contains(ended, hold.id)) lose(hold, "ended by force");
-        holds_.erase_lost();
-        return !owners.empty();
-    }
-
-    // --- queries without a command ----------------------------------------------------------------------------
-
-    Instant valid_until(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        const Hold* hold = live_hold(owner);
-        return hold ? hold->valid_until : Instant::min();
-    }
-
-    // Returns the fencing token of the owner's hold, for locks that have one; nothing if the owner holds nothing.
-    std::optional<std::int64_t> token(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        const Hold* hold = holds_.find(owner);
-        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
-    }
-
-    // Returns the number of the owner's hold, and until when the hold is certain.
-    HeldPart part(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        const Hold* hold = live_hold(owner);
-        return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
-    }
-
-    std::stop_token lost(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        Hold* hold = live_hold(owner);
-        if (!hold) {
-            std::stop_source already;
-            already.request_stop();
-            return already.get_token();
-        }
-        if (!hold->lost) hold->lost.emplace();
-        return hold->lost->get_token();
-    }
-
-    // --- background -------------------------------------------------------------------------------------------
-
-    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
-        std::unique_lock lock(mutex_);
-        for (Hold& hold : holds_) {
-            if (!hold.live()) continue;
-            if (hold.renewing || hold.ask_at() > horizon) continue;
-            due.push_back(
-                {shared_from_this(), key(), hold.owner, hold.id, &Protocol::renewal, protocol_.text(hold.id)});
-            if (!hold.watched()) due.back().lease = Milliseconds(1);
-            hold.renewing = true;
-        }
-        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
-            session_.raise(Event::Kind::unlock_not_delivered, key(),
-                           "its lease is over, so others are not blocked any more");
-        schedule();
-        deliver_pending(lock);
-        lock.unlock();
-        session_.forget_if_unused(*this);
-    }
-
-    void expire(Instant now) override {
-        const std::lock_guard lock(mutex_);
-        for (Hold& hold : holds_) {
-            if (!hold.live()) continue;
-            hold.check_suspension();
-            if (now < hold.lost_at()) continue;
-            // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
-            if (Protocol::outlives_lease) give_back_later(hold, hold.valid_until);
-            lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
-        }
-        holds_.erase_lost();
-        schedule();
-        forget_later();
-    }
-
-    void abandon() noexcept override {
-        const std::lock_guard lock(mutex_);
-        for (Hold& hold : holds_)
-            if (hold.live() && hold.lost) session_.losses().tell(std::move(*hold.lost));
-    }
-
-    void on_failover() override {
-        const std::lock_guard lock(mutex_);
-        for (Hold& hold : holds_)
-            if (hold.live()) hold.doubt(Clock::now());
-        schedule();
-    }
-
-    void renewed(const Renewal& renewal, Renewed outcome, Instant sent) override {
-        std::unique_lock lock(mutex_);
-        Hold* hold = holds_.find(renewal.owner);
-        if (hold && hold->live() && hold->id == renewal.hold) {
-            const Milliseconds timeout = session_.options().watchdog_timeout;
-            switch (outcome) {
-                case Renewed::yes:
-                    if (renewal.lease)
-                        hold->checked();
-                    else
-                        hold->renewed(sent, timeout);
-                    if (!renewal.lease) hold->set_notice(session_.losses().notice(), timeout);
-                    break;
-                case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
-                case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
-            }
-            holds_.erase_lost();
-            schedule();
-        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
-            // The hold is lost here, but this renewal still prolonged it on the server. Release it, so that it does not
-            // block others for another lease. Its owner was notified a little early and was promised that time, so wait
-            // for it.
-            const Instant now = Clock::now();
-            pending_.add({renewal.hold}, 0, now + session_.options().watchdog_timeout, now + Lateness::longest_notice);
-            schedule();
-            deliver_pending(lock);
-        }
-    }
-
-protected:
-    // --- what the waiting part overrides; called with mutex_ held ------------------------------------------------
-
-    // Returns true if threads wait for the lock, or for a release or hand-over in their name.
-    virtual bool is_waited_for() const = 0;
-
-    // Called when the lock may be free for a thread of this process, for a reason that the server does not publish.
-    virtual void notify() {}
-
-    // Releases the last level of a hold: to the server, or by a hand-over.
-    virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) {
-        return release_last(lock, hold, [](const ReleaseAnswer&, bool) {});
-    }
-
-    // ------------------------------------------------------------------------------------------------------------
-
-    struct Asked {
-        Reply reply;
-        Instant begun;
-        Instant sent;                // time of the last sending, which the reply answers
-        std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
-        std::uint64_t hold = 0;      // the number that was asked for
-    };
-
-    // Returns who holds the key, according to the server.
-    std::vector<std::string_view> owners_in(const Reply& reply) const {
-        if (reply.is_nil()) return {};
-        if (reply.kind == Reply::Kind::text) return {reply.text};
-        if (reply.kind != Reply::Kind::array) throw unexpected(reply, key());
-        std::vector<std::string_view> owners;
-        for (const Reply& owner : reply.elements) {
-            if (owner.kind != Reply::Kind::text) throw unexpected(reply, key());
-            if (owner.text == "mode")
-                throw Error(errc::wrong_type, key(), "the key holds a read-write lock; choose another name");
-            owners.push_back(owner.text);
-        }
-        return owners;
-    }
-
-    std::uint64_t next_number() { return session_.next_request(); }
-
-    std::shared_ptr<LeaseManager> self() { return std::static_pointer_cast<LeaseManager>(shared_from_this()); }
-
-    Hold* live_hold(OwnerNumber owner) {
-        Hold* hold = holds_.find(owner);
-        if (!hold || !hold->live()) return nullptr;
-        // Its end is nearer now, so its loss is due earlier.
-        if (hold->check_suspension()) schedule();
-        return hold;
-    }
-
-    Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
-                   const std::optional<Milliseconds>& lease) const {
-        Claim claim{owner, number, count, lease_of(lease)};
-        if constexpr (Protocol::shared) claim.writer = key_holds_->writer_of(owner);
-        return claim;
-    }
-
-    // Returns the error for a first hold if this process holds the key as another kind of lock.
-    std::optional<Error> mixed_kinds() const {
-        const std::string_view other = key_holds_->other_than(Protocol::family);
-        if (other.empty()) return std::nullopt;
-        return Error(errc::wrong_type, key(),
-                     "this process holds it as a " + std::string(other) + ", so it cannot be a " +
-                         std::string(Protocol::family) + "; choose another name");
-    }
-
-    // --- what is in flight in the background ----------------------------------------------------------------------
-
-    void end_in_flight() {
-        --in_flight_;
-        forget_later();
-    }
-
-    // Lets the session drop the state when no one uses it any more. That is not urgent.
-    void forget_later() { session_.timers().schedule(*this, Clock::now() + Milliseconds(1000)); }
-
-    void end_try(OwnerNumber owner) {
-        if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
-            trying_.erase(mine);
-        end_in_flight();
-    }
-
-    template <class Value>
-    static bool contains(const std::vector<Value>& values, Value value) {
-        return std::find(values.begin(), values.end(), value) != values.end();
-    }
-
-    // Continues try_in_background() once the server's clock has been read. `now`: nothing if that failed.
-    void try_once(Claim claim, const std::optional<Milliseconds>& lease, std::uint64_t id, Asked asked,
-                  std::optional<ServerMilliseconds> now, const std::function<bool(const TryAnswer&)>& tell,
-                  Receiver receiver) noexcept {
-        if (!now) return tried(claim.owner, lease, id, asked, tell);
-        claim.until = *now + session_.options().command_timeout.count();
-        asked.sent = Clock::now();
-        try {
-            Completion done = [self = self(), owner = claim.owner, lease, id, asked, until = claim.until,
-                               tell](Reply reply) mutable {
-                asked.reply = std::move(reply);
-                self->session_.learn_if_late(self->key(), asked.sent, asked.reply);
-                if (!asked.reply.answered() && !asked.reply.is_unsent()) asked.unsettled = until;
-                self->tried(owner, lease, id, asked, tell);
-            };
-            claim.first = false;  // a posted call has no successor
-            session_.post(protocol_.acquire(claim), std::move(done), receiver);
-        } catch (...) {  // nothing was sent
-            asked.reply = Reply::of(Reply::Kind::not_sent, std::string());
-            tried(claim.owner, lease, id, asked, tell);
-        }
-    }
-
-    // Handles the reply of try_in_background(). `id`: the hold that one level was asked for; 0 for a first hold.
-    void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
-               const std::function<bool(const TryAnswer&)>& tell) {
-        std::unique_lock lock(mutex_);
-        TryAnswer answer{TryAnswer::Kind::failed};
-        bool wanted = false;
-        try {
-            answer = answer_of_try(lock, owner, lease, id, asked);
-            lock.unlock();
-            wanted = tell(answer);
-        } catch (...) {  // no memory: `tell` has not accepted the hold
-        }
-        if (!lock.owns_lock()) lock.lock();
-        end_try(owner);
-        lock.unlock();
-        if (answer.kind == TryAnswer::Kind::held && !wanted)
-            release_in_background(
-                owner, [](std::error_code) {}, Receiver::background);
-    }
-
-    TryAnswer answer_of_try(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                            const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked) {
-        using Kind = TryAnswer::Kind;
-        try {
-            if (classify(asked.reply) != ReplyClass::answered) {
-                if (asked.unsettled != 0 && id == 0) undo_acquire(lock, asked, lease_of(lease));
-                return {Kind::failed, 0, error_of(asked.reply, key())};
-            }
-            const bool held = id == 0 ? apply_acquire_reply(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
-                                      : apply_reentry_reply(lock, owner, id, lease, asked);
-            if (!held) return {Kind::refused};
-            return {Kind::held, holds_.find(owner)->id};
-        } catch (const Error& error) {
-            return {Kind::failed, 0, error};
-        }
-    }
-
-    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
-        return lease ? *lease : session_.options().watchdog_timeout;
-    }
-
-    // --- acquire command --------------------------------------------------------------------------------------
-
-    // `first`: True for the first command of a call.
-    Instant give_up_at(const LockRequest& request, bool first) const {
-        const Instant now = Clock::now();
-        const ClientOptions& options = session_.options();
-        const Milliseconds one_try =
-            std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
-        if (request.one_try) return now + one_try;
-        // Waiting threads share the time for which a server was unreachable, but each gets a full try.
-        const Instant give_up = deadline_after(failing_since_.value_or(now), options.unreachable_timeout);
-        const Instant deadline = std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
-        return first ? std::max(deadline, now + std::min(one_try, Session<T>::honest_try)) : deadline;
-    }
-
-    // Sends a call, and the calls that have to follow it: `next(sent, reply)`, as long as it returns one.
-    template <class Next>
-    Reply call_through(Call call, Instant deadline, const Next& next) {
-        Reply reply = session_.call(call, deadline);
-        while (std::optional<Call> following = next(std::as_const(call), std::as_const(reply))) {
-            call = *std::move(following);
-            reply = session_.call(call, deadline);
-        }
-        return reply;
-    }
-
-    Reply call_acquire(const Claim& claim, Instant deadline) {
-        if constexpr (requires(const Call& call, const Reply& reply) { protocol_.after_acquire(claim, call, reply); })
-            return call_through(protocol_.acquire(claim), deadline, [&](const Call& sent, const Reply& reply) {
-                return protocol_.after_acquire(claim, sent, reply);
-            });
-        else
-            return session_.call(protocol_.acquire(claim), deadline);
-    }
-
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first) {
-        // Start these before there is a hold: supervising a hold must not fail.
-        session_.start_losses();
-        session_.start_background();
-        const Instant give_up = give_up_at(request, first);
-        Asked asked;
-        asked.hold = claim.hold;
-        asked.begun = Clock::now();
-        lock.unlock();
-        const auto send_once = [&](Instant deadline, bool again) {
-            if (again) claim.first = false;
-            return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
-                claim.until = until;
-                claim.lease_end = session_.lease_end(until, claim.lease);
-                const SendTime sent;
-                Reply reply = call_acquire(claim, deadline);
-                asked.sent = sent.as_of_now();
-                // The call fixes the end of the lease by the server's clock, of which we have an estimate only.
-                if constexpr (requires { Protocol::fixes_lease_end; }) asked.sent -= session_.clock_error();
-                if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, until);
-                return reply;
-            });
-        };
-        asked.reply = session_.call_with_retry(give_up, request.stop, send_once, request.one_try);
-        lock.lock();
-        if (classify(asked.reply) == ReplyClass::answered)
-            failing_since_.reset();
-        else if (!failing_since_ && session_.is_away(asked.reply, asked.begun))
-            failing_since_ = asked.begun;
-        return asked;
-    }
-
-    // Returns false if the caller's stop token or deadline ended the call; otherwise throws.
-    bool no_answer(const LockRequest& request, const Asked& asked) const {
-        if (request.stop.stop_requested()) return false;
-        // A server that got less than command_timeout counts as slow, not as unreachable.
-        const Instant now = Clock::now();
-        const bool perhaps_slow = asked.unsettled != 0 || asked.reply.kind == Reply::Kind::no_time;
-        if (now >= request.deadline && perhaps_slow && now - asked.begun < session_.options().command_timeout)
-            return false;
-        throw error_of(asked.reply, key());
-    }
+    // --- first holds ------------------------------------------------------------------------------------------
 
     // Sends the acquire command for a first hold. Returns nothing if the caller's stop token or deadline ended the
     // call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
-        return ask(lock, request, next_number(), first);
+        return ask(lock, request, core_.next_number(), first);
     }
 
     // Does the same under a given number. With `waiting`, the caller keeps waiting under that number if it is blocked,
@@ -10806,106 +10968,68 @@ protected:
     // sending may take effect.
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                      std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
-        if (auto refusal = mixed_kinds()) throw *std::move(refusal);
-        Claim claim = claim_of(request.owner, number, 1, request.lease);
+        if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
+        Claim claim = core_.claim_of(request.owner, number, 1, request.lease);
         claim.announced = request.precedence && !request.one_try;
         claim.first = first;
         claim.queues = waiting != nullptr;
         Asked asked = send_acquire(lock, request, claim, first);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
-            if (asked.unsettled != 0 && !waiting) undo_acquire(lock, asked, claim.lease);
+            if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);
             no_answer(request, asked);
             return std::nullopt;
         }
         return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
     }
 
-    // Applies the reply to the acquire command for a first hold.
+    // Applies the reply to the acquire command for a first hold. `waits_on`: see ask().
     AcquireAnswer apply_acquire_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
                                       const std::optional<Milliseconds>& wanted, const Asked& asked,
                                       bool waits_on = false) {
         const Instant now = Clock::now();
-        const Milliseconds lease = lease_of(wanted);
+        const Milliseconds lease = core_.lease_of(wanted);
         const AcquireAnswer answer = decode(lock, asked, lease);
         if (answer.kind != AcquireAnswer::Kind::held) {
             // A copy of an unanswered sending may still acquire it.
-            if (asked.unsettled != 0 && !waits_on) undo_acquire(lock, asked, lease);
+            if (asked.unsettled != 0 && !waits_on) undo(lock, asked, lease);
             return answer;
         }
         if (!asked.reply.replicated) {
-            undo_acquire(lock, asked, lease);
-            throw not_replicated(key());
+            undo(lock, asked, lease);
+            throw not_replicated(core_.key());
         }
         // The reply took longer than the lease lasts, or the thread has acquired a hold in another way meanwhile.
-        if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {
-            undo_acquire(lock, asked, lease);
+        if (now >= redlatch::valid_until(asked.sent, lease) || leases_.live_hold(owner)) {
+            undo(lock, asked, lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
         record_or_undo(lock, owner, wanted, asked, answer.token);
         return answer;
     }
 
-    // If recording fails (no memory, no thread), releases the hold and rethrows.
-    void record_or_undo(std::unique_lock<std::mutex>& lock, OwnerNumber owner, const std::optional<Milliseconds>& lease,
-                        const Asked& asked, std::int64_t token) {
-        try {
-            record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
-        } catch (...) {
-            forget(owner);
-            undo_acquire(lock, asked, lease_of(lease));
-            throw;
-        }
+    void undo(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease, Instant from = Clock::now()) {
+        deliveries_.undo_acquire(lock, asked.hold, asked.unsettled, lease, from);
     }
 
-    void forget(OwnerNumber owner) {
-        if (Hold* hold = holds_.find(owner)) finish(*hold);
-    }
-
-    // Removes the live part of the hold from this process.
-    void finish(Hold& hold) {
-        key_holds_->ended(hold.id);
-        holds_.finish(hold);
-    }
-
-    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
-        try {
-            return protocol_.read_acquire(asked.reply, key());
-        } catch (...) {
-            undo_acquire(lock, asked, lease);
-            throw;
-        }
-    }
-
-    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                 std::int64_t token) {
-        Hold& hold = holds_.start(owner, id);
-        hold.token = token;
-        hold.enter(sent, lease, session_.options().watchdog_timeout);
-        hold.set_notice(session_.losses().notice(), lease_of(lease));
-        key_holds_->taken({Protocol::family, owner, id, !Protocol::shared});
-        // Releasing it must not need memory.
-        pending_.make_room();
-        session_.count_acquisition();
-        schedule();
-        return hold;
-    }
+    // --- reentry ----------------------------------------------------------------------------------------------
 
     // Acquires one more level for a thread that holds the lock. Returns true if it has one more, false if its stop
     // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
     // out to be lost: then it has to acquire the lock like any other thread.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        Hold* hold = live_hold(request.owner);
+        Hold* hold = leases_.live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
-        hold = live_hold(request.owner);
+        hold = leases_.live_hold(request.owner);
         if (!hold) return std::nullopt;
         const std::uint64_t id = hold->id;
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
-            throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
-        const Claim claim = claim_of(request.owner, id, count, request.lease);
+            throw Error(errc::would_deadlock, core_.key(), "locked more often by one thread than can be counted");
+        const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
         const Asked asked = send_acquire(lock, request, claim, true);
-        if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
+        if (hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
+            hold->doubtful = true;
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
         if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
@@ -10915,24 +11039,23 @@ protected:
     // Applies the reply to a reentry. Returns false if the hold is lost.
     bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
                              const std::optional<Milliseconds>& wanted, const Asked& asked) {
-        const AcquireAnswer answer = protocol_.read_acquire(asked.reply, key());
-        Hold* hold = holds_.find(owner);
+        const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply, core_.key());
+        Hold* hold = core_.holds.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
             // little early and was promised that time, so wait for it.
             if (answer.kind == AcquireAnswer::Kind::held)
-                undo_acquire(lock, asked, lease_of(wanted), Clock::now() + Lateness::longest_notice);
+                undo(lock, asked, core_.lease_of(wanted), Clock::now() + Lateness::longest_notice);
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
-            lose(*hold, "the server says that it is not held any more");
-            holds_.erase_lost();
+            leases_.lose_now(*hold, "the server says that it is not held any more");
             return false;
         }
         // The server counts one level more than this process. The next command of this hold carries the absolute count.
-        if (!asked.reply.replicated) throw not_replicated(key());
-        hold->enter(asked.sent, wanted, session_.options().watchdog_timeout);
-        schedule();
+        if (!asked.reply.replicated) throw not_replicated(core_.key());
+        hold->enter(asked.sent, wanted, core_.watchdog_timeout());
+        core_.schedule();
         return true;
     }
 
@@ -10940,49 +11063,132 @@ protected:
     bool refuses_reentry(Hold& hold) {
         if (Protocol::reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
-        lose(hold, "its lease ran out");
-        holds_.erase_lost();
+        leases_.lose_now(hold, "its lease ran out");
         return false;
     }
 
     Error not_reentrant() const {
-        return {errc::would_deadlock, key(),
+        return {errc::would_deadlock, core_.key(),
                 "this thread holds it already, and it is not reentrant; an RLock is, where sections nest"};
     }
 
-    // --- releasing: the ways ----------------------------------------------------------------------------------
-
-    Instant foreground_deadline() const { return Clock::now() + session_.options().command_timeout; }
-
-    // A level that is being released.
-    struct Leaving {
-        std::uint64_t hold;
-        std::uint32_t remaining;
-        Milliseconds lease;      // for the remaining levels: the watchdog's, or 0 if none of them is under the watchdog
-        Instant until;           // when the lease is over
-        std::int64_t unsettled;  // of the hold
-    };
-
-    // Removes one level. A hold that loses its last level is no longer renewed.
-    Leaving leave_level(Hold& hold) {
-        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
-        if (hold.count == 1) {
-            finish(hold);
-            return leaving;
-        }
-        hold.leave();
-        if (hold.watched()) leaving.lease = session_.options().watchdog_timeout;
-        return leaving;
+private:
+    // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
+    // patience ends. `first`: True for the first command of a call.
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim, bool first) {
+        Session<T>& session = core_.session;
+        // Start these before there is a hold: supervising a hold must not fail.
+        session.start_losses();
+        session.start_background();
+        const Instant give_up = core_.patience.give_up_at(request, first);
+        lock.unlock();
+        AcquireAttempt<T, Protocol> attempt(core_, claim);
+        attempt.asked.reply = session.call_with_retry(
+            give_up, request.stop,
+            [&](Instant deadline, bool again) {
+                if (again) attempt.claim.first = false;
+                return send_once(attempt, deadline);
+            },
+            request.one_try);
+        lock.lock();
+        const Asked& asked = attempt.asked;
+        if (classify(asked.reply) == ReplyClass::answered)
+            core_.patience.answered();
+        else
+            core_.patience.failed(asked.begun, asked.reply);
+        return std::move(attempt.asked);
     }
+
+    Reply send_once(AcquireAttempt<T, Protocol>& attempt, Instant deadline) {
+        using Next = typename AcquireAttempt<T, Protocol>::Next;
+        for (;;) {
+            Reply failure;
+            const auto now = core_.session.server_time(core_.key(), deadline, failure);
+            if (!now) return failure;
+            attempt.begin(*now);
+            Next next = Next::call;
+            while (next == Next::call) next = attempt.replied(core_.session.call(attempt.call(), deadline));
+            if (next == Next::done || Clock::now() >= deadline) return std::move(attempt.asked.reply);
+        }
+    }
+
+    // Returns false if the caller's stop token or deadline ended the call; otherwise throws.
+    bool no_answer(const LockRequest& request, const Asked& asked) const {
+        if (request.stop.stop_requested()) return false;
+        if (core_.patience.was_too_short(request, asked.begun, asked.reply, asked.unsettled != 0)) return false;
+        throw error_of(asked.reply, core_.key());
+    }
+
+    // If recording fails (no memory, no thread), releases the hold and rethrows.
+    void record_or_undo(std::unique_lock<std::mutex>& lock, OwnerNumber owner, const std::optional<Milliseconds>& lease,
+                        const Asked& asked, std::int64_t token) {
+        try {
+            leases_.record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
+        } catch (...) {
+            leases_.forget(owner);
+            undo(lock, asked, core_.lease_of(lease));
+            throw;
+        }
+    }
+
+    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
+        try {
+            return core_.protocol.read_acquire(asked.reply, core_.key());
+        } catch (...) {
+            undo(lock, asked, lease);
+            throw;
+        }
+    }
+
+    LockCore<T, Protocol>& core_;
+    Deliveries<T, Protocol>& deliveries_;
+    Leases<T, Protocol>& leases_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/releases.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Marks that a last release or a hand-over is in flight, so that no thread of this process asks the server meanwhile.
+// The destructor clears the mark, also after an exception.
+template <class T, class Protocol>
+class InFlightGuard {
+public:
+    InFlightGuard(LockCore<T, Protocol>& core, std::unique_lock<std::mutex>& lock) : core_(core), lock_(lock) {
+        if (!Protocol::shared) core_.releasing = true;
+    }
+    InFlightGuard(const InFlightGuard&) = delete;
+    InFlightGuard& operator=(const InFlightGuard&) = delete;
+    ~InFlightGuard() {
+        if (!lock_.owns_lock()) lock_.lock();
+        if (!Protocol::shared) core_.releasing = false;
+    }
+
+private:
+    LockCore<T, Protocol>& core_;
+    std::unique_lock<std::mutex>& lock_;
+};
+
+// Releases the holds of one lock, level by level. `lock` holds the mutex of the lock.
+template <class T, class Protocol>
+class Releases {
+public:
+    Releases(LockCore<T, Protocol>& core, Deliveries<T, Protocol>& deliveries, Leases<T, Protocol>& leases)
+        : core_(core), deliveries_(deliveries), leases_(leases) {}
+
+    Instant foreground_deadline() const { return Clock::now() + core_.session.options().command_timeout; }
 
     // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
     Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
-        Hold* hold = live_hold(owner);
+        Hold* hold = leases_.live_hold(owner);
         if (!hold || Clock::now() < hold->valid_until) return hold;
-        give_back_later(*hold, Clock::now());
-        lose(*hold, "its lease ran out");
-        holds_.erase_lost();
-        deliver_pending(lock);
+        deliveries_.give_back_later(*hold, Clock::now());
+        leases_.lose_now(*hold, "its lease ran out");
+        deliveries_.deliver(lock);
         return nullptr;
     }
 
@@ -10990,8 +11196,21 @@ protected:
     // lock.
     std::error_code gone_before(OwnerNumber owner) {
         // In a forked child the caller is most likely a guard of the parent, whose stack is being unwound.
-        if (session_.lost_levels().take(kind, key(), owner) || session_.is_fork_child()) return errc::hold_lost;
-        throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
+        if (core_.session.lost_levels().take(Protocol::kind, core_.key(), owner) || core_.session.is_fork_child())
+            return errc::hold_lost;
+        throw Error(errc::not_owner, core_.key(), "unlock() by a thread that does not hold the lock");
+    }
+
+    // Removes one level. A hold that loses its last level is no longer renewed.
+    Leaving leave_level(Hold& hold) {
+        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
+        if (hold.count == 1) {
+            leases_.finish(hold);
+            return leaving;
+        }
+        hold.leave();
+        if (hold.watched()) leaving.lease = core_.watchdog_timeout();
+        return leaving;
     }
 
     std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
@@ -11000,65 +11219,18 @@ protected:
         Instant sent{};
         bool unknown = false;
         lock.unlock();
-        const Reply reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+        const Reply reply = core_.session.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             sent = Clock::now();
             unknown = again;
-            return session_.call(protocol_.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
+            return core_.session.call(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
         });
         lock.lock();
-        if (Hold* hold = live_hold(owner); hold && hold->id == leaving.hold)
+        if (Hold* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
             hold->doubtful |= unknown || !reply.answered();
         return level_released(reply, owner, leaving, sent);
     }
 
-    std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
-        // A missing reply is harmless: the next command of this hold carries its absolute count.
-        if (classify(reply) != ReplyClass::answered) return error_of(reply, key()).code();
-        Hold* hold = holds_.find(owner);
-        if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
-        const ReleaseAnswer answer = protocol_.read_release(reply);
-        if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
-        if (answer.kind != ReleaseAnswer::Kind::still_held) {
-            lose(*hold, "the server says that it is not held any more");
-            holds_.erase_lost();
-            return errc::hold_lost;
-        }
-        if (leaving.lease > Milliseconds(0))
-            hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, leaving.lease));
-        schedule();
-        return {};
-    }
-
-    // Marks that a last release or a hand-over is in flight, so that no thread of this process asks the server
-    // meanwhile. The destructor clears the mark, also after an exception.
-    class InFlightGuard {
-    public:
-        InFlightGuard(LeaseManager& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
-            if (!Protocol::shared) keeper_.releasing_ = true;
-        }
-        InFlightGuard(const InFlightGuard&) = delete;
-        InFlightGuard& operator=(const InFlightGuard&) = delete;
-        ~InFlightGuard() {
-            if (!lock_.owns_lock()) lock_.lock();
-            if (!Protocol::shared) keeper_.releasing_ = false;
-        }
-
-    private:
-        LeaseManager& keeper_;
-        std::unique_lock<std::mutex>& lock_;
-    };
-
-    // Sends the last release. `again`: True if an earlier sending may have taken effect.
-    Reply call_release(std::uint64_t hold, bool again, Instant deadline) {
-        if constexpr (requires { protocol_.first_release(hold); })
-            if (!again)
-                return call_through(protocol_.first_release(hold), deadline, [&](const Call& sent, const Reply& reply) {
-                    return protocol_.after_release(hold, sent, reply);
-                });
-        return session_.call(protocol_.release(hold, 0, Milliseconds(0)), deadline);
-    }
-
-    // Sends the last level back to the server. Calls `released(answer, resent)` with mutex_ held.
+    // Sends the last level back to the server. Calls `released(answer, resent)` with the mutex.
     template <class Released>
     std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
         return send_last(lock, leave_level(held), released);
@@ -11070,9 +11242,9 @@ protected:
         bool resent = false;
         Reply reply;
         try {
-            const InFlightGuard in_flight_guard(*this, lock);
+            const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
-            reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+            reply = core_.session.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
                 resent = again;
                 return call_release(leaving.hold, again, deadline);
             });
@@ -11083,20 +11255,136 @@ protected:
                              [&](const ReleaseAnswer& answer) { released(answer, resent); });
     }
 
+    // --- for locks over several servers -----------------------------------------------------------------------
+
+    // Releases one level without waiting. Calls `done` with the outcome on any thread.
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
+        std::unique_lock lock(core_.mutex);
+        Hold* hold = hold_to_release(lock, owner);
+        if (!hold) {
+            lock.unlock();
+            // Removes one lost level, if there is one.
+            core_.session.lost_levels().take(Protocol::kind, core_.key(), owner);
+            return done(errc::hold_lost);
+        }
+        const Leaving leaving = leave_level(*hold);
+        ++core_.in_flight;
+        try {
+            lock.unlock();
+            Completion answered = [this, keep = core_.keep(), owner, leaving, sent = Clock::now(),
+                                   done](const Reply& reply) {
+                std::unique_lock relock(core_.mutex);
+                core_.end_in_flight();
+                const std::error_code outcome =
+                    leaving.remaining > 0 ? level_released(reply, owner, leaving, sent)
+                                          : last_released(relock, reply, leaving, false,
+                                                          [&](const ReleaseAnswer&) { core_.task.may_be_free(); });
+                relock.unlock();
+                done(outcome);
+            };
+            core_.session.post(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease),
+                               std::move(answered), receiver);
+        } catch (...) {
+            // Nothing was sent yet. The background sends the last release.
+            lock.lock();
+            core_.end_in_flight();
+            if (leaving.remaining == 0) deliveries_.give_back_later(leaving, Clock::now());
+            core_.schedule();
+            throw;
+        }
+    }
+
+    // --- force_unlock() ---------------------------------------------------------------------------------------
+
+    // Ends the hold of any owner. Returns true if there was one. Sends two commands: the second names the owners that
+    // the first has read, so a late copy of it ends no other hold. Each command is resent until `limit`, but for at
+    // most unreachable_timeout.
+    bool force_release(Instant limit) {
+        // The command can only end holds that existed before it was sent.
+        std::vector<std::uint64_t> ended;
+        {
+            const std::lock_guard lock(core_.mutex);
+            for (const Hold& hold : core_.holds)
+                if (hold.live()) ended.push_back(hold.id);
+        }
+        const Reply seen = query(core_.session, core_.key(), core_.protocol.holders(), limit);
+        const std::vector<std::string_view> owners = owners_in(seen);
+        if (!owners.empty()) {
+            const Reply reply = query(core_.session, core_.key(), core_.protocol.give_up(owners), limit);
+            if (!reply.is_integer()) throw unexpected(reply, core_.key());
+        }
+        const std::lock_guard lock(core_.mutex);
+        for (Hold& hold : core_.holds)
+            if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
+                leases_.lose(hold, "ended by force");
+        core_.holds.erase_lost();
+        return !owners.empty();
+    }
+
+private:
+    // Returns who holds the key, according to the server.
+    std::vector<std::string_view> owners_in(const Reply& reply) const {
+        if (reply.is_nil()) return {};
+        if (reply.kind == Reply::Kind::text) return {reply.text};
+        if (reply.kind != Reply::Kind::array) throw unexpected(reply, core_.key());
+        std::vector<std::string_view> owners;
+        for (const Reply& owner : reply.elements) {
+            if (owner.kind != Reply::Kind::text) throw unexpected(reply, core_.key());
+            if (owner.text == "mode")
+                throw Error(errc::wrong_type, core_.key(), "the key holds a read-write lock; choose another name");
+            owners.push_back(owner.text);
+        }
+        return owners;
+    }
+
+    std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
+        // A missing reply is harmless: the next command of this hold carries its absolute count.
+        if (classify(reply) != ReplyClass::answered) return error_of(reply, core_.key()).code();
+        Hold* hold = core_.holds.find(owner);
+        if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
+        const ReleaseAnswer answer = core_.protocol.read_release(reply);
+        if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
+        if (answer.kind != ReleaseAnswer::Kind::still_held) {
+            leases_.lose_now(*hold, "the server says that it is not held any more");
+            return errc::hold_lost;
+        }
+        if (leaving.lease > Milliseconds(0))
+            hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, leaving.lease));
+        core_.schedule();
+        return {};
+    }
+
+    // Sends the last release. `again`: True if an earlier sending may have taken effect.
+    Reply call_release(std::uint64_t hold, bool again, Instant deadline) {
+        Protocol& protocol = core_.protocol;
+        if constexpr (requires { protocol.first_release(hold); })
+            if (!again) {
+                Call call = protocol.first_release(hold);
+                Reply reply = core_.session.call(call, deadline);
+                while (std::optional<Call> following = protocol.after_release(hold, call, reply)) {
+                    call = *std::move(following);
+                    reply = core_.session.call(call, deadline);
+                }
+                return reply;
+            }
+        return core_.session.call(protocol.release(hold, 0, Milliseconds(0)), deadline);
+    }
+
     template <class Released>
     std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
                                   bool resent, Released released) {
-        const ReleaseAnswer answer = protocol_.read_release(reply);
+        const ReleaseAnswer answer = core_.protocol.read_release(reply);
         if (classify(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, leaving);
         released(answer);
         // A copy of the unanswered acquire command may still arrive.
-        if (leaving.unsettled != 0) give_back_later(leaving, unsettled_until(leaving.unsettled));
+        if (leaving.unsettled != 0)
+            deliveries_.give_back_later(leaving, deliveries_.unsettled_until(leaving.unsettled));
         // A release that was resent and finds nothing was delivered the first time.
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
             // The server's clock may have jumped.
-            session_.server_clock().doubt();
-            report_loss("the server says that it was not held any more");
+            core_.session.server_clock().doubt();
+            core_.report_loss("the server says that it was not held any more");
             return errc::hold_lost;
         }
         return {};
@@ -11106,137 +11394,880 @@ protected:
     // other release is resent in the background.
     std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
         if (is_final(reply))
-            report_loss(in_quotes(reply.text, 160));
+            core_.report_loss(in_quotes(reply.text, 160));
         else
-            give_back_later(leaving, Clock::now());
-        notify();
-        schedule();
-        deliver_pending(lock);
+            deliveries_.give_back_later(leaving, Clock::now());
+        core_.task.may_be_free();
+        core_.schedule();
+        deliveries_.deliver(lock);
         return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
-                                                       : error_of(reply, key()).code();
+                                                       : error_of(reply, core_.key()).code();
     }
 
-    // --- what is still to be released -------------------------------------------------------------------------
+    LockCore<T, Protocol>& core_;
+    Deliveries<T, Protocol>& deliveries_;
+    Leases<T, Protocol>& leases_;
+};
 
-    // Returns when the server's clock is most likely past `unsettled`.
-    Instant unsettled_until(std::int64_t unsettled) const {
-        const Instant now = Clock::now();
-        const auto server_now = session_.server_clock().roughly_at(session_.transport().route(key()), now);
-        return now + Milliseconds(server_now ? std::clamp<std::int64_t>(unsettled - *server_now + 2, 0, 3'600'000) : 0);
-    }
+}  // namespace v0_1
+}  // namespace redlatch
 
-    // Releases in the background a number of unknown outcome, or a hold that no caller wants.
-    void undo_acquire(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease,
-                      Instant from = Clock::now()) {
-        pending_.add({asked.hold}, asked.unsettled, from + lease + session_.options().command_timeout, from);
-        schedule();
-        // This thread sends it, so that it follows the acquire command on the same connection.
-        deliver_pending(lock);
-        cancel_announcement(lock);
-    }
+// redlatch/lock/lock_parts.hpp
 
-    // Withdraws the announcement that keeps others away for the waiting threads of this process.
-    void cancel_announcement(std::unique_lock<std::mutex>& lock) {
-        if constexpr (requires { protocol_.cancel_announcement(); }) {
+namespace redlatch {
+inline namespace v0_1 {
+
+// The parts of one lock that send commands and keep its holds. A queue adds the waiting.
+template <class T, class Protocol>
+struct LockParts {
+    LockParts(LockTask& state, Session<T>& session, const std::string& key) : core(state, session, key) {}
+
+    LockCore<T, Protocol> core;
+    Deliveries<T, Protocol> deliveries{core};
+    Leases<T, Protocol> leases{core, deliveries};
+    Releases<T, Protocol> releases{core, deliveries, leases};
+    Acquires<T, Protocol> acquires{core, deliveries, leases};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/background_tries.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Tries to acquire a lock without a thread that waits for the reply, for locks over several servers: completions drive
+// the attempt.
+template <class T, class Protocol>
+class BackgroundTries {
+public:
+    // Takes the answer on any thread. Returns true if the hold that it reports is still wanted; otherwise the hold is
+    // released.
+    using Tell = std::function<bool(const TryAnswer&)>;
+
+    explicit BackgroundTries(LockParts<T, Protocol>& parts) : parts_(parts), core_(parts.core) {}
+
+    // Tries once to acquire the lock, or one more level of it.
+    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Tell tell, Receiver receiver) {
+        std::unique_lock lock(core_.mutex);
+        if (is_trying(owner)) {
             lock.unlock();
-            if (const auto call = protocol_.cancel_announcement()) session_.post(*call, [](const Reply&) {});
-            lock.lock();
+            tell({TryAnswer::Kind::failed});  // an earlier try of this thread has no reply yet
+            return;
         }
-    }
-
-    void give_back_later(const Hold& hold, Instant from) {
-        pending_.add({hold.id}, hold.unsettled, Clock::now() + session_.options().watchdog_timeout, from);
-        schedule();
-    }
-
-    void give_back_later(const Leaving& leaving, Instant from) {
-        const Instant over = std::max(leaving.until, from + session_.options().command_timeout);
-        pending_.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from);
-        schedule();
-    }
-
-    void deliver_pending(std::unique_lock<std::mutex>& lock) {
-        const std::vector<Outbox::Item> due = pending_.take_due(Clock::now());
-        if (due.empty()) return;
+        if (auto refusal = refusal_for(owner)) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
+            return;
+        }
+        const Hold* hold = parts_.leases.live_hold(owner);
+        Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease)
+                           : core_.claim_of(owner, core_.next_number(), 1, lease);
+        claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
+        trying_.push_back(owner);
+        ++core_.in_flight;
+        const std::uint64_t reentered = hold ? hold->id : 0;
         lock.unlock();
-        for (const auto& item : due) {
-            const std::uint64_t hold = item.unwanted.hold;
-            try {
-                const auto owner = protocol_.text(hold), successor = protocol_.text(item.unwanted.successor);
-                const std::array<std::string_view, 2> owners{owner, successor};
-                session_.post(protocol_.give_up(std::span(owners).first(item.unwanted.successor == 0 ? 1 : 2)),
-                              [self = self(), hold](const Reply& reply) { self->delivered(hold, reply); });
-            } catch (...) {  // no memory, no thread: retried after a pause
-                delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
-            }
+        try {
+            core_.session.start_losses();
+            ask_time(std::make_shared<Try>(*this, claim, lease, reentered, std::move(tell)), receiver);
+        } catch (...) {
+            // Nothing was sent.
+            lock.lock();
+            end(owner);
+            throw;
         }
-        lock.lock();
     }
-
-    void delivered(std::uint64_t hold, const Reply& reply) {
-        const std::lock_guard lock(mutex_);
-        if (classify(reply) == ReplyClass::answered && reply.is_integer())
-            pending_.answered(hold, reply.integer, Clock::now());
-        else if (is_final(reply))
-            pending_.forget(hold);
-        else
-            pending_.failed(hold, Clock::now());
-        // The session may drop the state now.
-        if (pending_.empty()) session_.timers().schedule(*this, Clock::now());
-        notify();
-        schedule();
-    }
-
-    // --- losing -----------------------------------------------------------------------------------------------
-
-    // Ends a hold that is lost. Its levels await their unlock(), which reports the loss. The caller removes the hold
-    // from holds_, because it may be iterating over them.
-    void lose(Hold& hold, const char* why) {
-        // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
-        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
-        // A copy of the unanswered acquire command may still arrive.
-        if (hold.unsettled != 0)
-            give_back_later(hold, std::max(unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
-        session_.lost_levels().add(kind, key(), hold.owner, hold.count);
-        if (hold.lost) session_.losses().tell(std::move(*hold.lost));
-        key_holds_->ended(hold.id);
-        hold.count = 0;
-        hold.lost.reset();
-        report_loss(why);
-        notify();
-    }
-
-    void report_loss(std::string_view why) noexcept {
-        session_.count_lost_hold();
-        session_.raise(Event::Kind::hold_lost, key(), why);
-    }
-
-    void schedule() {
-        Instant at = pending_.next_deadline();
-        Instant lost_at = never;
-        for (const Hold& hold : holds_) {
-            if (!hold.live()) continue;
-            at = std::min(at, hold.next_deadline());
-            lost_at = std::min(lost_at, hold.lost_at());
-        }
-        if (at != never) session_.timers().schedule(*this, at);
-        if (lost_at != never) session_.losses().timers().schedule(*this, lost_at);
-    }
-
-    Session<T>& session_;
-    Protocol protocol_;
-    const std::shared_ptr<KeyHolds> key_holds_;
-
-    std::mutex mutex_;
-    HoldTable holds_;
-    Outbox pending_;
-    std::optional<Instant> failing_since_;  // since then no server has replied
-    bool releasing_ = false;                // True while a last release or a hand-over is in flight
 
 private:
-    std::size_t in_flight_ = 0;                   // tries and releases in flight in the background
-    std::vector<OwnerNumber> trying_;             // owners of the tries among them
-    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
+    using Attempt = AcquireAttempt<T, Protocol>;
+
+    // A try in flight. It keeps the lock's state alive.
+    struct Try {
+        Try(BackgroundTries& tries, const Claim& claim, const std::optional<Milliseconds>& wanted, std::uint64_t hold,
+            Tell&& to)
+            : keep(tries.core_.keep()),
+              attempt(tries.core_, claim),
+              lease(wanted),
+              reentered(hold),
+              tell(std::move(to)) {}
+
+        const std::shared_ptr<BackgroundTask> keep;
+        Attempt attempt;
+        const std::optional<Milliseconds> lease;
+        const std::uint64_t reentered;  // the hold that gets one more level; 0 for a first hold
+        const Tell tell;
+    };
+    using TryPtr = std::shared_ptr<Try>;
+
+    bool is_trying(OwnerNumber owner) const {
+        return std::find(trying_.begin(), trying_.end(), owner) != trying_.end();
+    }
+
+    std::optional<Error> refusal_for(OwnerNumber owner) {
+        Hold* const hold = parts_.leases.live_hold(owner);
+        if (!hold) return parts_.leases.mixed_kinds();
+        if (parts_.acquires.refuses_reentry(*hold)) return parts_.acquires.not_reentrant();
+        return std::nullopt;
+    }
+
+    void end(OwnerNumber owner) {
+        if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
+            trying_.erase(mine);
+        core_.end_in_flight();
+    }
+
+    // --- driving the attempt ----------------------------------------------------------------------------------
+
+    void ask_time(TryPtr one, Receiver receiver) {
+        core_.session.with_server_time(core_.key(), receiver,
+                                       [this, one = std::move(one)](const std::optional<ServerMilliseconds>& now,
+                                                                    Reply failure, Receiver answers_to) {
+                                           if (now) {
+                                               one->attempt.begin(*now);
+                                               send(one, answers_to);
+                                           } else {
+                                               one->attempt.asked.reply = std::move(failure);
+                                               finish(*one);
+                                           }
+                                       });
+    }
+
+    void send(const TryPtr& one, Receiver receiver) noexcept {
+        try {
+            core_.session.post(
+                one->attempt.call(), [this, one](Reply reply) { go_on(one, one->attempt.replied(std::move(reply))); },
+                receiver);
+        } catch (...) {
+            not_sent(*one);
+        }
+    }
+
+    void go_on(const TryPtr& one, typename Attempt::Next next) noexcept {
+        if (next == Attempt::Next::call) return send(one, Receiver::background);
+        if (next == Attempt::Next::done) return finish(*one);
+        try {
+            ask_time(one, Receiver::background);
+        } catch (...) {
+            not_sent(*one);
+        }
+    }
+
+    void not_sent(Try& one) {
+        one.attempt.asked.reply = Reply::of(Reply::Kind::not_sent, std::string());
+        finish(one);
+    }
+
+    // --- the outcome ------------------------------------------------------------------------------------------
+
+    void finish(const Try& one) {
+        const OwnerNumber owner = one.attempt.claim.owner;
+        std::unique_lock lock(core_.mutex);
+        TryAnswer answer{TryAnswer::Kind::failed};
+        bool wanted = false;
+        try {
+            answer = answer_of(lock, one);
+            lock.unlock();
+            wanted = one.tell(answer);
+        } catch (...) {  // no memory: `tell` has not accepted the hold
+        }
+        if (!lock.owns_lock()) lock.lock();
+        end(owner);
+        lock.unlock();
+        if (answer.kind == TryAnswer::Kind::held && !wanted)
+            parts_.releases.release_in_background(
+                owner, [](std::error_code) {}, Receiver::background);
+    }
+
+    TryAnswer answer_of(std::unique_lock<std::mutex>& lock, const Try& one) {
+        using Kind = TryAnswer::Kind;
+        Acquires<T, Protocol>& acquires = parts_.acquires;
+        const Asked& asked = one.attempt.asked;
+        const OwnerNumber owner = one.attempt.claim.owner;
+        try {
+            if (classify(asked.reply) != ReplyClass::answered) {
+                if (asked.unsettled != 0 && one.reentered == 0) acquires.undo(lock, asked, core_.lease_of(one.lease));
+                return {Kind::failed, 0, error_of(asked.reply, core_.key())};
+            }
+            const bool held =
+                one.reentered == 0
+                    ? acquires.apply_acquire_reply(lock, owner, one.lease, asked).kind == AcquireAnswer::Kind::held
+                    : acquires.apply_reentry_reply(lock, owner, one.reentered, one.lease, asked);
+            if (!held) return {Kind::refused};
+            return {Kind::held, core_.holds.find(owner)->id};
+        } catch (const Error& error) {
+            return {Kind::failed, 0, error};
+        }
+    }
+
+    LockParts<T, Protocol>& parts_;
+    LockCore<T, Protocol>& core_;
+    std::vector<OwnerNumber> trying_;  // owners of the tries in flight
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/lock_queue.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// One thread that waits for a lock.
+struct LockWaiter : Waiter {
+    OwnerNumber owner = 0;
+    std::optional<Milliseconds> lease{};
+    std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
+    Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile
+};
+
+// The queue of the threads of this process that wait for one lock.
+class LockQueue : public WaitQueue<LockWaiter> {
+public:
+    // The pause before the representative retries if the reply named no time: the holder has no TTL.
+    static constexpr Milliseconds slow_poll{5000};
+    // The longest pause before a retry, whatever the reply named: the server's clock may have been wrong.
+    static constexpr Milliseconds longest_sleep{30'000};
+
+    // Returns the waiter that receives a handed-off hold: the first that is not querying the server already.
+    LockWaiter* successor() const {
+        return first_that([](const LockWaiter& w) { return w.phase != Waiter::Phase::asking; });
+    }
+
+    // Records the reply to a query made at `generation`: blocked by a holder with `holder_lease` left.
+    void blocked(std::uint64_t generation, Milliseconds holder_lease, Instant now) {
+        if (holder_lease < Milliseconds::zero()) holder_lease = slow_poll;
+        // Add one: the key is gone only in the millisecond after its last.
+        asked(generation, now + std::min(holder_lease, longest_sleep) + Milliseconds(1));
+    }
+
+    // Records that a thread of this process holds the lock from now on. Older notifications no longer matter.
+    void acquired_locally() { asked(generation(), never); }
+
+    // Records that a thread of this process released the lock, and that the message to the others will arrive here,
+    // too: all get the same chance. If the message does not arrive, the representative queries anyway after slow_poll.
+    void expect_message(Instant now) { set_ask_again(now + slow_poll); }
+
+    // Returns the next step of the representative. `held_until` is the time until which a thread of this process holds
+    // the lock, in the past if none does. `retry_at` is the time at which the representative retries by itself.
+    QueueStep step(Instant now, Instant held_until, Instant retry_at = never) const {
+        if (is_notified()) return {true, now};
+        // The unlock() or the loss of that hold will notify.
+        if (held_until > now) return {false, held_until};
+        if (now >= ask_again() || ask_again() == never || now >= retry_at) return {true, now};
+        return {false, std::min(ask_again(), retry_at)};
+    }
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/local_queue.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Lets the waiting threads of this process share one representative. The representative asks the server and listens to
+// the channel. The other waiters queue up behind it and send nothing. A released hold is handed to a local waiter if
+// there is one.
+//
+// The mutex of the lock guards all members. Besides the events of the waiting room, the thread that hands its hold over
+// wakes its successor.
+template <class T, class Protocol>
+class LocalQueue {
+    using Room = WaitingRoom<T, LockQueue>;
+
+public:
+    explicit LocalQueue(LockParts<T, Protocol>& parts)
+        : parts_(parts), core_(parts.core), room_(core_.session, core_.task, core_.protocol.channel()) {}
+
+    bool is_waited_for() const { return !room_.queue.empty() || core_.releasing; }
+
+    // --- acquiring --------------------------------------------------------------------------------------------
+
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
+    bool acquire(const LockRequest& request) {
+        std::unique_lock lock(core_.mutex);
+        if (room_.queue.empty()) core_.patience.answered();
+        if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
+        if (request.one_try || (room_.queue.empty() && !is_busy())) {
+            if (ask(lock, request, true)) return true;
+            if (request.one_try) return false;
+        }
+        LockWaiter me;
+        me.owner = request.owner;
+        me.lease = request.lease;
+        me.listens = !request.polling;
+        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
+        lock.unlock();
+        core_.session.count_wait();
+        return room_.wait(core_.mutex, *this, me, request);
+    }
+
+    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
+
+    void joined(LockWaiter& me) {
+        if (me.listens) room_.listen();
+        pause(me);
+    }
+
+    NextStep next(LockWaiter& me, Instant now) {
+        if (me.is_served()) {
+            if (parts_.leases.live_hold(me.owner)) return {NextStep::Kind::served};
+            stand_again(me);  // handed over, and lost before this thread woke up
+        }
+        if (me.error) std::rethrow_exception(me.error);
+        if (!room_.queue.is_front(me) || core_.releasing) return {NextStep::Kind::sleep};
+        const QueueStep step = room_.queue.step(now, held_locally_until(), me.ask_again);
+        if (step.ask) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, step.sleep_until, room_.is_subscribed()};
+    }
+
+    void ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
+        if (ask(lock, request, false))
+            me.phase = Waiter::Phase::served;
+        else
+            pause(me);
+    }
+
+    void left(std::unique_lock<std::mutex>& lock, LockWaiter& me) {
+        if (successor_ == &me) successor_ = nullptr;
+        if (!room_.queue.empty()) return;
+        core_.patience.answered();
+        parts_.deliveries.cancel_announcement(lock);
+    }
+
+    // --- releasing --------------------------------------------------------------------------------------------
+
+    // Releases the last level of a hold: to the server, or by a hand-over.
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) {
+        if constexpr (Protocol::hands_over)
+            if (LockWaiter* successor = room_.queue.successor();
+                successor && handoffs_ < core_.session.options().local_handoff_limit)
+                return hand_over(lock, hold, *successor);
+        handoffs_ = 0;
+        const std::uint64_t messages = messages_;
+        return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
+            // A message that came before this reply may already have been that of this release.
+            if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent &&
+                room_.is_subscribed() && room_.queue.empty() && messages == messages_) {
+                ++own_messages_;
+                // A thread that asked before the release, and is not in the queue yet, does not get the message.
+                room_.queue.notify();
+            }
+            // Who waits here for a shared lock does not wait for this hold.
+            if constexpr (!Protocol::shared) released_here(answer.listeners > 1);
+        });
+    }
+
+    // --- events -----------------------------------------------------------------------------------------------
+
+    void may_be_free() { room_.notify(); }
+
+    void on_timer(std::unique_lock<std::mutex>&, Instant) {}
+
+    void subscribed(const std::string&) {
+        expect_anything();
+        room_.subscribed();
+    }
+
+    void subscription_refused(const std::string&, const Reply& why) { room_.refused(error_of(why, core_.key())); }
+
+    // Any message may mean that the lock is free. Skips the message of our own release: the local waiters have already
+    // retried. Messages keep the server's order. If this one is of another process's release, that came before ours,
+    // and the message of ours is still to come.
+    void message(const std::string&, std::string_view) {
+        ++messages_;
+        if (own_messages_ > 0)
+            --own_messages_;
+        else
+            room_.notify();
+    }
+
+    void disconnected(const std::string&) {
+        room_.disconnected();
+        expect_anything();
+    }
+
+private:
+    // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
+    bool is_busy() const { return core_.releasing || held_locally_until() > Clock::now(); }
+
+    // Returns until when a thread of this process excludes the others; a time in the past if none does.
+    Instant held_locally_until() const { return Protocol::shared ? Instant{} : core_.holds.held_until(); }
+
+    // Stops waiting for messages of our own releases: one that has not come by now may never come.
+    void expect_anything() {
+        ++messages_;
+        own_messages_ = 0;
+    }
+
+    // If others listen, the message notifies them and this process alike, so all have the same chance. Without other
+    // listeners, or without a subscription, wakes the next local waiter at once.
+    void released_here(bool others_listen) {
+        if (!room_.is_subscribed() || !others_listen) {
+            room_.notify();
+        } else if (!room_.queue.empty()) {
+            // The message may have come before this reply: the waiter checks again.
+            room_.queue.expect_message(Clock::now());
+            room_.wake_front();
+        }
+    }
+
+    // Sends the acquire command for a first hold. Returns true if held; otherwise the queue knows for how long it is
+    // blocked. `first`: True before any waiting.
+    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
+        const std::uint64_t generation = room_.queue.generation();
+        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, first);
+        if (!answer) return false;
+        if (answer->kind == AcquireAnswer::Kind::held)
+            acquired_locally();
+        else
+            room_.queue.blocked(generation, answer->holder_lease, Clock::now());
+        return answer->kind == AcquireAnswer::Kind::held;
+    }
+
+    void acquired_locally() {
+        if constexpr (Protocol::shared)
+            room_.notify();  // other waiters may share the lock now
+        else
+            room_.queue.acquired_locally();
+    }
+
+    static void pause(LockWaiter& me) {
+        if (me.pause) me.ask_again = Clock::now() + me.pause->next();
+    }
+
+    void stand_again(LockWaiter& me) {
+        core_.session.lost_levels().take(Protocol::kind, core_.key(), me.owner);
+        me.phase = Waiter::Phase::waiting;
+        room_.queue.join_first(me);
+    }
+
+    // --- handing over -----------------------------------------------------------------------------------------
+
+    // A hand-over that was sent, and its reply.
+    struct HandOver {
+        Leaving leaving;  // the hold that is released
+        Claim claim;      // the hold of the successor
+        Reply reply{};
+        SendTime sent_at{};  // of the first sending that may have taken effect
+        bool unknown = false;
+    };
+
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, LockWaiter& next) {
+        const std::optional<Milliseconds> successor_lease = next.lease;
+        HandOver sent{parts_.releases.leave_level(held),
+                      core_.claim_of(next.owner, core_.next_number(), 1, successor_lease)};
+        room_.queue.leave(next);
+        successor_ = &next;
+        send_hand_over(lock, sent);
+        LockWaiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
+        const Instant sent_at = sent.sent_at.as_of_now();
+        const HandOverAnswer answer = Protocol::read_hand_over(sent.reply);
+        const bool answered =
+            classify(sent.reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
+        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
+        if (handed && sent.reply.replicated && waiting &&
+            Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
+            recorded(sent.claim, sent_at, successor_lease, answer.token)) {
+            // A copy of the unanswered acquire command may still arrive.
+            if (sent.leaving.unsettled != 0)
+                parts_.deliveries.give_back_later(sent.leaving,
+                                                  parts_.deliveries.unsettled_until(sent.leaving.unsettled));
+            ++handoffs_;
+            core_.session.count_handoff();
+            room_.queue.acquired_locally();
+            waiting->phase = Waiter::Phase::served;
+            room_.wake(*waiting);
+            return {};
+        }
+        if (waiting) room_.queue.join_first(*waiting);
+        return not_handed_over(lock, sent, answered, handed);
+    }
+
+    void send_hand_over(std::unique_lock<std::mutex>& lock, HandOver& hand_over) {
+        Session<T>& session = core_.session;
+        try {
+            const InFlightGuard in_flight_guard(core_, lock);
+            lock.unlock();
+            hand_over.reply =
+                session.call_with_retry(parts_.releases.foreground_deadline(), {}, [&](Instant deadline, bool) {
+                    return session.call_wanted(core_.key(), deadline, [&](ServerMilliseconds until) {
+                        hand_over.claim.until = until;
+                        // The successor's lease counts from the first sending that may have taken effect: a resend does
+                        // not prolong it.
+                        if (!hand_over.unknown) hand_over.sent_at = SendTime();
+                        Reply one =
+                            session.call(core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim), deadline);
+                        if (!one.answered() && !one.is_unsent()) hand_over.unknown = true;
+                        return one;
+                    });
+                });
+        } catch (...) {  // no memory: handled as if nothing had been sent
+            hand_over.reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+    }
+
+    std::error_code not_handed_over(std::unique_lock<std::mutex>& lock, const HandOver& sent, bool answered,
+                                    bool handed) {
+        const bool refused = classify(sent.reply) == ReplyClass::refused && sent.reply.is_error();
+        // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
+        // right. Releases the hold by the usual script instead.
+        if (refused && !sent.unknown) return release_instead(lock, sent.leaving);
+        // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
+        // release the successor's number: the successor left, its lease is over, too few replicas confirmed the
+        // hand-over, or there was no memory to record it.
+        const Instant now = Clock::now();
+        const Instant over = now + sent.claim.lease;
+        if (handed) core_.outbox.add({sent.claim.hold}, 0, over, now);
+        if (!answered)
+            core_.outbox.add({sent.leaving.hold, sent.claim.hold}, sent.leaving.unsettled,
+                             std::max(over, sent.leaving.until), now);
+        room_.notify();
+        core_.schedule();
+        parts_.deliveries.deliver(lock);
+        if (handed) return {};
+        if (!answered)
+            return classify(sent.reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+                                                                : error_of(sent.reply, core_.key()).code();
+        core_.report_loss("the server says that it was not held any more");
+        return errc::hold_lost;
+    }
+
+    std::error_code release_instead(std::unique_lock<std::mutex>& lock, const Leaving& leaving) {
+        const auto outcome = parts_.releases.send_last(
+            lock, leaving, [&](const ReleaseAnswer& answer, bool) { released_here(answer.listeners > 1); });
+        core_.schedule();
+        parts_.deliveries.deliver(lock);
+        return outcome;
+    }
+
+    // Records the successor's hold. Returns false if there is no memory for it.
+    bool recorded(const Claim& successor, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
+        try {
+            parts_.leases.record(successor.owner, successor.hold, sent, lease, token);
+            return true;
+        } catch (...) {
+            parts_.leases.forget(successor.owner);
+            return false;
+        }
+    }
+
+    LockParts<T, Protocol>& parts_;
+    LockCore<T, Protocol>& core_;
+    Room room_;
+    unsigned handoffs_ = 0;            // in a row, within this process
+    LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
+    std::uint64_t messages_ = 0;       // number of messages received
+    unsigned own_messages_ = 0;        // messages of our own releases that are still to come; they wake no waiter
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/lock_state.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// One lock in this process: all objects of its name share it. It is made of parts: the holds and the commands
+// (LockParts), and a queue in which threads wait. It passes calls and events on to them.
+//
+// The mutex of LockCore guards all parts.
+template <class T, class Protocol, class Queue = LocalQueue<T, Protocol>>
+class LockState final : public LockTask {
+public:
+    static constexpr std::string_view kind = Protocol::kind;
+
+    LockState(Session<T>& session, const std::string& key) : parts_(*this, session, key) {}
+
+    ~LockState() override {
+        session().timers().forget(*this);
+        session().losses().timers().forget(*this);
+    }
+
+    const std::string& key() const noexcept { return core_.key(); }
+    Session<T>& session() const noexcept { return core_.session; }
+    Protocol& protocol() noexcept { return core_.protocol; }
+
+    bool is_idle() {
+        const std::lock_guard lock(core_.mutex);
+        return !core_.holds.any_live() && core_.outbox.empty() && core_.in_flight == 0 && !queue_.is_waited_for();
+    }
+
+    // --- acquiring and releasing ------------------------------------------------------------------------------
+
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
+    bool acquire(const LockRequest& request) { return !request.stop.stop_requested() && queue_.acquire(request); }
+
+    // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
+    // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
+    std::error_code release(OwnerNumber owner) try {
+        std::unique_lock lock(core_.mutex);
+        Hold* hold = parts_.releases.hold_to_release(lock, owner);
+        if (!hold) return parts_.releases.gone_before(owner);
+        return hold->count > 1 ? parts_.releases.release_level(lock, *hold) : queue_.release_hold(lock, *hold);
+    } catch (const std::bad_alloc&) {
+        // A hold whose release could not be sent ends with its lease.
+        return make_error_code(std::errc::not_enough_memory);
+    }
+
+    bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
+
+    // For locks over several servers: see BackgroundTries::begin() and Releases::release_in_background().
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
+        tries_.begin(owner, lease, std::move(tell), receiver);
+    }
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
+        parts_.releases.release_in_background(owner, done, receiver);
+    }
+
+    // --- queries without a command: see Leases ----------------------------------------------------------------
+
+    Instant valid_until(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        return parts_.leases.valid_until(owner);
+    }
+    std::optional<std::int64_t> token(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        return parts_.leases.token(owner);
+    }
+    HeldPart part(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        return parts_.leases.part(owner);
+    }
+    std::stop_token lost(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        return parts_.leases.lost(owner);
+    }
+
+    // --- background -------------------------------------------------------------------------------------------
+
+    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+        std::unique_lock lock(core_.mutex);
+        queue_.on_timer(lock, now);
+        parts_.leases.add_due(horizon, due);
+        parts_.deliveries.drop_expired(now);
+        core_.schedule();
+        parts_.deliveries.deliver(lock);
+        lock.unlock();
+        session().forget_if_unused(*this);
+    }
+
+    void expire(Instant now) override {
+        const std::lock_guard lock(core_.mutex);
+        parts_.leases.expire(now);
+    }
+
+    void abandon() noexcept override {
+        const std::lock_guard lock(core_.mutex);
+        parts_.leases.abandon();
+    }
+
+    void on_failover() override {
+        const std::lock_guard lock(core_.mutex);
+        parts_.leases.doubt_all();
+    }
+
+    void renewed(const Renewal& renewal, Renewed outcome, Instant sent) override {
+        std::unique_lock lock(core_.mutex);
+        parts_.leases.renewed(lock, renewal, outcome, sent);
+    }
+
+    void may_be_free() override { queue_.may_be_free(); }
+
+    void subscribed(const std::string& channel) override {
+        const std::lock_guard lock(core_.mutex);
+        queue_.subscribed(channel);
+    }
+
+    void subscription_refused(const std::string& channel, const Reply& why) override {
+        const std::lock_guard lock(core_.mutex);
+        queue_.subscription_refused(channel, why);
+    }
+
+    void message(const std::string& channel, std::string_view payload) override {
+        const std::lock_guard lock(core_.mutex);
+        queue_.message(channel, payload);
+    }
+
+    void disconnected(const std::string& channel) override {
+        const std::lock_guard lock(core_.mutex);
+        queue_.disconnected(channel);
+    }
+
+private:
+    LockParts<T, Protocol> parts_;
+    LockCore<T, Protocol>& core_ = parts_.core;
+    BackgroundTries<T, Protocol> tries_{parts_};
+    Queue queue_{parts_};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/lock_api.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Implements the public members of every lock on top of the members of `Lock` that act for a given owner: bool
+// acquire(const LockRequest&), std::error_code release(OwnerNumber), and the queries.
+//
+// Any number of threads may call all members at once. Each throws Error; with a trailing std::error_code& it stores the
+// code instead and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes. For a server
+// that cannot be reached it waits at most ClientOptions::unreachable_timeout, then fails with errc::unreachable. A call
+// that fails, times out or is stopped leaves no hold behind.
+template <class Lock>
+class LockApi {
+public:
+    // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
+    // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not
+    // reentrant. A Mutex and a SpinLock poll the server while they wait.)
+    //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
+    //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
+    //   lock(…, ec)      stores the error instead of throwing it
+    template <class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] auto lock(Tail&&... tail) { return waiting(never, tail...); }
+
+    // Acquires the lock if it is free: one try, one round trip. Takes an optional Lease and std::error_code&.
+    template <class... Tail>
+    requires TryOption<Tail...>
+    [[nodiscard]] bool try_lock(Tail&&... tail) {
+        return detail::answer(
+            [&] {
+                LockRequest request = request_of(tail...);
+                request.one_try = true;
+                return self().acquire(request);
+            },
+            false, tail...);
+    }
+
+    // Acquires the lock and waits for it until `timeout` has passed, by a monotonic clock. Waits are rounded up to the
+    // next millisecond. Zero or less means one try; the largest value means no timeout. The first command to the server
+    // gets at least 250 ms, so that a short timeout can still acquire a free lock. Returns false if the deadline
+    // passes. Takes an optional Lease, std::stop_token and std::error_code&. try_lock_until() does the same with a time
+    // point.
+    template <class Rep, class Period, class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return timed(deadline_after(Clock::now(), timeout), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return timed(deadline_at(when), tail...);
+    }
+
+    // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
+    // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
+    // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
+    // errno.
+    void unlock() {
+        const KeepErrno kept;
+        [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number());
+    }
+
+    // Does the same without throwing. `ec` holds every outcome: not_owner, hold_lost, unreachable, …
+    void unlock(std::error_code& ec) {
+        const KeepErrno kept;
+        try {
+            ec = self().release(this_thread_number());
+        } catch (const std::system_error& error) {
+            ec = error.code();
+        }
+    }
+
+    // Returns true if any thread of any process holds the lock. One round trip, as for the next three queries, which
+    // ask the server, too.
+    bool is_locked() { return self().ask_locked(); }
+    bool is_locked(std::error_code& ec) {
+        return detail::answer([&] { return is_locked(); }, false, ec);
+    }
+
+    // Returns true if this thread holds the lock, according to the server.
+    bool is_held() { return hold_count() > 0; }
+    bool is_held(std::error_code& ec) { return hold_count(ec) > 0; }
+
+    // Returns how many levels this thread holds, according to the server; 0 if it holds none.
+    int hold_count() { return self().ask_hold_count(this_thread_number()); }
+    int hold_count(std::error_code& ec) {
+        return detail::answer([&] { return hold_count(); }, 0, ec);
+    }
+
+    // Returns how long the current holder's lease still lasts; nothing if the lock is free, milliseconds::max() for a
+    // key without a TTL.
+    std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
+    std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
+        return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
+    }
+
+    // Returns until when this thread certainly holds the lock, a conservative estimate; time_point::min() if it holds
+    // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
+    // come late. Counts the time for which the machine was suspended (Linux).
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
+        return self().valid_until_of(this_thread_number());
+    }
+
+    // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
+    // valid_until() at the latest, plus the time the machine needs to run a thread. It is also requested when the
+    // client is destroyed during the hold, and from the start if this thread holds nothing. The callbacks should be
+    // short: a thread of the client runs them one after another. When a client is destroyed, the destroying thread runs
+    // them. Sends no command.
+    [[nodiscard]] std::stop_token lost() { return self().lost_of(this_thread_number()); }
+
+    // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
+    // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
+    bool force_unlock() { return self().force_release(); }
+    bool force_unlock(std::error_code& ec) {
+        return detail::answer([&] { return force_unlock(); }, false, ec);
+    }
+
+private:
+    Lock& self() { return static_cast<Lock&>(*this); }
+
+    // Sets the owner to the calling thread. No layer below reads the thread number.
+    template <class... Tail>
+    static LockRequest request_of(const Tail&... tail) {
+        LockRequest request;
+        request.owner = this_thread_number();
+        [[maybe_unused]] const auto take = [&](const auto& argument) {
+            using Argument = std::remove_cvref_t<decltype(argument)>;
+            if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
+            if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
+        };
+        (take(tail), ...);
+        return request;
+    }
+
+    template <class... Tail>
+    auto waiting(Instant deadline, Tail&... tail) {
+        const bool held = detail::answer(
+            [&] {
+                LockRequest request = request_of(tail...);
+                request.deadline = deadline;
+                return self().acquire(request);
+            },
+            false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return held;
+    }
+
+    template <class... Tail>
+    bool timed(Instant deadline, Tail&... tail) {
+        return detail::answer(
+            [&] {
+                LockRequest request = request_of(tail...);
+                request.deadline = deadline;
+                request.one_try = deadline <= Clock::now();
+                return self().acquire(request);
+            },
+            false, tail...);
+    }
 };
 
 }  // namespace v0_1
@@ -11535,6 +12566,50 @@ inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_vi
     if (reply.integer == -2) return std::nullopt;
     return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
 }
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/named_lock.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Implements LockApi for one named lock. Members that take an owner act on behalf of that thread, as MultiLock and
+// RedLock need. Locks that query the server in another way redefine the ask_* members.
+template <class Lock, class T, class State>
+class NamedLock : public LockApi<Lock> {
+public:
+    // The name as given, without the client's key_prefix.
+    const std::string& name() const noexcept { return binding_.name(); }
+
+    bool acquire(const LockRequest& request) { return state().acquire(request); }
+    std::error_code release(OwnerNumber owner) { return state().release(owner); }
+    bool force_release(Instant limit = never) { return state().force_release(limit); }
+    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
+    bool ask_locked(Instant limit = never) {
+        State& s = state();
+        return read_is_locked(query(s.session(), s.key(), s.protocol().is_locked(), limit), s.key());
+    }
+    int ask_hold_count(OwnerNumber owner, Instant limit = never) {
+        State& s = state();
+        return read_count(query(s.session(), s.key(), s.protocol().hold_count(s.part(owner).hold), limit), s.key());
+    }
+    std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
+        State& s = state();
+        return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
+    }
+
+    // Returns this process's state of the lock.
+    State& state() { return binding_.state(); }
+
+protected:
+    NamedLock(std::shared_ptr<SessionHandle<T>> core, std::string_view name) : binding_(std::move(core), name) {}
+
+private:
+    StateHandle<T, State> binding_;
+};
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -11881,253 +12956,277 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/lock/fair_lock_state.hpp
+// redlatch/lock/server_queue.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
+// One thread that stands in the server's queue, and what it knows from its last command.
+struct FairWaiter : Waiter {
+    std::uint64_t id = 0;        // of the slot in the queue, and of the hold
+    std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
+    bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
+    Instant ask_again{};         // unless an event comes earlier
+};
+
 // Lets the waiting threads of all processes stand in one queue on the server, each for itself. No thread asks on behalf
 // of another, and there is no local hand-over: either would let a thread pass others that came before it.
 //
-// A waiting thread has a ticket here (its channel, on which it sleeps) and a slot in the server's queue. The slot lasts
-// a few seconds unless it is refreshed. The background refreshes the slots of all waiters of this process together; the
-// reply shows which waiters have lost their slot. The server notifies the head of the queue when the lock is free:
+// A waiting thread has a ticket here (its channel, and a waiting room for it alone) and a slot in the server's queue.
+// The slot lasts a few seconds unless it is refreshed. The background refreshes the slots of all waiters of this process
+// together; the reply shows which waiters have lost their slot. The server notifies the head of the queue when the lock
+// is free:
 //   at a release,
 //   when a waiter before it leaves,
 //   at every refresh, in case such a message was lost.
 //
-// mutex_ of the keeper guards all members. A ticket's own mutex may be locked while it is held. Each waiter sleeps on
-// its ticket.
+// The mutex of the lock guards all members.
 template <class T>
-class FairLockState final : public LeaseManager<T, FairProtocol> {
-    using Keeper = LeaseManager<T, FairProtocol>;
-    using Ticket = FairTicket<T>;
-
+class ServerQueue {
 public:
-    using Keeper::Keeper;
-    using Keeper::key;
+    explicit ServerQueue(LockParts<T, FairProtocol>& parts) : parts_(parts), core_(parts.core) {}
+
+    bool is_waited_for() const { return waiting_ > 0; }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
     bool acquire(const LockRequest& request) {
-        if (request.stop.stop_requested()) return false;
-        std::unique_lock lock(mutex_);
-        if (waiting_ == 0) failing_since_.reset();
-        if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
+        std::unique_lock lock(core_.mutex);
+        if (waiting_ == 0) core_.patience.answered();
+        if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
         if (request.one_try) {
-            const auto answer = ask(lock, request, true);
+            const auto answer = parts_.acquires.ask(lock, request, true);
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
         for (;;) {
             // Checked before anything is sent, so a refusal leaves nothing to release.
-            if (auto refusal = this->mixed_kinds()) throw *std::move(refusal);
-            Question question{.number = spare_number()};
+            if (auto refusal = parts_.leases.mixed_kinds()) throw *std::move(refusal);
+            FairWaiter me;
+            me.id = spare_id();
             // A waiter that is still subscribed from an earlier wait misses no message between the command and the
             // sleep.
-            if (const auto warm = tickets_.find(question.number); warm != tickets_.end())
-                question.generation = warm->second->generation();
-            if (!ask_at_first(lock, request, question)) return false;
-            if (question.held) return true;
-            session_.count_wait();
-            if (wait(lock, request, question)) return true;
-            if (!question.too_late) return false;
+            const auto warm = tickets_.find(me.id);
+            const std::uint64_t generation = warm == tickets_.end() ? 0 : warm->second.room.queue.generation();
+            if (!ask_at_first(lock, request, me)) return false;
+            if (me.is_served()) return true;
+            core_.session.count_wait();
+            if (wait(lock, request, me, generation)) return true;
+            if (!me.too_late) return false;
         }
     }
 
-    // --- background -------------------------------------------------------------------------------------------
+    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
 
-    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
-        {
-            std::unique_lock lock(mutex_);
-            if (now >= refresh_at_) refresh(lock, now);
-            // The session drops subscriptions that have been idle for keep_warm. Drop their tickets, too.
-            std::erase_if(tickets_, [&](const auto& ticket) {
-                const Instant idle = ticket.second->idle_since();
-                return idle != never && now - idle >= Subscriptions::keep_warm;
-            });
-            if (refresh_at_ != never) session_.timers().schedule(*this, refresh_at_);
-            if (!tickets_.empty()) session_.timers().schedule(*this, now + Subscriptions::keep_warm);
-        }
-        Keeper::on_timer(now, horizon, due);
+    void joined(FairWaiter& me) { tickets_.at(me.id).room.listen(); }
+
+    NextStep next(FairWaiter& me, Instant now) {
+        if (me.is_served()) return {NextStep::Kind::served};
+        if (me.error) std::rethrow_exception(me.error);
+        if (me.too_late) return {NextStep::Kind::leave};
+        const Ticket& ticket = tickets_.at(me.id);
+        const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.told_at);
+        if (ticket.room.queue.is_notified() || now >= ask_again) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, ask_again, ticket.room.is_subscribed()};
     }
 
-    // The channels belong to the tickets.
-    void subscribed() override {}
-    void subscription_refused(const Reply&) override {}
-    void message(std::string_view) override {}
-    void disconnected() override {}
+    void ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {
+        Ticket& ticket = tickets_.at(me.id);
+        const std::uint64_t generation = ticket.room.queue.generation();
+        ticket.told_at = never;
+        if (ask_or_queue(lock, request, me, false)) ticket.room.queue.asked(generation, me.ask_again);
+    }
+
+    void left(std::unique_lock<std::mutex>&, FairWaiter&) {}
+
+    // --- releasing --------------------------------------------------------------------------------------------
+
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) {
+        const std::uint64_t id = hold.id;
+        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
+        return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
+            if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && tickets_.contains(id))
+                spare_.push_back(id);
+        });
+    }
+
+    // --- events -----------------------------------------------------------------------------------------------
+
+    // The server notifies the head of its queue.
+    void may_be_free() {}
+
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) {
+        if (now >= refresh_at_) refresh(lock, now);
+        // The session drops subscriptions that have been idle for keep_warm. Drop their tickets, too.
+        std::erase_if(tickets_, [&](const auto& entry) {
+            const Ticket& ticket = entry.second;
+            return !ticket.is_waiting() && now - ticket.idle_since >= Subscriptions::keep_warm;
+        });
+        if (refresh_at_ != never) core_.session.timers().schedule(core_.task, refresh_at_);
+        if (!tickets_.empty()) core_.session.timers().schedule(core_.task, now + Subscriptions::keep_warm);
+    }
+
+    void subscribed(const std::string& channel) {
+        if (Ticket* ticket = ticket_of(channel)) ticket->room.subscribed();
+    }
+
+    void subscription_refused(const std::string& channel, const Reply& why) {
+        if (Ticket* ticket = ticket_of(channel)) ticket->room.refused(error_of(why, core_.key()));
+    }
+
+    // The payload reports that the lock is free, or, to the new head of the queue, in how many ms the new holder's
+    // lease is over.
+    void message(const std::string& channel, std::string_view payload) {
+        Ticket* const ticket = ticket_of(channel);
+        if (!ticket) return;
+        std::int64_t lease = 0;
+        const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
+        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return ticket->room.notify();
+        // One ms more: the key exists until the end of its last millisecond.
+        ticket->told_at = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
+        ticket->room.wake_front();
+    }
+
+    void disconnected(const std::string& channel) {
+        if (Ticket* ticket = ticket_of(channel)) ticket->room.disconnected();
+    }
 
 private:
-    using Keeper::ask, Keeper::failing_since_, Keeper::lease_of, Keeper::mutex_;
-    using Keeper::next_number, Keeper::pending_, Keeper::reenter, Keeper::release_last, Keeper::session_;
-    using Keeper::undo_acquire, Keeper::protocol_;
-    using typename Keeper::Asked;
+    // What this process keeps for one waiter, and for a while afterwards, because its thread is likely to come again.
+    struct Ticket {
+        Ticket(LockCore<T, FairProtocol>& core, std::uint64_t id)
+            : room(core.session, core.task, core.protocol.channel(id)) {}
 
-    // What a waiter knows from its last command.
-    struct Question {
-        std::uint64_t number = 0;      // of the slot in the queue, and of the hold
-        std::uint64_t generation = 0;  // from before the command
-        std::int64_t unsettled = 0;    // server time until which an unanswered sending may take effect; 0 for none
-        bool held = false;
-        bool too_late = false;  // True if the reply came too late: the number is being released, a retry needs another
-        Instant ask_again{};    // unless an event comes earlier
+        bool is_waiting() const { return idle_since == never; }
+
+        WaitingRoom<T, WaitQueue<FairWaiter>> room;
+        Instant told_at = never;     // when it has to ask at the latest, according to a message
+        Instant idle_since = never;  // when the last wait ended; `never` while a thread waits
     };
 
     // The longest wait between two commands, even if the reply names a later time.
     static constexpr Milliseconds longest_sleep{30'000};
     static constexpr std::size_t waiters_a_refresh = 100;
 
-    bool is_waited_for() const override { return waiting_ > 0; }
+    // Returns the ticket whose channel this is; null if there is none any more. The name of a channel ends with the id.
+    Ticket* ticket_of(std::string_view channel) {
+        const std::string_view digits = channel.substr(channel.rfind(':') + 1);
+        std::uint64_t id = 0;
+        std::from_chars(digits.data(), digits.data() + digits.size(), id);
+        const auto found = tickets_.find(id);
+        return found == tickets_.end() ? nullptr : &found->second;
+    }
 
-    // Returns a number to wait under. Prefers the number of an earlier hold, whose channel may still be subscribed, if
-    // no command in its name can be in flight.
-    std::uint64_t spare_number() {
+    // Returns an id to wait under. Prefers that of an earlier hold, whose channel may still be subscribed, if no command
+    // in its name can be in flight.
+    std::uint64_t spare_id() {
         while (!spare_.empty()) {
-            const std::uint64_t number = spare_.back();
+            const std::uint64_t id = spare_.back();
             spare_.pop_back();
-            if (tickets_.contains(number)) return number;
+            if (tickets_.contains(id)) return id;
         }
-        return next_number();
+        return core_.next_number();
     }
 
-    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
-        const std::uint64_t number = hold.id;
-        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
-        return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
-            if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && tickets_.contains(number))
-                spare_.push_back(number);
-        });
-    }
+    // --- asking -----------------------------------------------------------------------------------------------
 
     // Sends the first command, before there is a ticket. Without success, releases what it may have acquired.
-    bool ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
+    bool ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me) {
         bool answered = false;
         try {
-            answered = ask_or_queue(lock, request, question, true);
+            answered = ask_or_queue(lock, request, me, true);
         } catch (const Error& error) {
             if (!lock.owns_lock()) lock.lock();
             // A server that was not reached has nothing to release.
-            if (error.code() != errc::unreachable || question.unsettled != 0) undo_acquire(lock, request, question);
+            if (error.code() != errc::unreachable || me.unsettled != 0) undo_acquire(lock, request, me);
             throw;
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
-            undo_acquire(lock, request, question);
+            undo_acquire(lock, request, me);
             throw;
         }
-        if (!answered && question.unsettled != 0) undo_acquire(lock, request, question);
+        if (!answered && me.unsettled != 0) undo_acquire(lock, request, me);
         return answered;
     }
 
-    void undo_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Question& question) {
-        if (pending_.has(question.number)) return;
-        Asked asked;
-        asked.hold = question.number;
-        asked.unsettled = question.unsettled;
-        Keeper::undo_acquire(lock, asked, lease_of(request.lease));
-    }
-
     // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
-    bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question, bool first) {
-        const std::optional<AcquireAnswer> answer = ask(lock, request, question.number, first, &question.unsettled);
+    bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me, bool first) {
+        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, me.id, first, &me.unsettled);
         if (!answer) return false;
-        question.held = answer->kind == AcquireAnswer::Kind::held;
-        question.too_late = !question.held && pending_.has(question.number);
+        if (answer->kind == AcquireAnswer::Kind::held) me.phase = Waiter::Phase::served;
+        me.too_late = !me.is_served() && core_.outbox.has(me.id);
         // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
         const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
         // One ms more: the key exists until the end of its last millisecond.
-        question.ask_again = Clock::now() + std::min(left, longest_sleep) + Milliseconds(1);
+        me.ask_again = Clock::now() + std::min(left, longest_sleep) + Milliseconds(1);
         return true;
     }
 
-    bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
-        const std::shared_ptr<Ticket> ticket = ticket_or_leave(lock, request, question);
+    void undo_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
+        if (core_.outbox.has(me.id)) return;
+        parts_.deliveries.undo_acquire(lock, me.id, me.unsettled, core_.lease_of(request.lease));
+    }
+
+    // --- waiting ----------------------------------------------------------------------------------------------
+
+    // `generation`: of the ticket from before the first command; 0 if there was no ticket.
+    bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
+              std::uint64_t generation) {
+        Ticket& ticket = ticket_or_leave(lock, request, me);
         ++waiting_;
+        ticket.idle_since = ticket.told_at = never;
+        ticket.room.queue.asked(generation == 0 ? ticket.room.queue.generation() : generation, me.ask_again);
         if (refresh_at_ == never) {
-            refresh_at_ = Clock::now() + protocol_.slot() / 3;
-            session_.timers().schedule(*this, refresh_at_);
+            refresh_at_ = Clock::now() + core_.protocol.slot() / 3;
+            core_.session.timers().schedule(core_.task, refresh_at_);
         }
-        if (question.generation == 0) question.generation = ticket->generation();
+        lock.unlock();
         bool held = false;
         try {
-            session_.start_background();
-            ticket->begin();
-            lock.unlock();
-            // Constructed and destroyed without mutex_.
-            const std::stop_callback on_stop(request.stop, [&] { ticket->notify(); });
-            lock.lock();
-            held = wait_in_queue(lock, request, *ticket, question);
-            lock.unlock();
+            held = ticket.room.wait(core_.mutex, *this, me, request);
         } catch (...) {
-            if (!lock.owns_lock()) lock.lock();
-            leave(lock, request, *ticket, question, false);
+            lock.lock();
+            leave(lock, request, me, false);
             throw;
         }
         lock.lock();
-        leave(lock, request, *ticket, question, held);
+        leave(lock, request, me, held);
         return held;
     }
 
-    bool wait_in_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Ticket& ticket,
-                       Question& question) {
-        for (;;) {
-            const Instant now = Clock::now();
-            if (question.too_late || request.stop.stop_requested() || now >= request.deadline) return false;
-            const std::uint64_t generation = ticket.generation();
-            if (generation != question.generation || now >= std::min(question.ask_again, ticket.ask_at())) {
-                question.generation = generation;
-                ticket.ask();
-                if (!ask_or_queue(lock, request, question, false)) return false;
-                if (question.held) return true;
-                continue;
-            }
-            lock.unlock();
-            const auto refusal = ticket.sleep(generation, std::min(request.deadline, question.ask_again));
-            lock.lock();
-            if (refusal) throw error_of(*refusal, key());
-        }
-    }
-
-    std::shared_ptr<Ticket> ticket_of(std::uint64_t number) {
-        if (const auto found = tickets_.find(number); found != tickets_.end()) return found->second;
-        return tickets_.emplace(number, std::make_shared<Ticket>(session_, protocol_.channel(number))).first->second;
-    }
-
     // Without memory for a ticket, gives up the slot in the queue and rethrows.
-    std::shared_ptr<Ticket> ticket_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                            const Question& question) {
+    Ticket& ticket_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
         try {
-            return ticket_of(question.number);
+            return tickets_.try_emplace(me.id, core_, me.id).first->second;
         } catch (...) {
-            undo_acquire(lock, request, question);
+            undo_acquire(lock, request, me);
             throw;
         }
     }
 
     // Ends a wait. A waiter that leaves without the lock gives up its slot, and the server notifies the next one.
-    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Ticket& ticket, const Question& question,
-               bool held) {
+    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me, bool held) {
         const Instant now = Clock::now();
-        ticket.end(held, now);
         if (--waiting_ == 0) {
-            failing_since_.reset();
+            core_.patience.answered();
             refresh_at_ = never;
         }
         if (held) {
-            session_.timers().schedule(*this, now + Subscriptions::keep_warm);
+            tickets_.at(me.id).idle_since = now;
+            core_.session.timers().schedule(core_.task, now + Subscriptions::keep_warm);
             return;
         }
-        tickets_.erase(question.number);
-        undo_acquire(lock, request, question);
+        tickets_.erase(me.id);
+        undo_acquire(lock, request, me);
     }
 
     // --- refreshing the slots ---------------------------------------------------------------------------------
 
     void refresh(std::unique_lock<std::mutex>& lock, Instant now) {
         std::vector<std::uint64_t> waiters;
-        for (const auto& [number, ticket] : tickets_)
-            if (ticket->is_waiting()) waiters.push_back(number);
-        refresh_at_ = waiters.empty() ? never : now + protocol_.slot() / 3;
+        for (const auto& [id, ticket] : tickets_)
+            if (ticket.is_waiting()) waiters.push_back(id);
+        refresh_at_ = waiters.empty() ? never : now + core_.protocol.slot() / 3;
         lock.unlock();
         for (std::size_t first = 0; first < waiters.size(); first += waiters_a_refresh) {
             const std::size_t size = std::min(waiters_a_refresh, waiters.size() - first);
@@ -12137,245 +13236,39 @@ private:
     }
 
     void post_refresh(std::span<const std::uint64_t> waiters) {
-        session_.post(protocol_.refresh(waiters, session_.wanted_until(key())),
-                      [self = std::static_pointer_cast<FairLockState>(this->shared_from_this()),
-                       asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
-                       sent = Clock::now()](const Reply& reply) {
-                          self->session_.learn_if_late(self->key(), sent, reply);
-                          self->refreshed(asked, reply);
-                      });
+        core_.session.post(
+            core_.protocol.refresh(waiters, core_.session.wanted_until(core_.key())),
+            [this, keep = core_.keep(), asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
+             sent = Clock::now()](const Reply& reply) {
+                core_.session.learn_if_late(core_.key(), sent, reply);
+                refreshed(asked, reply);
+            });
     }
 
     // Wakes waiters that lost their slot, because the refresh was late or the server lost its data. They join the queue
     // again.
     void refreshed(const std::vector<std::uint64_t>& waiters, const Reply& reply) {
-        const std::lock_guard lock(mutex_);
+        const std::lock_guard lock(core_.mutex);
         if (classify(reply) != ReplyClass::answered) {
             if (waiting_ == 0) return;
-            refresh_at_ = std::min(refresh_at_, Clock::now() + protocol_.slot() / 20);
-            session_.timers().schedule(*this, refresh_at_);
+            refresh_at_ = std::min(refresh_at_, Clock::now() + core_.protocol.slot() / 20);
+            core_.session.timers().schedule(core_.task, refresh_at_);
             return;
         }
         if (reply.kind != Reply::Kind::array || reply.elements.size() != waiters.size()) return;
         for (std::size_t i = 0; i < waiters.size(); ++i) {
             if (!reply.elements[i].is_integer() || reply.elements[i].integer != 0) continue;
             const auto ticket = tickets_.find(waiters[i]);
-            if (ticket != tickets_.end() && ticket->second->is_waiting()) ticket->second->notify();
+            if (ticket != tickets_.end() && ticket->second.is_waiting()) ticket->second.room.notify();
         }
     }
 
-    std::map<std::uint64_t, std::shared_ptr<Ticket>> tickets_;  // of the waiters, and of recent ones
-    std::vector<std::uint64_t> spare_;                          // numbers of recent holders, ready to be used again
+    LockParts<T, FairProtocol>& parts_;
+    LockCore<T, FairProtocol>& core_;
+    std::map<std::uint64_t, Ticket> tickets_;  // by id: of the waiters, and of recent ones
+    std::vector<std::uint64_t> spare_;         // ids of recent holders, ready to be used again
     std::size_t waiting_ = 0;
     Instant refresh_at_ = never;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/lock_api.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Implements the public members of every lock on top of the members of `Lock` that act for a given owner: bool
-// acquire(const LockRequest&), std::error_code release(OwnerNumber), and the queries.
-//
-// Any number of threads may call all members at once. Each throws Error; with a trailing std::error_code& it stores the
-// code instead and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes. For a server
-// that cannot be reached it waits at most ClientOptions::unreachable_timeout, then fails with errc::unreachable. A call
-// that fails, times out or is stopped leaves no hold behind.
-template <class Lock>
-class LockApi {
-public:
-    // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
-    // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not
-    // reentrant. A Mutex and a SpinLock poll the server while they wait.)
-    //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
-    //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
-    //   lock(…, ec)      stores the error instead of throwing it
-    template <class... Tail>
-    requires LockOption<Tail...>
-    [[nodiscard]] auto lock(Tail&&... tail) { return waiting(never, tail...); }
-
-    // Acquires the lock if it is free: one try, one round trip. Takes an optional Lease and std::error_code&.
-    template <class... Tail>
-    requires TryOption<Tail...>
-    [[nodiscard]] bool try_lock(Tail&&... tail) {
-        return detail::answer(
-            [&] {
-                LockRequest request = request_of(tail...);
-                request.one_try = true;
-                return self().acquire(request);
-            },
-            false, tail...);
-    }
-
-    // Acquires the lock and waits for it until `timeout` has passed, by a monotonic clock. Waits are rounded up to the
-    // next millisecond. Zero or less means one try; the largest value means no timeout. The first command to the server
-    // gets at least 250 ms, so that a short timeout can still acquire a free lock. Returns false if the deadline
-    // passes. Takes an optional Lease, std::stop_token and std::error_code&. try_lock_until() does the same with a time
-    // point.
-    template <class Rep, class Period, class... Tail>
-    requires LockOption<Tail...>
-    [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
-        return timed(deadline_after(Clock::now(), timeout), tail...);
-    }
-
-    template <class AnyClock, class Duration, class... Tail>
-    requires LockOption<Tail...>
-    [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
-        return timed(deadline_at(when), tail...);
-    }
-
-    // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
-    // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
-    // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
-    // errno.
-    void unlock() {
-        const KeepErrno kept;
-        [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number());
-    }
-
-    // Does the same without throwing. `ec` holds every outcome: not_owner, hold_lost, unreachable, …
-    void unlock(std::error_code& ec) {
-        const KeepErrno kept;
-        try {
-            ec = self().release(this_thread_number());
-        } catch (const std::system_error& error) {
-            ec = error.code();
-        }
-    }
-
-    // Returns true if any thread of any process holds the lock. One round trip, as for the next three queries, which
-    // ask the server, too.
-    bool is_locked() { return self().ask_locked(); }
-    bool is_locked(std::error_code& ec) {
-        return detail::answer([&] { return is_locked(); }, false, ec);
-    }
-
-    // Returns true if this thread holds the lock, according to the server.
-    bool is_held() { return hold_count() > 0; }
-    bool is_held(std::error_code& ec) { return hold_count(ec) > 0; }
-
-    // Returns how many levels this thread holds, according to the server; 0 if it holds none.
-    int hold_count() { return self().ask_hold_count(this_thread_number()); }
-    int hold_count(std::error_code& ec) {
-        return detail::answer([&] { return hold_count(); }, 0, ec);
-    }
-
-    // Returns how long the current holder's lease still lasts; nothing if the lock is free, milliseconds::max() for a
-    // key without a TTL.
-    std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
-    std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
-        return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
-    }
-
-    // Returns until when this thread certainly holds the lock, a conservative estimate; time_point::min() if it holds
-    // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
-    // come late. Counts the time for which the machine was suspended (Linux).
-    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
-        return self().valid_until_of(this_thread_number());
-    }
-
-    // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
-    // valid_until() at the latest, plus the time the machine needs to run a thread. It is also requested when the
-    // client is destroyed during the hold, and from the start if this thread holds nothing. The callbacks should be
-    // short: a thread of the client runs them one after another. When a client is destroyed, the destroying thread runs
-    // them. Sends no command.
-    [[nodiscard]] std::stop_token lost() { return self().lost_of(this_thread_number()); }
-
-    // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
-    // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
-    bool force_unlock() { return self().force_release(); }
-    bool force_unlock(std::error_code& ec) {
-        return detail::answer([&] { return force_unlock(); }, false, ec);
-    }
-
-private:
-    Lock& self() { return static_cast<Lock&>(*this); }
-
-    // Sets the owner to the calling thread. No layer below reads the thread number.
-    template <class... Tail>
-    static LockRequest request_of(const Tail&... tail) {
-        LockRequest request;
-        request.owner = this_thread_number();
-        [[maybe_unused]] const auto take = [&](const auto& argument) {
-            using Argument = std::remove_cvref_t<decltype(argument)>;
-            if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
-            if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
-        };
-        (take(tail), ...);
-        return request;
-    }
-
-    template <class... Tail>
-    auto waiting(Instant deadline, Tail&... tail) {
-        const bool held = detail::answer(
-            [&] {
-                LockRequest request = request_of(tail...);
-                request.deadline = deadline;
-                return self().acquire(request);
-            },
-            false, tail...);
-        if constexpr (detail::has_stop_token<Tail&...>) return held;
-    }
-
-    template <class... Tail>
-    bool timed(Instant deadline, Tail&... tail) {
-        return detail::answer(
-            [&] {
-                LockRequest request = request_of(tail...);
-                request.deadline = deadline;
-                request.one_try = deadline <= Clock::now();
-                return self().acquire(request);
-            },
-            false, tail...);
-    }
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/named_lock.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Implements LockApi for one named lock. Members that take an owner act on behalf of that thread, as MultiLock and
-// RedLock need. Locks that query the server in another way redefine the ask_* members.
-template <class Lock, class T, class State>
-class NamedLock : public LockApi<Lock> {
-public:
-    // The name as given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
-
-    bool acquire(const LockRequest& request) { return state().acquire(request); }
-    std::error_code release(OwnerNumber owner) { return state().release(owner); }
-    bool force_release(Instant limit = never) { return state().force_release(limit); }
-    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
-    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
-    bool ask_locked(Instant limit = never) {
-        State& s = state();
-        return read_is_locked(query(s.session(), s.key(), s.protocol().is_locked(), limit), s.key());
-    }
-    int ask_hold_count(OwnerNumber owner, Instant limit = never) {
-        State& s = state();
-        return read_count(query(s.session(), s.key(), s.protocol().hold_count(s.part(owner).hold), limit), s.key());
-    }
-    std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
-        State& s = state();
-        return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
-    }
-
-    // Returns this process's state of the lock.
-    State& state() { return binding_.state(); }
-
-protected:
-    NamedLock(std::shared_ptr<SessionHandle<T>> core, std::string_view name) : binding_(std::move(core), name) {}
-
-private:
-    StateHandle<T, State> binding_;
 };
 
 }  // namespace v0_1
@@ -12401,7 +13294,7 @@ inline namespace v0_1 {
 // Neither copyable nor movable. Any number of threads may use one object. Destroying the object while a thread waits in
 // it is an error, as for std::mutex; destroying it while the lock is held is not.
 template <class T>
-class BasicFairLock : public NamedLock<BasicFairLock<T>, T, FairLockState<T>> {
+class BasicFairLock : public NamedLock<BasicFairLock<T>, T, LockState<T, FairProtocol, ServerQueue<T>>> {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
@@ -12412,464 +13305,6 @@ template <class T>
 BasicFairLock(BasicClient<T>&, std::string_view) -> BasicFairLock<T>;
 
 using FairLock = BasicFairLock<HiredisTransport>;
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/wait/wait_queue.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// One thread that waits for a lock.
-struct Waiter {
-    OwnerNumber owner;
-    std::optional<Milliseconds> lease;
-    WaitSlot sleeper{};
-    bool granted = false;  // true if a thread of this process handed off its hold, which is recorded under `owner`
-    bool trying = false;   // true while it queries the server
-    std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
-    Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile
-    std::exception_ptr error{};      // waiting cannot succeed
-};
-
-// Queues the threads of this process that wait for one lock, in order of arrival, with what they know. Only the first,
-// the representative, queries the server; the others send nothing. Plain data: the local state of the lock guards it
-// and does the I/O.
-//
-// No wake-up is lost: each notification increments the generation, and a query remembers the generation from before it.
-// A notification is a published release, a confirmed subscription, or the end of a hold of this process.
-class WaitQueue {
-public:
-    // The pause before the representative retries if the reply named no time: the holder has no TTL.
-    static constexpr Milliseconds slow_poll{5000};
-    // The longest pause before a retry, whatever the reply named: the server's clock may have been wrong.
-    static constexpr Milliseconds longest_sleep{30'000};
-
-    bool empty() const { return waiters_.empty(); }
-    Waiter* front() const { return waiters_.empty() ? nullptr : waiters_.front(); }
-    bool is_front(const Waiter& waiter) const { return front() == &waiter; }
-
-    void join(Waiter& waiter) { waiters_.push_back(&waiter); }
-    void join_first(Waiter& waiter) { waiters_.insert(waiters_.begin(), &waiter); }
-    void leave(const Waiter& waiter) { std::erase(waiters_, &waiter); }
-
-    // Returns the waiter that receives a handed-off hold: the first that is not querying the server already.
-    Waiter* successor() const {
-        const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->trying; });
-        return found == waiters_.end() ? nullptr : *found;
-    }
-
-    // Returns the first waiter that waits for messages.
-    Waiter* first_listener() const {
-        const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->pause; });
-        return found == waiters_.end() ? nullptr : *found;
-    }
-
-    void notify() { ++generation_; }
-    std::uint64_t generation() const { return generation_; }
-
-    // Records the reply to a query made at `generation`: blocked by a holder with `holder_lease` left.
-    void blocked(std::uint64_t generation, Milliseconds holder_lease, Instant now) {
-        asked_ = generation;
-        if (holder_lease < Milliseconds::zero()) holder_lease = slow_poll;
-        // Add one: the key is gone only in the millisecond after its last.
-        ask_again_ = now + std::min(holder_lease, longest_sleep) + Milliseconds(1);
-    }
-
-    // Records that a thread of this process holds the lock from now on. Older notifications no longer matter.
-    void acquired_locally() {
-        asked_ = generation_;
-        ask_again_ = never;
-    }
-
-    // Records that a thread of this process released the lock, and that the message to the others will arrive here,
-    // too: all get the same chance. If the message does not arrive, the representative queries anyway after slow_poll.
-    void expect_message(Instant now) { ask_again_ = now + slow_poll; }
-
-    // The next step of the representative.
-    struct Step {
-        bool ask;
-        Instant sleep_until;
-    };
-
-    // `held_until` is the time until which a thread of this process holds the lock, in the past if none does.
-    // `ask_again` is the time at which the representative retries by itself.
-    Step step(Instant now, Instant held_until, Instant ask_again = never) const {
-        if (generation_ != asked_) return {true, now};
-        // The unlock() or the loss of that hold will notify.
-        if (held_until > now) return {false, held_until};
-        if (now >= ask_again_ || ask_again_ == never || now >= ask_again) return {true, now};
-        return {false, std::min(ask_again_, ask_again)};
-    }
-
-private:
-    std::vector<Waiter*> waiters_;
-    std::uint64_t generation_ = 1;
-    std::uint64_t asked_ = 0;
-    Instant ask_again_{};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/lock_state.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Lets the waiting threads of this process share one representative. The representative asks the server and listens to
-// the channel. The other waiters queue up behind it and send nothing. A released hold is handed to a local waiter if
-// there is one.
-//
-// mutex_ of the keeper guards all members. Each waiter sleeps on its own condition variable; the representative sleeps
-// in the transport where possible, to receive the message itself. A waiter is woken by
-//   the thread that hands its hold over to it,
-//   any change of state, if it is the representative: a message (background thread), a releasing thread, a
-//     representative that leaves,
-//   its stop token.
-template <class T, class Protocol>
-class LockState final : public LeaseManager<T, Protocol> {
-    using Keeper = LeaseManager<T, Protocol>;
-
-public:
-    using Keeper::Keeper;
-    using Keeper::key;
-
-    ~LockState() override { session_.subscriptions().remove(protocol_.channel(), *this); }
-
-    // --- acquiring --------------------------------------------------------------------------------------------
-
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) {
-        if (request.stop.stop_requested()) return false;
-        std::unique_lock lock(mutex_);
-        if (line_.empty()) failing_since_.reset();
-        if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
-        if (request.one_try || (line_.empty() && !busy())) {
-            if (ask(lock, request, true)) return true;
-            if (request.one_try) return false;
-        }
-        lock.unlock();
-        session_.count_wait();
-        return wait(request);
-    }
-
-    // --- background -------------------------------------------------------------------------------------------
-
-    void subscribed() override {
-        const std::lock_guard lock(mutex_);
-        subscribed_ = true;
-        expect_anything();
-        notify_representative();
-    }
-
-    void subscription_refused(const Reply& why) override {
-        const std::lock_guard lock(mutex_);
-        subscribed_ = false;
-        wants_messages_ = false;
-        while (Waiter* waiter = line_.first_listener()) {
-            waiter->error = std::make_exception_ptr(error_of(why, key()));
-            wake(*waiter);
-            line_.leave(*waiter);
-        }
-        notify_representative();
-    }
-
-    // Any message may mean that the lock is free. Skips the message of our own release: the local waiters have already
-    // retried. Messages keep the server's order. If this one is of another process's release, that came before ours,
-    // and the message of ours is still to come.
-    void message(std::string_view) override {
-        const std::lock_guard lock(mutex_);
-        ++messages_;
-        if (own_messages_ > 0)
-            --own_messages_;
-        else
-            notify_representative();
-    }
-
-    void disconnected() override {
-        const std::lock_guard lock(mutex_);
-        subscribed_ = false;
-        expect_anything();
-    }
-
-private:
-    using Keeper::claim_of, Keeper::deliver_pending, Keeper::failing_since_;
-    using Keeper::foreground_deadline, Keeper::holds_, Keeper::live_hold, Keeper::mutex_, Keeper::next_number;
-    using Keeper::not_delivered, Keeper::pending_, Keeper::record, Keeper::reenter, Keeper::release_last;
-    using Keeper::releasing_, Keeper::report_loss, Keeper::session_, Keeper::schedule, Keeper::protocol_,
-        Keeper::cancel_announcement;
-    using typename Keeper::Leaving, typename Keeper::InFlightGuard;
-
-    // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
-    bool busy() const { return releasing_ || held_locally_until() > Clock::now(); }
-
-    // Returns until when a thread of this process excludes the others; a time in the past if none does.
-    Instant held_locally_until() const { return Protocol::shared ? Instant{} : holds_.held_until(); }
-
-    void wake(Waiter& waiter) { waiter.sleeper.wake(session_); }
-
-    // Stops waiting for messages of our own releases: one that has not come by now may never come.
-    void expect_anything() {
-        ++messages_;
-        own_messages_ = 0;
-    }
-
-    void notify_representative() {
-        line_.notify();
-        if (Waiter* front = line_.front()) wake(*front);
-    }
-
-    bool is_waited_for() const override { return !line_.empty() || releasing_; }
-
-    void notify() override { notify_representative(); }
-
-    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
-        if constexpr (Protocol::hands_over)
-            if (Waiter* successor = line_.successor(); successor && handoffs_ < session_.options().local_handoff_limit)
-                return hand_over(lock, hold, *successor);
-        handoffs_ = 0;
-        const std::uint64_t messages = messages_;
-        return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
-            // A message that came before this reply may already have been that of this release.
-            if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
-                line_.empty() && messages == messages_) {
-                ++own_messages_;
-                // A thread that asked before the release, and is not in the queue yet, does not get the message.
-                line_.notify();
-            }
-            // Who waits here for a shared lock does not wait for this hold.
-            if constexpr (!Protocol::shared) released_here(answer.listeners > 1);
-        });
-    }
-
-    // If others listen, the message notifies them and this process alike, so all have the same chance. Without other
-    // listeners, or without a subscription, wakes the next local waiter at once.
-    void released_here(bool others_listen) {
-        if (!subscribed_ || !others_listen) {
-            notify_representative();
-        } else if (Waiter* front = line_.front()) {
-            // The message may have come before this reply: the waiter checks again.
-            line_.expect_message(Clock::now());
-            wake(*front);
-        }
-    }
-
-    // --- acquire command --------------------------------------------------------------------------------------
-
-    // Sends the acquire command for a first hold. Returns true if held; otherwise the queue knows for how long it is
-    // blocked. `first`: True before any waiting.
-    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
-        const std::uint64_t generation = line_.generation();
-        const std::optional<AcquireAnswer> answer = Keeper::ask(lock, request, first);
-        if (!answer) return false;
-        if (answer->kind == AcquireAnswer::Kind::held)
-            acquired_locally();
-        else
-            line_.blocked(generation, answer->holder_lease, Clock::now());
-        return answer->kind == AcquireAnswer::Kind::held;
-    }
-
-    void acquired_locally() {
-        if constexpr (Protocol::shared)
-            notify_representative();  // other waiters may share the lock now
-        else
-            line_.acquired_locally();
-    }
-
-    // --- waiting ----------------------------------------------------------------------------------------------
-
-    bool wait(const LockRequest& request) {
-        Waiter me{.owner = request.owner, .lease = request.lease};
-        // Constructed and destroyed without mutex_, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [&] {
-            const std::lock_guard lock(mutex_);
-            wake(me);
-        });
-        std::unique_lock lock(mutex_);
-        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
-        try {
-            line_.join(me);
-            if (!me.pause) listen();
-            const bool held = wait_in_line(lock, request, me);
-            leave(lock, me);
-            return held;
-        } catch (...) {
-            if (!lock.owns_lock()) lock.lock();
-            leave(lock, me);
-            throw;
-        }
-    }
-
-    bool wait_in_line(std::unique_lock<std::mutex>& lock, const LockRequest& request, Waiter& me) {
-        bool may_watch = true;
-        pause(me);
-        for (;;) {
-            if (me.granted) {
-                if (live_hold(me.owner)) return true;
-                stand_again(me);  // handed over, and lost before this thread woke up
-            }
-            if (me.error) std::rethrow_exception(me.error);
-            const Instant now = Clock::now();
-            if (request.stop.stop_requested() || now >= request.deadline) return false;
-            Instant sleep_until = request.deadline;
-            if (line_.is_front(me) && !releasing_) {
-                const WaitQueue::Step step = line_.step(now, held_locally_until(), me.ask_again);
-                if (step.ask) {
-                    me.trying = true;
-                    const bool held = ask(lock, request, false);
-                    me.trying = false;
-                    if (held) return true;
-                    pause(me);
-                    continue;
-                }
-                sleep_until = std::min(sleep_until, step.sleep_until);
-                if (subscribed_ && std::exchange(may_watch, false)) {
-                    may_watch = me.sleeper.watch(lock, session_, sleep_until);
-                    continue;  // the state may have changed meanwhile
-                }
-            }
-            may_watch = true;
-            me.sleeper.sleep(lock, sleep_until);
-        }
-    }
-
-    static void pause(Waiter& me) {
-        if (me.pause) me.ask_again = Clock::now() + me.pause->next();
-    }
-
-    void stand_again(Waiter& me) {
-        session_.lost_levels().take(Keeper::kind, key(), me.owner);
-        me.granted = false;
-        line_.join_first(me);
-    }
-
-    void listen() {
-        if (wants_messages_) return;
-        session_.start_background();
-        const bool listened = subscribed_;
-        subscribed_ = session_.subscriptions().acquire(protocol_.channel(), *this);
-        wants_messages_ = true;
-        // Another state of this client is already subscribed to this channel. A message since the acquire command
-        // reached only that state.
-        if (subscribed_ && !listened) line_.notify();
-    }
-
-    // Removes the waiter from the queue. If it was the representative, wakes the next one, which checks the generation
-    // again.
-    void leave(std::unique_lock<std::mutex>& lock, Waiter& me) {
-        if (successor_ == &me) successor_ = nullptr;
-        const bool was_front = line_.is_front(me);
-        line_.leave(me);
-        if (line_.empty()) {
-            wants_messages_ = false;
-            failing_since_.reset();
-            session_.subscriptions().release(protocol_.channel(), *this);
-            cancel_announcement(lock);
-        } else if (was_front) {
-            wake(*line_.front());
-        }
-    }
-
-    // --- releasing --------------------------------------------------------------------------------------------
-
-    // A template, so that an explicit instantiation omits it for protocols without a hand-over (clang 14 ignores a
-    // requires clause here).
-    template <class = void>
-    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
-        const std::optional<Milliseconds> successor_lease = next.lease;
-        Claim claim = claim_of(next.owner, next_number(), 1, successor_lease);
-        const Leaving leaving = this->leave_level(held);
-        line_.leave(next);
-        successor_ = &next;
-        SendTime sent_at;
-        bool unknown = false;
-        Reply reply;
-        try {
-            const InFlightGuard in_flight_guard(*this, lock);
-            lock.unlock();
-            reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool) {
-                return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
-                    claim.until = until;
-                    // The successor's lease counts from the first sending that may have taken effect: a resend does not
-                    // prolong it.
-                    if (!unknown) sent_at = SendTime();
-                    Reply one = session_.call(protocol_.hand_over(leaving.hold, claim), deadline);
-                    if (!one.answered() && !one.is_unsent()) unknown = true;
-                    return one;
-                });
-            });
-        } catch (...) {  // no memory: handled as if nothing had been sent
-            reply = Reply::of(Reply::Kind::not_sent, std::string());
-        }
-        Waiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
-        const Instant now = Clock::now();
-        const Instant sent = sent_at.as_of_now();
-        const HandOverAnswer answer = Protocol::read_hand_over(reply);
-        const bool answered = classify(reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
-        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
-            recorded(claim.owner, claim.hold, sent, successor_lease, answer.token)) {
-            // A copy of the unanswered acquire command may still arrive.
-            if (leaving.unsettled != 0) this->give_back_later(leaving, this->unsettled_until(leaving.unsettled));
-            ++handoffs_;
-            session_.count_handoff();
-            line_.acquired_locally();
-            waiting->granted = true;
-            wake(*waiting);
-            return {};
-        }
-        if (waiting) line_.join_first(*waiting);
-        // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
-        // right. Releases the hold by the usual script instead.
-        if (classify(reply) == ReplyClass::refused && reply.is_error() && !unknown)
-            return release_instead(lock, leaving);
-        // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
-        // release the successor's number: the successor left, its lease is over, too few replicas confirmed the
-        // hand-over, or there was no memory to record it.
-        const Instant over = now + claim.lease;
-        if (handed) pending_.add({claim.hold}, 0, over, now);
-        if (!answered) pending_.add({leaving.hold, claim.hold}, leaving.unsettled, std::max(over, leaving.until), now);
-        notify_representative();
-        schedule();
-        deliver_pending(lock);
-        if (handed) return {};
-        if (!answered)
-            return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
-                                                           : error_of(reply, key()).code();
-        report_loss("the server says that it was not held any more");
-        return errc::hold_lost;
-    }
-
-    std::error_code release_instead(std::unique_lock<std::mutex>& lock, const Leaving& leaving) {
-        const auto outcome = this->send_last(
-            lock, leaving, [&](const ReleaseAnswer& answer, bool) { released_here(answer.listeners > 1); });
-        schedule();
-        deliver_pending(lock);
-        return outcome;
-    }
-
-    // Returns false if there is no memory for it.
-    bool recorded(OwnerNumber successor, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
-                  std::int64_t token) {
-        try {
-            record(successor, hold, sent, lease, token);
-            return true;
-        } catch (...) {
-            this->forget(successor);
-            return false;
-        }
-    }
-
-    WaitQueue line_;
-    unsigned handoffs_ = 0;        // in a row, within this process
-    Waiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
-    bool wants_messages_ = false;
-    bool subscribed_ = false;     // True if the server confirmed the subscription, so messages arrive
-    std::uint64_t messages_ = 0;  // number of messages received
-    unsigned own_messages_ = 0;   // messages of our own releases that are still to come; they wake no waiter
-};
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -13470,213 +13905,166 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/quorum/quorum_state.hpp
+// redlatch/quorum/quorum_core.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Manages a lock that is held while `needed` of its members are held. It asks all members at once. If too few could be
-// acquired, it releases them at once. A waiter holds no member: it waits for one that another owner has, acquires it,
-// and asks the others again. So no order of members makes two callers wait for each other.
+// What the parts of one lock over several share.
+//
+// mutex guards all members except the constant ones, and the parts. It is held while the members' validity is read,
+// which locks their mutexes; but nothing is sent and no user code runs meanwhile. idle notifies close() when no thread
+// is inside a member any more.
+struct QuorumCore {
+    QuorumCore(BackgroundTask& state, std::vector<std::shared_ptr<QuorumMember>> of, const QuorumRules& by,
+               const std::string& called)
+        : task(state), members(std::move(of)), rules(by), name(called) {}
+
+    // The member whose client serves the timers.
+    QuorumMember& client() const { return *members.front(); }
+
+    // Keeps the state alive, for completions.
+    std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
+
+    // Returns the allowance for clock drift between independent servers: one percent, and 2 ms for the resolution of a
+    // server's clock.
+    Milliseconds drift_over(Milliseconds lease) const {
+        return rules.independent ? lease / 100 + Milliseconds(2) : Milliseconds(0);
+    }
+
+    Milliseconds longest_watchdog() const {
+        Milliseconds longest{0};
+        for (const auto& member : members) longest = std::max(longest, member->options().watchdog_timeout);
+        return longest;
+    }
+
+    // Waits until `done()` or `until`. This thread spins to receive replies of near servers; the background receives
+    // the others.
+    template <class Done>
+    void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Instant until, Done done) {
+        if (done()) return;
+        lock.unlock();
+        const auto came = [&] {
+            try {
+                for (const auto& member : members) member->attend();
+            } catch (const std::bad_alloc&) {  // the background receives then
+            }
+            const std::lock_guard look(mutex);
+            return done();
+        };
+        if (!brief_wait.reply_came(until, came, brief_wait.for_several)) stop_attending();
+        lock.lock();
+        changed.wait_until(lock, until, done);
+    }
+
+    void stop_attending() {
+        for (const auto& member : members) member->stop_attending();
+    }
+
+    BackgroundTask& task;
+    const std::vector<std::shared_ptr<QuorumMember>> members;
+    const QuorumRules rules;
+    const std::string name;
+    AdaptiveSpin<> brief_wait;
+
+    std::mutex mutex;
+    std::condition_variable idle;
+    std::size_t inside = 0;  // number of InsideMembers
+    bool closed = false;
+};
+
+// Unlocks the mutex in order to call members. close() waits until no InsideMembers is left.
+class InsideMembers {
+public:
+    InsideMembers(QuorumCore& core, std::unique_lock<std::mutex>& lock) : core_(core), lock_(lock) {
+        ++core_.inside;
+        lock_.unlock();
+    }
+    InsideMembers(const InsideMembers&) = delete;
+    InsideMembers& operator=(const InsideMembers&) = delete;
+    ~InsideMembers() {
+        lock_.lock();
+        if (--core_.inside == 0) core_.idle.notify_all();
+    }
+
+private:
+    QuorumCore& core_;
+    std::unique_lock<std::mutex>& lock_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/quorum/quorum_votes.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Finds out from when the server of each member may vote: one that started lately may have forgotten a hold that is
+// still valid. `lock` holds the mutex of the quorum.
+class QuorumVotes {
+public:
+    explicit QuorumVotes(QuorumCore& core) : core_(core), servers_(core.members.size()) {}
+
+    // Calls `then(from when the vote counts, or the error)` with mutex_ held, now or later.
+    template <class Then>
+    void ask_trust(std::unique_lock<std::mutex>& lock, std::size_t member, Then then) {
+        if (!core_.rules.independent) return then(Instant::min(), std::nullopt);
+        const std::optional<std::uint64_t> connections = core_.members[member]->connections();
+        const Server& server = servers_[member];
+        if (connections && server.connections == connections) return then(server.trusted_from, std::nullopt);
+        const InsideMembers inside(core_, lock);
+        core_.members[member]->ask_info([this, keep = core_.keep(), member, connections, then](const Reply& reply) {
+            const std::lock_guard relock(core_.mutex);
+            if (!core_.closed) learn_age(member, connections, reply, then);
+        });
+    }
+
+private:
+    // What is known of a member's server. If `connections` has grown since, the server may be another process.
+    struct Server {
+        std::optional<std::uint64_t> connections{};
+        Instant trusted_from = never;
+    };
+
+    // Learns the server's age from the reply to INFO. The reply is newer than the member's part, so the server process
+    // that granted the part started no later than INFO shows.
+    template <class Then>
+    void learn_age(std::size_t member, const std::optional<std::uint64_t>& connections, const Reply& reply,
+                   const Then& then) {
+        QuorumMember& m = *core_.members[member];
+        if (classify(reply) != ReplyClass::answered) return then(never, error_of(reply, m.name()));
+        const auto uptime = reply.kind == Reply::Kind::text ? read_uptime(reply.text) : std::nullopt;
+        if (!uptime) return then(never, unexpected(reply, m.name()));
+        // INFO counts whole seconds, and the last one may have just begun.
+        const auto enough = std::chrono::ceil<std::chrono::seconds>(core_.rules.longest_lease * 2);
+        const auto age = std::clamp(*uptime - std::chrono::seconds(1), std::chrono::seconds(0), enough);
+        const Instant born = Clock::now() - age;
+        servers_[member].trusted_from = born + core_.rules.longest_lease + core_.drift_over(core_.rules.longest_lease);
+        servers_[member].connections = m.connections() == connections ? connections : std::nullopt;
+        then(servers_[member].trusted_from, std::nullopt);
+    }
+
+    QuorumCore& core_;
+    std::vector<Server> servers_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/quorum/quorum_holds.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The holds of one lock over several: which members take part in each, whose votes count, and until when it is valid.
 //
 // A member that did not answer at first, or lost its part of the hold, is asked again at each renewal of the watchdog.
 // Its vote counts from its reply on at the earliest, and only if the hold never lacked votes until then.
 //
-// mutex_ guards all members except the constant ones. It is held while the members' validity is read, which locks their
-// mutexes; but nothing is sent and no user code runs meanwhile. A thread in take() sleeps on its round's condition
-// variable, a thread in give_back() on that of its releases. Replies wake both; the stop token wakes the first. idle_
-// notifies close() when no thread is inside a member any more.
-class QuorumState final : public BackgroundTask {
+// All members are called with the mutex of the quorum; `lock` holds it.
+class QuorumHolds {
 public:
-    QuorumState(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules, const std::string& name,
-                bool is_fork_child)
-        : members_(std::move(members)),
-          rules_(rules),
-          name_(name),
-          is_fork_child_(is_fork_child),
-          servers_(members_.size()) {
-        ends_.reserve(members_.size());
-        for (std::size_t i = 0; i < members_.size(); ++i) order_.push_back(i);
-        std::stable_sort(order_.begin(), order_.end(),
-                         [this](std::size_t a, std::size_t b) { return members_[a]->key() < members_[b]->key(); });
-    }
-
-    // Returns false in a child that was forked since this object was made.
-    bool is_of_this_process() const noexcept { return process_ == this_process(); }
-
-    // Ends the supervision of the holds and reports them as lost. Afterwards no other thread calls a member.
-    void close() {
-        {
-            std::unique_lock lock(mutex_);
-            for (Hold& hold : holds_) tell_loss(hold);
-            closed_ = true;
-            idle_.wait(lock, [this] { return inside_ == 0; });
-        }
-        client().timers().forget(*this);
-        client().losses().timers().forget(*this);
-    }
-
-    // --- acquiring --------------------------------------------------------------------------------------------
-
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(LockRequest request) {
-        if (request.one_try) request.deadline = never;
-        check_lease(request);
-        const Instant begun = Clock::now();
-        Backoff pause(Milliseconds(2), Milliseconds(100));
-        std::optional<Failure> failing;
-        std::optional<std::size_t> waited_for;
-        while (!request.stop.stop_requested()) {
-            const bool in_vain = waited_for.has_value();
-            const Instant asked = Clock::now();
-            const Instant give_up = give_up_at(request, begun, failing ? failing->since : asked);
-            const Outcome outcome = take(request, std::exchange(waited_for, std::nullopt), give_up);
-            if (outcome.held) return true;
-            const Instant now = Clock::now();
-            if (!outcome.why && !outcome.cut_short) failing.reset();
-            if (outcome.why && !failing) failing = Failure{asked, *outcome.why};
-            if (outcome.why && is_for_good(*outcome.why)) throw *outcome.why;
-            // Servers that got less than node_timeout count as slow, not as unreachable.
-            const bool given_time = failing && now - failing->since >= rules_.node_timeout;
-            if (failing && (now >= give_up || (now >= request.deadline && given_time))) throw failing->why;
-            if ((request.one_try && !failing) || now >= request.deadline) return false;
-            if (failing) {
-                rest(std::min(give_up, now + pause.next()), request);
-                continue;
-            }
-            // Pause, so that callers that released a member each do not collide again. An acquire that came too late
-            // may also do so again.
-            if (in_vain || outcome.too_late) rest(now + pause.next(), request);
-            if (outcome.blocked_on)
-                waited_for = wait_for(*outcome.blocked_on, request);
-            else
-                rest(std::min(outcome.again_at, now + slice), request);
-            if (!waited_for && Clock::now() >= request.deadline) return false;
-        }
-        if (waited_for) {
-            std::unique_lock lock(mutex_);
-            give_back(
-                lock, request.owner, [&](std::size_t i) { return i == waited_for; }, Clock::now());
-        }
-        return false;
-    }
-
-    // --- releasing --------------------------------------------------------------------------------------------
-
-    // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if too few
-    // members could be released yet (the background resends the releases). Throws Error(errc::not_owner) and nothing
-    // else: without memory the members' holds end all the same, at the latest with their leases.
-    std::error_code release(OwnerNumber owner) {
-        std::unique_lock lock(mutex_);
-        Hold* hold = holds_.find(owner);
-        if (!hold) {
-            if (is_fork_child_) return errc::hold_lost;
-            throw Error(errc::not_owner, name_, "unlock() by a thread that does not hold the lock");
-        }
-        look_at(*hold, Clock::now());
-        const bool live = hold->live();
-        const std::uint32_t remaining = hold->count + hold->dead - 1;
-        Shares& shares = shares_.at(owner);
-        for (Share& share : shares.of) {
-            share.leaving = share.levels > remaining ? 1 : 0;
-            // The member also expects releases of the levels that it lost.
-            share.owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
-            share.levels = std::min(share.levels, remaining);
-        }
-        if (!live)
-            --hold->dead;
-        else if (hold->count > 1)
-            hold->leave();
-        else
-            holds_.finish(*hold);
-        std::map<OwnerNumber, Shares>::node_type last;  // keeps `shares` alive
-        if (remaining == 0) {
-            holds_.erase(owner);
-            last = shares_.extract(owner);
-        }
-        const Releases releases = give_back(lock, owner, [&](std::size_t i) { return shares.of[i].leaving; });
-        give_back(
-            lock, owner, [&](std::size_t i) { return shares.of[i].owed; }, Clock::now());
-        if (!live) return errc::hold_lost;
-        if (releases.lost > 0) live_hold(owner);  // the remaining levels may be lost, too
-        // Others can acquire the lock as soon as too few members are left with this owner.
-        if (releases.asked - releases.done <= members_.size() - rules_.needed) return {};
-        return releases.lost > 0 ? errc::hold_lost : errc::unreachable;
-    }
-
-    // --- queries without a command ----------------------------------------------------------------------------
-
-    Instant valid_until(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        const Hold* hold = live_hold(owner);
-        return hold ? hold->valid_until : Instant::min();
-    }
-
-    std::stop_token lost(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        Hold* hold = live_hold(owner);
-        if (!hold) {
-            std::stop_source already;
-            already.request_stop();
-            return already.get_token();
-        }
-        if (!hold->lost) hold->lost.emplace();
-        return hold->lost->get_token();
-    }
-
-    // Recomputes the validity of all holds, because members may have changed.
-    void look() {
-        const std::lock_guard lock(mutex_);
-        for (Hold& hold : holds_) look_at(hold, Clock::now());
-        schedule();
-    }
-
-    // --- background -------------------------------------------------------------------------------------------
-
-    void on_timer(Instant now, Instant horizon, std::vector<Renewal>&) override {
-        std::vector<Part> missing, untrusted;
-        std::unique_lock lock(mutex_);
-        if (closed_) return;
-        for (Hold& hold : holds_) {
-            look_at(hold, now);
-            if (!hold.live() || !hold.watched() || hold.renew_at > horizon) continue;
-            const Milliseconds timeout = client().options().watchdog_timeout;
-            hold.renew_at = now + timeout / 3;
-            // The watchdogs of the members renew now, too. Their replies will have come by then.
-            Shares& shares = shares_.at(hold.owner);
-            shares.look_again = now + std::max(Milliseconds(10), timeout / 60);
-            for (std::size_t i = 0; i < shares.of.size(); ++i) {
-                if (!has(shares.of[i], members_[i]->part(hold.owner), now))
-                    missing.push_back({hold.owner, hold.id, i});
-                else if (shares.of[i].votes_from == never)
-                    untrusted.push_back({hold.owner, hold.id, i});
-            }
-        }
-        schedule();
-        for (const Part& part : untrusted) ask_for_vote(lock, part);
-        const Inside inside(*this, lock);
-        for (const Part& p : missing) {
-            const auto tell = [self = self(), p](const TryAnswer& answer) {
-                return answer.kind == TryAnswer::Kind::held && self->adopt(p);
-            };
-            members_[p.member]->try_in_background(p.owner, std::nullopt, tell, Receiver::background);
-        }
-    }
-
-    void expire(Instant now) override {
-        const std::lock_guard lock(mutex_);
-        if (closed_) return;
-        for (Hold& hold : holds_) look_at(hold, now);
-        schedule();
-    }
-
-    void renewed(const Renewal&, Renewed, Instant) override {}
-    void subscribed() override {}
-    void subscription_refused(const Reply&) override {}
-    void message(std::string_view) override {}
-    void disconnected() override {}
-
-private:
     // One member's share of an owner's hold, and from when its vote counts.
     struct Share {
         std::uint32_t levels = 0;  // that the member has to release, including those of lost holds
@@ -13700,239 +14088,57 @@ private:
         std::size_t member;
     };
 
-    // What is known of a member's server. If `connections` has grown since, the server may be another process.
-    struct Server {
-        std::optional<std::uint64_t> connections{};
-        Instant trusted_from = never;
-    };
+    QuorumHolds(QuorumCore& core, QuorumVotes& votes) : core_(core), votes_(votes) {
+        ends_.reserve(core_.members.size());
+    }
 
-    struct Outcome {
-        bool held = false;
-        bool too_late = false;                    // True if enough members were held, but not for long enough
-        bool cut_short = false;                   // True if the caller ended it before it was decided
-        std::optional<std::size_t> blocked_on{};  // a member that another owner holds
-        Instant again_at{};                       // otherwise when to ask again
-        std::optional<Error> why{};               // the error if too few answered
-    };
+    // --- queries without a command ----------------------------------------------------------------------------
 
-    // Since when too few members have answered, and the first reason. A later reason may only be that an earlier try is
-    // still in flight.
-    struct Failure {
-        Instant since;
-        Error why;
-    };
+    Hold* live_hold(OwnerNumber owner) {
+        Hold* hold = holds_.find(owner);
+        if (hold) look_at(*hold, Clock::now());
+        return hold && hold->live() ? hold : nullptr;
+    }
 
-    struct Releases {
-        std::size_t asked = 0;
-        std::size_t answered = 0;
-        std::size_t done = 0;
-        std::size_t lost = 0;
-    };
+    Instant valid_until(OwnerNumber owner) {
+        const Hold* hold = live_hold(owner);
+        return hold ? hold->valid_until : Instant::min();
+    }
 
-    // The longest wait for one of several independent members, whose server may be the one that fails.
-    static constexpr Milliseconds slice{3000};
-
-    // How often a call with a limit asks again for members that other callers had at the same time.
-    static constexpr int most_again = 3;
-
-    QuorumMember& client() const { return *members_.front(); }
-    std::shared_ptr<QuorumState> self() { return std::static_pointer_cast<QuorumState>(shared_from_this()); }
-
-    // Unlocks mutex_ in order to call members. close() waits until no Inside is left.
-    class Inside {
-    public:
-        Inside(QuorumState& state, std::unique_lock<std::mutex>& lock) : state_(state), lock_(lock) {
-            ++state_.inside_;
-            lock_.unlock();
+    std::stop_token lost(OwnerNumber owner) {
+        Hold* hold = live_hold(owner);
+        if (!hold) {
+            std::stop_source already;
+            already.request_stop();
+            return already.get_token();
         }
-        Inside(const Inside&) = delete;
-        Inside& operator=(const Inside&) = delete;
-        ~Inside() {
-            lock_.lock();
-            if (--state_.inside_ == 0) state_.idle_.notify_all();
-        }
-
-    private:
-        QuorumState& state_;
-        std::unique_lock<std::mutex>& lock_;
-    };
-
-    void check_lease(const LockRequest& request) const {
-        if (!rules_.independent || !request.lease) return;
-        if (*request.lease > rules_.longest_lease)
-            throw Error(errc::invalid_argument, name_,
-                        "the lease is above RedLockOptions::longest_lease, after which a restarted server is trusted "
-                        "again; raise that in all processes");
-        if (*request.lease <= drift_over(*request.lease))
-            throw Error(errc::invalid_argument, name_, "the lease is not longer than servers' clocks may drift apart");
+        if (!hold->lost) hold->lost.emplace();
+        return hold->lost->get_token();
     }
 
-    static bool is_for_good(const Error& error) {
-        return error.code() != errc::unreachable && error.code() != errc::overloaded &&
-               error.code() != errc::not_replicated;
-    }
+    // --- acquiring --------------------------------------------------------------------------------------------
 
-    Instant give_up_at(const LockRequest& request, Instant begun, Instant failing_since) const {
-        const ClientOptions& options = client().options();
-        if (request.one_try)
-            return begun + std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
-        return deadline_after(failing_since, options.unreachable_timeout);
-    }
-
-    static void rest(Instant until, const LockRequest& request) {
-        pause(std::min(until, request.deadline), request.stop);
-    }
-
-    // --- a round ----------------------------------------------------------------------------------------------
-
-    // Asks all members for one more level. `waited_for` is held already.
-    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up) {
-        std::shared_ptr<QuorumRound> round;
-        try {
-            client().start_losses();
-            client().start_background();
-            round = std::make_shared<QuorumRound>(members_.size());
-            return take(request, waited_for, give_up, round);
-        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
-            std::unique_lock lock(mutex_);
-            if (round) round->over = true;
-            give_back(
-                lock, request.owner, [&](std::size_t i) { return i == waited_for || (round && round->had(i)); },
-                Clock::now());
-            throw;
-        }
-    }
-
-    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up,
-                 const std::shared_ptr<QuorumRound>& round) {
-        {
-            // Drops the votes of earlier levels that are lost by now. They must not count as held without a gap.
-            const std::lock_guard lock(mutex_);
-            live_hold(request.owner);
-        }
-        const Instant begun = Clock::now();
-        for (std::size_t i = 0; i < members_.size(); ++i) {
-            if (i == waited_for)
-                answered(round, request.owner, i, {TryAnswer::Kind::held});
-            else
-                ask(request, round, i);
-        }
-        // Constructed and destroyed without mutex_, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [&] {
-            const std::lock_guard lock(mutex_);
-            round->stopped = true;
-            round->changed.notify_all();
-        });
-        std::unique_lock lock(mutex_);
-        round->whole_time = std::min(give_up, begun + rules_.node_timeout);
-        const Instant limit = std::min(round->whole_time, request.deadline);
-        Instant asked = begun;
-        for (int again = 0;; ++again) {
-            await_answers(lock, *round, asked, limit);
-            if (round->votes(Clock::now()) >= rules_.needed && accept(request, *round, begun)) return {.held = true};
-            if (again == most_again || (request.deadline == never && !request.one_try)) break;
-            if (round->stopped || !round->goes_first(order_)) break;
-            // Callers that asked at the same time and got the other members are releasing them now.
-            const Instant now = Clock::now();
-            const Clock::duration trip =
-                std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
-            round->changed.wait_until(lock, std::min(limit, now + trip * (1 << again)), [&] { return round->stopped; });
-            asked = Clock::now();
-            if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;
-        }
-        const Outcome outcome = why_not(*round, limit);
-        round->over = true;
-        const auto had = [&](std::size_t i) { return round->had(i); };
-        give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);
-        return outcome;
-    }
-
-    void await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, Instant asked, Instant limit) {
-        await(lock, round.changed, limit, [&] { return round.stopped || round.decided(rules_.needed, Clock::now()); });
-        const Instant now = Clock::now();
-        // The remaining members will most likely answer soon, too. Waiting for them leaves nothing to the background,
-        // whatever the outcome.
-        const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
-        await(lock, round.changed, soon, [&] { return round.stopped || round.complete(); });
-        if (!round.complete()) stop_attending();
-    }
-
-    void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round, std::size_t member) {
-        const auto tell = [self = self(), round, owner = request.owner, member](const TryAnswer& answer) {
-            return self->answered(round, owner, member, answer);
-        };
-        members_[member]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
-    }
-
-    // Asks the members again that refused. Returns true if there were any.
-    bool ask_again(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                   const std::shared_ptr<QuorumRound>& round) {
-        bool any = false;
-        for (std::size_t i = 0; i < members_.size(); ++i) {
-            if (!round->ask_again(i)) continue;
-            any = true;
-            lock.unlock();
-            ask(request, round, i);
-            lock.lock();
-        }
-        return any;
-    }
-
-    // Handles a member's reply. Returns true if the hold that it reports is wanted.
-    bool answered(const std::shared_ptr<QuorumRound>& round, OwnerNumber owner, std::size_t member,
-                  const TryAnswer& answer) {
-        std::unique_lock lock(mutex_);
-        if (closed_) return false;
-        if (round->over) {
-            lock.unlock();
-            return answer.kind == TryAnswer::Kind::held && round->hold != 0 && adopt({owner, round->hold, member});
-        }
-        switch (answer.kind) {
-            case TryAnswer::Kind::refused: round->refused(member); break;
-            case TryAnswer::Kind::failed: round->failed(member, answer.why); break;
-            case TryAnswer::Kind::held:
-                round->held_without_vote(member);
-                try {
-                    ask_trust(lock, member,
-                              [this, round, owner, member](Instant trusted_from, const std::optional<Error>& why) {
-                                  if (why)
-                                      round->failed(member, *why);
-                                  else if (round->hold != 0)
-                                      let_vote({owner, round->hold, member}, trusted_from);
-                                  else
-                                      round->held(member, std::max(trusted_from, Clock::now()));
-                                  round->changed.notify_all();
-                              });
-                } catch (const std::bad_alloc&) {  // acquired, so the round releases it
-                    round->failed(member, std::nullopt);
-                }
-                break;
-        }
-        round->changed.notify_all();
-        return true;
-    }
-
-    // Records the hold, or one more level of it, once there are enough votes. Returns false if the acquire took longer
-    // than the votes last.
+    // Records the hold, or one more level of it, once the round has enough votes. Returns false if the acquire took
+    // longer than the votes last. `begun`: when the round began.
     bool accept(const LockRequest& request, QuorumRound& round, Instant begun) {
         const Instant now = Clock::now();
-        const ClientOptions& options = client().options();
-        const Milliseconds drift = drift_over(request.lease.value_or(longest_watchdog()));
+        const ClientOptions& options = core_.client().options();
+        const Milliseconds drift = core_.drift_over(request.lease.value_or(core_.longest_watchdog()));
         const auto votes = [&](std::size_t i) { return round.had(i) && round.votes_from(i) <= now; };
         const Instant end = request.lease ? redlatch::valid_until(begun, *request.lease) - drift : never;
         const Instant until = std::min(end, validity(request.owner, drift, votes));
-        if (until <= now || closed_) return false;
+        if (until <= now || core_.closed) return false;
 
         Hold* hold = live_hold(request.owner);
         const bool first = !hold;
         // Steps that need memory come first, so that a failure changes nothing.
         Shares& shares = shares_[request.owner];
-        shares.of.resize(members_.size());
+        shares.of.resize(core_.members.size());
         if (first) hold = &holds_.start(request.owner, ++last_hold_);
-        for (std::size_t i = 0; i < members_.size(); ++i) {
+        for (std::size_t i = 0; i < core_.members.size(); ++i) {
             if (!round.had(i)) continue;
             Share& share = shares.of[i];
-            const std::uint64_t part = members_[i]->part(request.owner).hold;
+            const std::uint64_t part = core_.members[i]->part(request.owner).hold;
             const bool goes_on = !first && part == share.hold;
             share.votes_from = goes_on ? std::min(share.votes_from, round.votes_from(i)) : round.votes_from(i);
             share.hold = part;
@@ -13950,63 +14156,18 @@ private:
         return true;
     }
 
-    // `limit`: until when the round waited for replies.
-    Outcome why_not(QuorumRound& round, Instant limit) const {
-        Outcome outcome;
-        const bool decided = round.decided(rules_.needed, Clock::now());
-        if (!decided && (round.stopped || limit < round.whole_time)) {
-            outcome.cut_short = true;
-            return outcome;
-        }
-        if (!decided) round.time_is_up();
-        if (round.unreachable(rules_.needed)) {
-            outcome.why = round.why();
-            if (!outcome.why)
-                outcome.why.emplace(errc::unreachable, name_,
-                                    std::to_string(round.failures()) + " of its " + std::to_string(members_.size()) +
-                                        " members did not answer in time; are their servers running?");
-        } else {
-            outcome.blocked_on = round.first_refused();
-            outcome.again_at = round.votes_at(rules_.needed);
-            outcome.too_late = outcome.again_at <= Clock::now();
-        }
-        return outcome;
-    }
-
-    // Waits for a member that another owner holds. Returns it if it was acquired.
-    std::optional<std::size_t> wait_for(std::size_t member, const LockRequest& request) {
-        LockRequest one = request;
-        if (rules_.independent) one.deadline = std::min(request.deadline, Clock::now() + slice);
-        try {
-            if (members_[member]->acquire(one)) return member;
-        } catch (const Error& error) {
-            // The next round shows whether only a minority fails.
-            if (!rules_.independent || is_for_good(error)) throw;
-            rest(Clock::now() + Milliseconds(50), request);
-        }
-        return std::nullopt;
-    }
-
     // Handles a member's hold that comes late. Returns true if it is still wanted.
-    bool adopt(const Part& part) {
-        std::unique_lock lock(mutex_);
-        Hold* hold = closed_ ? nullptr : live_hold(part.owner);
+    bool adopt(std::unique_lock<std::mutex>& lock, const Part& part) {
+        Hold* hold = core_.closed ? nullptr : live_hold(part.owner);
         if (!hold || hold->id != part.hold) return false;
         Share& share = shares_.at(part.owner).of[part.member];
-        const HeldPart given = members_[part.member]->part(part.owner);
+        const HeldPart given = core_.members[part.member]->part(part.owner);
         ++share.levels;
         if (has(share, given, Clock::now())) return true;  // one more level
         share.hold = given.hold;
         share.votes_from = never;
         ask_for_vote(lock, part);
         return true;
-    }
-
-    void ask_for_vote(std::unique_lock<std::mutex>& lock, const Part& part) try {
-        ask_trust(lock, part.member, [this, part](Instant trusted_from, const std::optional<Error>& why) {
-            if (!why) let_vote(part, trusted_from);
-        });
-    } catch (const std::bad_alloc&) {  // retried at the next renewal
     }
 
     // Lets the part vote from `trusted_from` on, but not before now.
@@ -14019,62 +14180,104 @@ private:
         schedule();
     }
 
-    // --- which servers may vote -------------------------------------------------------------------------------
+    // --- releasing --------------------------------------------------------------------------------------------
 
-    // Calls `then(from when the vote counts, or the error)` with mutex_ held, now or later.
-    template <class Then>
-    void ask_trust(std::unique_lock<std::mutex>& lock, std::size_t member, Then then) {
-        if (!rules_.independent) return then(Instant::min(), std::nullopt);
-        const std::optional<std::uint64_t> connections = members_[member]->connections();
-        const Server& server = servers_[member];
-        if (connections && server.connections == connections) return then(server.trusted_from, std::nullopt);
-        const Inside inside(*this, lock);
-        members_[member]->ask_info([self = self(), member, connections, then](const Reply& reply) {
-            const std::lock_guard relock(self->mutex_);
-            if (!self->closed_) self->learn_age(member, connections, reply, then);
-        });
+    // What the members have to release for one level of an owner.
+    struct LevelEnd {
+        bool live;                                      // False if the hold was lost before
+        std::map<OwnerNumber, Shares>::node_type kept;  // the shares, if it was the last level
+        Shares* shares;
+    };
+
+    // Ends one level. Returns nothing if the owner has none.
+    std::optional<LevelEnd> leave_level(OwnerNumber owner) {
+        Hold* hold = holds_.find(owner);
+        if (!hold) return std::nullopt;
+        look_at(*hold, Clock::now());
+        const bool live = hold->live();
+        const std::uint32_t remaining = hold->count + hold->dead - 1;
+        Shares& shares = shares_.at(owner);
+        for (Share& share : shares.of) {
+            share.leaving = share.levels > remaining ? 1 : 0;
+            // The member also expects releases of the levels that it lost.
+            share.owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
+            share.levels = std::min(share.levels, remaining);
+        }
+        if (!live)
+            --hold->dead;
+        else if (hold->count > 1)
+            hold->leave();
+        else
+            holds_.finish(*hold);
+        LevelEnd end{live, {}, &shares};
+        if (remaining == 0) {
+            holds_.erase(owner);
+            end.kept = shares_.extract(owner);
+        }
+        return end;
     }
 
-    // Learns the server's age from the reply to INFO. The reply is newer than the member's part, so the server process
-    // that granted the part started no later than INFO shows.
-    template <class Then>
-    void learn_age(std::size_t member, const std::optional<std::uint64_t>& connections, const Reply& reply,
-                   const Then& then) {
-        QuorumMember& m = *members_[member];
-        if (classify(reply) != ReplyClass::answered) return then(never, error_of(reply, m.name()));
-        const auto uptime = reply.kind == Reply::Kind::text ? read_uptime(reply.text) : std::nullopt;
-        if (!uptime) return then(never, unexpected(reply, m.name()));
-        // INFO counts whole seconds, and the last one may have just begun.
-        const auto enough = std::chrono::ceil<std::chrono::seconds>(rules_.longest_lease * 2);
-        const auto age = std::clamp(*uptime - std::chrono::seconds(1), std::chrono::seconds(0), enough);
-        const Instant born = Clock::now() - age;
-        servers_[member].trusted_from = born + rules_.longest_lease + drift_over(rules_.longest_lease);
-        servers_[member].connections = m.connections() == connections ? connections : std::nullopt;
-        then(servers_[member].trusted_from, std::nullopt);
+    // --- the watchdog -----------------------------------------------------------------------------------------
+
+    // Asks again the members that have no part in a hold, at each renewal.
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now, Instant horizon) {
+        std::vector<Part> missing, untrusted;
+        for (Hold& hold : holds_) {
+            look_at(hold, now);
+            if (!hold.live() || !hold.watched() || hold.renew_at > horizon) continue;
+            const Milliseconds timeout = core_.client().options().watchdog_timeout;
+            hold.renew_at = now + timeout / 3;
+            // The watchdogs of the members renew now, too. Their replies will have come by then.
+            Shares& shares = shares_.at(hold.owner);
+            shares.look_again = now + std::max(Milliseconds(10), timeout / 60);
+            for (std::size_t i = 0; i < shares.of.size(); ++i) {
+                if (!has(shares.of[i], core_.members[i]->part(hold.owner), now))
+                    missing.push_back({hold.owner, hold.id, i});
+                else if (shares.of[i].votes_from == never)
+                    untrusted.push_back({hold.owner, hold.id, i});
+            }
+        }
+        schedule();
+        for (const Part& part : untrusted) ask_for_vote(lock, part);
+        const InsideMembers inside(core_, lock);
+        for (const Part& p : missing) {
+            const auto tell = [this, keep = core_.keep(), p](const TryAnswer& answer) {
+                std::unique_lock relock(core_.mutex);
+                return answer.kind == TryAnswer::Kind::held && adopt(relock, p);
+            };
+            core_.members[p.member]->try_in_background(p.owner, std::nullopt, tell, Receiver::background);
+        }
+    }
+
+    // Recomputes the validity of all holds, because members may have changed.
+    void look(Instant now) {
+        for (Hold& hold : holds_) look_at(hold, now);
+        schedule();
+    }
+
+    // Reports all holds as lost: their supervision ends.
+    void tell_losses() noexcept {
+        for (Hold& hold : holds_) tell_loss(hold);
+    }
+
+private:
+    void ask_for_vote(std::unique_lock<std::mutex>& lock, const Part& part) try {
+        votes_.ask_trust(lock, part.member, [this, part](Instant trusted_from, const std::optional<Error>& why) {
+            if (!why) let_vote(part, trusted_from);
+        });
+    } catch (const std::bad_alloc&) {  // retried at the next renewal
     }
 
     // --- validity ---------------------------------------------------------------------------------------------
-
-    // Returns the allowance for clock drift between independent servers: one percent, and 2 ms for the resolution of a
-    // server's clock.
-    Milliseconds drift_over(Milliseconds lease) const {
-        return rules_.independent ? lease / 100 + Milliseconds(2) : Milliseconds(0);
-    }
-
-    Milliseconds longest_watchdog() const {
-        Milliseconds longest{0};
-        for (const auto& member : members_) longest = std::max(longest, member->options().watchdog_timeout);
-        return longest;
-    }
 
     // Returns until when enough of the voting members are certainly held. Needs no memory.
     template <class Votes>
     Instant validity(OwnerNumber owner, Milliseconds drift, Votes votes) {
         ends_.clear();
-        for (std::size_t i = 0; i < members_.size(); ++i)
-            if (votes(i)) ends_.push_back(members_[i]->part(owner).until);
-        if (ends_.size() < rules_.needed) return Instant::min();
-        const auto last = ends_.begin() + static_cast<std::ptrdiff_t>(rules_.needed - 1);
+        for (std::size_t i = 0; i < core_.members.size(); ++i)
+            if (votes(i)) ends_.push_back(core_.members[i]->part(owner).until);
+        if (ends_.size() < core_.rules.needed) return Instant::min();
+        const auto last = ends_.begin() + static_cast<std::ptrdiff_t>(core_.rules.needed - 1);
         std::nth_element(ends_.begin(), last, ends_.end(), std::greater<>());
         return *last == Instant::min() ? *last : *last - drift;
     }
@@ -14089,7 +14292,7 @@ private:
         if (!hold.live()) return;
         Shares& shares = shares_.at(hold.owner);
         for (std::size_t i = 0; i < shares.of.size(); ++i)
-            if (!has(shares.of[i], members_[i]->part(hold.owner), now)) shares.of[i].votes_from = never;
+            if (!has(shares.of[i], core_.members[i]->part(hold.owner), now)) shares.of[i].votes_from = never;
         const auto votes_since = [&](Instant then) {
             return
                 [&shares, then](std::size_t i) { return shares.of[i].levels > 0 && shares.of[i].votes_from <= then; };
@@ -14110,26 +14313,20 @@ private:
         return part.hold != 0 && part.hold == share.hold && part.until > now;
     }
 
-    Hold* live_hold(OwnerNumber owner) {
-        Hold* hold = holds_.find(owner);
-        if (hold) look_at(*hold, Clock::now());
-        return hold && hold->live() ? hold : nullptr;
-    }
-
     // Ends a hold that is lost. Keeps the parts that are left until unlock(), which is still to come.
     void lose(Hold& hold) {
         hold.lose();
         tell_loss(hold);
-        client().raise(Event::Kind::hold_lost, name_, "too few of its members are held any more");
+        core_.client().raise(Event::Kind::hold_lost, core_.name, "too few of its members are held any more");
     }
 
     void tell_loss(Hold& hold) noexcept {
-        if (hold.lost) client().losses().tell(std::move(*hold.lost));
+        if (hold.lost) core_.client().losses().tell(std::move(*hold.lost));
         hold.lost.reset();
     }
 
     void schedule() {
-        if (closed_) return;
+        if (core_.closed) return;
         Instant at = never;
         Instant lost_at = never;
         for (const Hold& hold : holds_) {
@@ -14141,11 +14338,56 @@ private:
             for (const Share& share : shares.of)
                 if (share.votes_from > shares.looked_at) at = std::min(at, share.votes_from);
         }
-        if (at != never) client().timers().schedule(*this, at);
-        if (lost_at != never) client().losses().timers().schedule(*this, lost_at);
+        if (at != never) core_.client().timers().schedule(core_.task, at);
+        if (lost_at != never) core_.client().losses().timers().schedule(core_.task, lost_at);
     }
 
-    // --- releasing, together ----------------------------------------------------------------------------------
+    QuorumCore& core_;
+    QuorumVotes& votes_;
+    HoldTable holds_;
+    std::uint64_t last_hold_ = 0;
+    std::map<OwnerNumber, Shares> shares_;
+    std::vector<Instant> ends_;  // scratch memory of validity(), with room for all members
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/quorum/quorum_releases.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Releases the members of one lock over several, all at the same time. A thread that waits for the replies sleeps on the
+// condition variable of its releases; each reply wakes it.
+class QuorumReleases {
+public:
+    QuorumReleases(QuorumCore& core, QuorumHolds& holds) : core_(core), holds_(holds) {}
+
+    // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if too few
+    // members could be released yet (the background resends the releases). Returns nothing if the owner holds nothing.
+    // Without memory the members' holds end all the same, at the latest with their leases.
+    std::optional<std::error_code> release(OwnerNumber owner) {
+        std::unique_lock lock(core_.mutex);
+        const auto end = holds_.leave_level(owner);
+        if (!end) return std::nullopt;
+        const auto& shares = end->shares->of;
+        const Releases releases = give_back(lock, owner, [&](std::size_t i) { return shares[i].leaving; });
+        give_back(
+            lock, owner, [&](std::size_t i) { return shares[i].owed; }, Clock::now());
+        if (!end->live) return errc::hold_lost;
+        if (releases.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
+        // Others can acquire the lock as soon as too few members are left with this owner.
+        if (releases.asked - releases.done <= core_.members.size() - core_.rules.needed) return std::error_code();
+        return releases.lost > 0 ? errc::hold_lost : errc::unreachable;
+    }
+
+    struct Releases {
+        std::size_t asked = 0;
+        std::size_t answered = 0;
+        std::size_t done = 0;
+        std::size_t lost = 0;
+    };
 
     // Releases `how_many(i)` levels of each member i. Returns the outcome once all have replied, or after node_timeout,
     // or at `limit`. Without memory it does not wait for the replies.
@@ -14156,7 +14398,7 @@ private:
             std::condition_variable changed;
         };
         Releases none;
-        for (std::size_t i = 0; i < members_.size(); ++i) none.asked += how_many(i);
+        for (std::size_t i = 0; i < core_.members.size(); ++i) none.asked += how_many(i);
         if (none.asked == 0) return none;
         lock.unlock();
         std::shared_ptr<Shared> shared;
@@ -14164,8 +14406,8 @@ private:
         try {
             shared = std::make_shared<Shared>();
             shared->count = none;
-            told = [self = self(), shared](std::error_code ec) {
-                const std::lock_guard relock(self->mutex_);
+            told = [this, keep = core_.keep(), shared](std::error_code ec) {
+                const std::lock_guard relock(core_.mutex);
                 ++shared->count.answered;
                 if (!ec) ++shared->count.done;
                 if (ec == errc::hold_lost) ++shared->count.lost;
@@ -14174,70 +14416,446 @@ private:
         } catch (const std::bad_alloc&) {
             shared.reset();
         }
-        for (std::size_t i = 0; i < members_.size(); ++i) {
+        for (std::size_t i = 0; i < core_.members.size(); ++i) {
             lock.lock();
             std::size_t levels = how_many(i);
             lock.unlock();
             for (; levels > 0; --levels) give_back(i, owner, told);
         }
-        const Instant until = std::min(limit, Clock::now() + rules_.node_timeout);
+        const Instant until = std::min(limit, Clock::now() + core_.rules.node_timeout);
         lock.lock();
         if (!shared) return none;
-        await(lock, shared->changed, until, [&] { return shared->count.answered == shared->count.asked; });
+        core_.await(lock, shared->changed, until, [&] { return shared->count.answered == shared->count.asked; });
         return shared->count;
     }
 
+private:
     void give_back(std::size_t member, OwnerNumber owner, const std::function<void(std::error_code)>& told) {
         try {
-            members_[member]->release_in_background(owner, told, Receiver::poster);
+            core_.members[member]->release_in_background(owner, told, Receiver::poster);
         } catch (const std::exception&) {  // no memory, no thread: the member retries by itself, or its lease ends
             told(make_error_code(std::errc::not_enough_memory));
         }
     }
 
-    // --- waiting for replies ----------------------------------------------------------------------------------
+    QuorumCore& core_;
+    QuorumHolds& holds_;
+};
 
-    // Waits until `done()` or `until`. This thread spins to receive replies of near servers; the background receives
-    // the others.
-    template <class Done>
-    void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Instant until, Done done) {
-        if (done()) return;
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/quorum/quorum_acquire.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Acquires a lock over several. It asks all members at once. If too few could be acquired, it releases them at once. A
+// waiter holds no member: it waits for one that another owner has, acquires it, and asks the others again. So no order
+// of members makes two callers wait for each other.
+//
+// A thread that waits for the replies of a round sleeps on the round's condition variable; replies and its stop token
+// wake it. Between two rounds it sleeps in its own slot; only its stop token wakes it.
+class QuorumAcquire {
+public:
+    QuorumAcquire(QuorumCore& core, QuorumVotes& votes, QuorumHolds& holds, QuorumReleases& releases)
+        : core_(core), votes_(votes), holds_(holds), releases_(releases) {
+        for (std::size_t i = 0; i < core_.members.size(); ++i) order_.push_back(i);
+        std::stable_sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
+            return core_.members[a]->key() < core_.members[b]->key();
+        });
+    }
+
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
+    bool acquire(LockRequest request) {
+        if (request.stop.stop_requested()) return false;
+        if (request.one_try) request.deadline = never;
+        check_lease(request);
+        Caller me;
+        std::unique_lock lock(core_.mutex);
+        ask(lock, me, request);
         lock.unlock();
-        const auto came = [&] {
-            try {
-                for (const auto& member : members_) member->attend();
-            } catch (const std::bad_alloc&) {  // the background receives then
-            }
-            const std::lock_guard look(mutex_);
-            return done();
-        };
-        if (!brief_wait_.reply_came(until, came, brief_wait_.for_several)) stop_attending();
+        // Constructed and destroyed without the mutex, which the callback locks.
+        const std::stop_callback on_stop(request.stop, [&] {
+            const std::lock_guard relock(core_.mutex);
+            me.slot.wake(no_receiver_);
+        });
         lock.lock();
-        changed.wait_until(lock, until, done);
+        return wait_loop(lock, no_receiver_, *this, me, request);
     }
 
-    void stop_attending() {
-        for (const auto& member : members_) member->stop_attending();
+    // --- the caller's state machine -----------------------------------------------------------------------------
+
+    // Since when too few members have answered, and the first reason. A later reason may only be that an earlier try is
+    // still in flight.
+    struct Failure {
+        Instant since;
+        Error why;
+    };
+
+    // A thread that acquires the lock.
+    struct Caller : Waiter {
+        const Instant begun = Clock::now();
+        Backoff pause{Milliseconds(2), Milliseconds(100)};
+        std::optional<Failure> failing{};
+        std::optional<std::size_t> blocked_on{};  // a member that another owner holds: it waits for that one first
+        Instant ask_again{};                      // when the next round is due
+        bool leaves = false;                      // True if it stops trying
+    };
+
+    NextStep next(Caller& me, Instant now) const {
+        if (me.is_served()) return {NextStep::Kind::served};
+        if (me.leaves) return {NextStep::Kind::leave};
+        if (now >= me.ask_again) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, me.ask_again};
     }
 
-    const std::vector<std::shared_ptr<QuorumMember>> members_;
-    const QuorumRules rules_;
-    const std::string name_;
+    // Waits for the member that stood in the way, if there is one, and asks all members.
+    void ask(std::unique_lock<std::mutex>& lock, Caller& me, const LockRequest& request) {
+        lock.unlock();
+        std::optional<std::size_t> waited_for;
+        if (me.blocked_on) {
+            waited_for = wait_for(*std::exchange(me.blocked_on, std::nullopt), me, request);
+            if (!waited_for) return lock.lock();
+        }
+        if (request.stop.stop_requested()) {
+            lock.lock();
+            const auto acquired = [&](std::size_t i) { return i == waited_for; };
+            return void(releases_.give_back(lock, request.owner, acquired, Clock::now()));
+        }
+        const Instant asked = Clock::now();
+        const Instant give_up = give_up_at(request, me.begun, me.failing ? me.failing->since : asked);
+        const Outcome outcome = take(request, waited_for, give_up);
+        lock.lock();
+        if (outcome.held)
+            me.phase = Waiter::Phase::served;
+        else
+            go_on_after(me, outcome, request, {asked, give_up, waited_for.has_value()});
+    }
+
+private:
+    struct Outcome {
+        bool held = false;
+        bool too_late = false;                    // True if enough members were held, but not for long enough
+        bool cut_short = false;                   // True if the caller ended it before it was decided
+        std::optional<std::size_t> blocked_on{};  // a member that another owner holds
+        Instant again_at{};                       // otherwise when to ask again
+        std::optional<Error> why{};               // the error if too few answered
+    };
+
+    // The longest wait for one of several independent members, whose server may be the one that fails.
+    static constexpr Milliseconds slice{3000};
+
+    // How often a call with a limit asks again for members that other callers had at the same time.
+    static constexpr int most_again = 3;
+
+    // A round that was asked at `asked`, could go on until `give_up`, and began with a member that was waited for.
+    struct RoundTimes {
+        Instant asked;
+        Instant give_up;
+        bool in_vain;
+    };
+
+    // Decides how the caller goes on after a round without success. Throws if it cannot succeed.
+    void go_on_after(Caller& me, const Outcome& outcome, const LockRequest& request, const RoundTimes& round) const {
+        const Instant now = Clock::now();
+        if (!outcome.why && !outcome.cut_short) me.failing.reset();
+        if (outcome.why && !me.failing) me.failing = Failure{round.asked, *outcome.why};
+        if (outcome.why && is_for_good(*outcome.why)) throw *outcome.why;
+        // Servers that got less than node_timeout count as slow, not as unreachable.
+        const bool given_time = me.failing && now - me.failing->since >= core_.rules.node_timeout;
+        if (me.failing && (now >= round.give_up || (now >= request.deadline && given_time))) throw me.failing->why;
+        me.leaves = (request.one_try && !me.failing) || now >= request.deadline;
+        if (me.failing) {
+            me.ask_again = std::min(round.give_up, now + me.pause.next());
+            return;
+        }
+        me.blocked_on = outcome.blocked_on;
+        // Pause, so that callers that released a member each do not collide again. An acquire that came too late may
+        // also do so again.
+        const Instant rested = round.in_vain || outcome.too_late ? now + me.pause.next() : now;
+        me.ask_again = outcome.blocked_on ? rested : std::max(rested, std::min(outcome.again_at, now + slice));
+    }
+
+    void check_lease(const LockRequest& request) const {
+        if (!core_.rules.independent || !request.lease) return;
+        if (*request.lease > core_.rules.longest_lease)
+            throw Error(errc::invalid_argument, core_.name,
+                        "the lease is above RedLockOptions::longest_lease, after which a restarted server is trusted "
+                        "again; raise that in all processes");
+        if (*request.lease <= core_.drift_over(*request.lease))
+            throw Error(errc::invalid_argument, core_.name,
+                        "the lease is not longer than servers' clocks may drift apart");
+    }
+
+    static bool is_for_good(const Error& error) {
+        return error.code() != errc::unreachable && error.code() != errc::overloaded &&
+               error.code() != errc::not_replicated;
+    }
+
+    Instant give_up_at(const LockRequest& request, Instant begun, Instant failing_since) const {
+        const ClientOptions& options = core_.client().options();
+        if (request.one_try)
+            return begun + std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
+        return deadline_after(failing_since, options.unreachable_timeout);
+    }
+
+    // --- a round ----------------------------------------------------------------------------------------------
+
+    // Asks all members for one more level. `waited_for` is held already.
+    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up) {
+        std::shared_ptr<QuorumRound> round;
+        try {
+            core_.client().start_losses();
+            core_.client().start_background();
+            round = std::make_shared<QuorumRound>(core_.members.size());
+            return take(request, waited_for, give_up, round);
+        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
+            std::unique_lock lock(core_.mutex);
+            if (round) round->over = true;
+            releases_.give_back(
+                lock, request.owner, [&](std::size_t i) { return i == waited_for || (round && round->had(i)); },
+                Clock::now());
+            throw;
+        }
+    }
+
+    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up,
+                 const std::shared_ptr<QuorumRound>& round) {
+        {
+            // Drops the votes of earlier levels that are lost by now. They must not count as held without a gap.
+            const std::lock_guard lock(core_.mutex);
+            holds_.live_hold(request.owner);
+        }
+        const Instant begun = Clock::now();
+        for (std::size_t i = 0; i < core_.members.size(); ++i) {
+            if (i == waited_for)
+                answered(round, request.owner, i, {TryAnswer::Kind::held});
+            else
+                ask(request, round, i);
+        }
+        // Constructed and destroyed without the mutex, which the callback locks.
+        const std::stop_callback on_stop(request.stop, [&] {
+            const std::lock_guard lock(core_.mutex);
+            round->stopped = true;
+            round->changed.notify_all();
+        });
+        std::unique_lock lock(core_.mutex);
+        round->whole_time = std::min(give_up, begun + core_.rules.node_timeout);
+        const Instant limit = std::min(round->whole_time, request.deadline);
+        Instant asked = begun;
+        for (int again = 0;; ++again) {
+            await_answers(lock, *round, asked, limit);
+            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, *round, begun))
+                return {.held = true};
+            if (again == most_again || (request.deadline == never && !request.one_try)) break;
+            if (round->stopped || !round->goes_first(order_)) break;
+            // Callers that asked at the same time and got the other members are releasing them now.
+            const Instant now = Clock::now();
+            const Clock::duration trip =
+                std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
+            round->changed.wait_until(lock, std::min(limit, now + trip * (1 << again)), [&] { return round->stopped; });
+            asked = Clock::now();
+            if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;
+        }
+        const Outcome outcome = why_not(*round, limit);
+        round->over = true;
+        const auto had = [&](std::size_t i) { return round->had(i); };
+        releases_.give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);
+        return outcome;
+    }
+
+    void await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, Instant asked, Instant limit) {
+        core_.await(lock, round.changed, limit,
+                    [&] { return round.stopped || round.decided(core_.rules.needed, Clock::now()); });
+        const Instant now = Clock::now();
+        // The remaining members will most likely answer soon, too. Waiting for them leaves nothing to the background,
+        // whatever the outcome.
+        const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
+        core_.await(lock, round.changed, soon, [&] { return round.stopped || round.complete(); });
+        if (!round.complete()) core_.stop_attending();
+    }
+
+    void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round, std::size_t member) {
+        const auto tell = [this, keep = core_.keep(), round, owner = request.owner, member](const TryAnswer& answer) {
+            return answered(round, owner, member, answer);
+        };
+        core_.members[member]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
+    }
+
+    // Asks the members again that refused. Returns true if there were any.
+    bool ask_again(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                   const std::shared_ptr<QuorumRound>& round) {
+        bool any = false;
+        for (std::size_t i = 0; i < core_.members.size(); ++i) {
+            if (!round->ask_again(i)) continue;
+            any = true;
+            lock.unlock();
+            ask(request, round, i);
+            lock.lock();
+        }
+        return any;
+    }
+
+    // Handles a member's reply. Returns true if the hold that it reports is wanted.
+    bool answered(const std::shared_ptr<QuorumRound>& round, OwnerNumber owner, std::size_t member,
+                  const TryAnswer& answer) {
+        std::unique_lock lock(core_.mutex);
+        if (core_.closed) return false;
+        if (round->over)
+            return answer.kind == TryAnswer::Kind::held && round->hold != 0 &&
+                   holds_.adopt(lock, {owner, round->hold, member});
+        switch (answer.kind) {
+            case TryAnswer::Kind::refused: round->refused(member); break;
+            case TryAnswer::Kind::failed: round->failed(member, answer.why); break;
+            case TryAnswer::Kind::held:
+                round->held_without_vote(member);
+                try {
+                    votes_.ask_trust(
+                        lock, member,
+                        [this, round, owner, member](Instant trusted_from, const std::optional<Error>& why) {
+                            if (why)
+                                round->failed(member, *why);
+                            else if (round->hold != 0)
+                                holds_.let_vote({owner, round->hold, member}, trusted_from);
+                            else
+                                round->held(member, std::max(trusted_from, Clock::now()));
+                            round->changed.notify_all();
+                        });
+                } catch (const std::bad_alloc&) {  // acquired, so the round releases it
+                    round->failed(member, std::nullopt);
+                }
+                break;
+        }
+        round->changed.notify_all();
+        return true;
+    }
+
+    // `limit`: until when the round waited for replies.
+    Outcome why_not(QuorumRound& round, Instant limit) const {
+        Outcome outcome;
+        const bool decided = round.decided(core_.rules.needed, Clock::now());
+        if (!decided && (round.stopped || limit < round.whole_time)) {
+            outcome.cut_short = true;
+            return outcome;
+        }
+        if (!decided) round.time_is_up();
+        if (round.unreachable(core_.rules.needed)) {
+            outcome.why = round.why();
+            if (!outcome.why)
+                outcome.why.emplace(errc::unreachable, core_.name,
+                                    std::to_string(round.failures()) + " of its " +
+                                        std::to_string(core_.members.size()) +
+                                        " members did not answer in time; are their servers running?");
+        } else {
+            outcome.blocked_on = round.first_refused();
+            outcome.again_at = round.votes_at(core_.rules.needed);
+            outcome.too_late = outcome.again_at <= Clock::now();
+        }
+        return outcome;
+    }
+
+    // Waits for a member that another owner holds. Returns it if it was acquired.
+    std::optional<std::size_t> wait_for(std::size_t member, Caller& me, const LockRequest& request) {
+        LockRequest one = request;
+        if (core_.rules.independent) one.deadline = std::min(request.deadline, Clock::now() + slice);
+        try {
+            if (core_.members[member]->acquire(one)) return member;
+        } catch (const Error& error) {
+            // The next round shows whether only a minority fails.
+            if (!core_.rules.independent || is_for_good(error)) throw;
+            me.ask_again = Clock::now() + Milliseconds(50);
+        }
+        return std::nullopt;
+    }
+
+    QuorumCore& core_;
+    QuorumVotes& votes_;
+    QuorumHolds& holds_;
+    QuorumReleases& releases_;
     std::vector<std::size_t> order_;  // the members sorted by key: the same order for all callers
+    NoReceiver no_receiver_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/quorum/quorum_state.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// One lock over several in this process: it is held while `needed` of its members are held. It is made of parts, and
+// passes calls and events on to them. The mutex of QuorumCore guards all of them.
+class QuorumState final : public BackgroundTask {
+public:
+    QuorumState(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules, const std::string& name,
+                bool is_fork_child)
+        : core_(*this, std::move(members), rules, name), is_fork_child_(is_fork_child) {}
+
+    // Returns false in a child that was forked since this object was made.
+    bool is_of_this_process() const noexcept { return process_ == this_process(); }
+
+    // Ends the supervision of the holds and reports them as lost. Afterwards no other thread calls a member.
+    void close() {
+        {
+            std::unique_lock lock(core_.mutex);
+            holds_.tell_losses();
+            core_.closed = true;
+            core_.idle.wait(lock, [this] { return core_.inside == 0; });
+        }
+        core_.client().timers().forget(*this);
+        core_.client().losses().timers().forget(*this);
+    }
+
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
+    bool acquire(const LockRequest& request) { return acquire_.acquire(request); }
+
+    // Releases one level: see QuorumReleases::release(). Throws Error(errc::not_owner) and nothing else.
+    std::error_code release(OwnerNumber owner) {
+        if (const auto outcome = releases_.release(owner)) return *outcome;
+        if (is_fork_child_) return errc::hold_lost;
+        throw Error(errc::not_owner, core_.name, "unlock() by a thread that does not hold the lock");
+    }
+
+    // --- queries without a command ----------------------------------------------------------------------------
+
+    Instant valid_until(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        return holds_.valid_until(owner);
+    }
+
+    std::stop_token lost(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        return holds_.lost(owner);
+    }
+
+    // Recomputes the validity of all holds, because members may have changed.
+    void look() {
+        const std::lock_guard lock(core_.mutex);
+        holds_.look(Clock::now());
+    }
+
+    // --- background -------------------------------------------------------------------------------------------
+
+    void on_timer(Instant now, Instant horizon, std::vector<Renewal>&) override {
+        std::unique_lock lock(core_.mutex);
+        if (!core_.closed) holds_.on_timer(lock, now, horizon);
+    }
+
+    void expire(Instant now) override {
+        const std::lock_guard lock(core_.mutex);
+        if (!core_.closed) holds_.look(now);
+    }
+
+private:
+    QuorumCore core_;
+    QuorumVotes votes_{core_};
+    QuorumHolds holds_{core_, votes_};
+    QuorumReleases releases_{core_, holds_};
+    QuorumAcquire acquire_{core_, votes_, holds_, releases_};
     const bool is_fork_child_;
     const ProcessMark process_ = this_process();
-
-    AdaptiveSpin<> brief_wait_;
-
-    std::mutex mutex_;
-    std::condition_variable idle_;
-    std::size_t inside_ = 0;  // number of Inside objects
-    bool closed_ = false;
-    HoldTable holds_;
-    std::uint64_t last_hold_ = 0;
-    std::map<OwnerNumber, Shares> shares_;
-    std::vector<Server> servers_;
-    std::vector<Instant> ends_;  // scratch memory of validity(), with room for all members
 };
 
 }  // namespace v0_1
@@ -15545,24 +16163,16 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Manages this process's side of a semaphore whose permits have leases: the waiters, and the permits that its watchdog
-// renews.
+// The part of a semaphore whose permits have leases: the permits that its watchdog renews.
 template <class T>
-class PermitLeases final : public Synchronizer<T, PermitProtocol> {
-    using Base = Synchronizer<T, PermitProtocol>;
-    using Base::slots_, Base::mutex_, Base::session_, Base::protocol_;
+class PermitLeases {
+    using Want = PermitProtocol::Want;
 
 public:
-    using Want = typename Base::Want;
-    using Base::Base;
+    PermitLeases(SynchronizerCore<T, PermitProtocol>& core, RequestDeliveries<T, PermitProtocol>& deliveries)
+        : core_(core), deliveries_(deliveries) {}
 
-    bool is_idle() override {
-        {
-            const std::lock_guard lock(mutex_);
-            if (!watched_.empty()) return false;
-        }
-        return Base::is_idle();
-    }
+    // --- called by the public class, without the mutex ----------------------------------------------------------
 
     // A permit under the watchdog.
     struct Watch {
@@ -15580,7 +16190,7 @@ public:
     // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were
     // renewed.
     std::vector<Watch> unwatch(std::span<const PermitId> ids) {
-        const std::lock_guard lock(mutex_);
+        const std::lock_guard lock(core_.mutex);
         std::vector<Watch> were;
         std::erase_if(watched_, [&](const Watch& watch) {
             const bool found = std::find(ids.begin(), ids.end(), watch.id) != ids.end();
@@ -15593,7 +16203,7 @@ public:
     // Does the same once no renewal of these permits can take effect any more, so that a late one cannot prolong what
     // comes next. Waits for the replies, or until an unanswered renewal is void: usually command_timeout.
     std::vector<Watch> unwatch_settled(std::span<const PermitId> ids) {
-        std::unique_lock lock(mutex_);
+        std::unique_lock lock(core_.mutex);
         const auto settled_at = [&] {
             Instant at{};
             for (const Watch& watch : watched_)
@@ -15608,46 +16218,40 @@ public:
     // Releases a permit without waiting. Without memory for that, the permit ends with its lease, as after a crash: it
     // is no longer renewed in any case.
     void release_later(const PermitId& id) noexcept try {
-        std::unique_lock lock(mutex_);
+        std::unique_lock lock(core_.mutex);
         std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
-        this->retry_in_background(
-            lock, PendingRequest::Kind::change, slots_.take(session_.next_request()),
-            [this, id](const RequestId& request_id) { return protocol_.release(request_id, std::span(&id, 1)); });
+        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_slot(), [this, id](const RequestId& request_id) {
+            return core_.protocol.release(request_id, std::span(&id, 1));
+        });
     } catch (...) {
     }
 
     // Renews these permits again, because they were not released after all.
     void watch_again(const std::vector<Watch>& watches) {
-        const std::lock_guard lock(mutex_);
+        const std::lock_guard lock(core_.mutex);
         for (Watch watch : watches) {
             watch.renewing = false;
             watched_.push_back(watch);
         }
-        schedule();
+        core_.task.schedule();
     }
 
-    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
-        {
-            const std::lock_guard lock(mutex_);
-            lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "it could not be renewed in time");
-        }
-        renew_due(now);
-        Base::on_timer(now, horizon, due);
+    // --- called by Synchronizer, with the mutex -----------------------------------------------------------------
+
+    bool empty() const { return watched_.empty(); }
+
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) {
+        lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "it could not be renewed in time");
+        renew_due(lock, now);
     }
 
-    void on_failover() override {
-        const std::lock_guard lock(mutex_);
+    void on_failover() {
         for (Watch& watch : watched_) watch.renew_at = Clock::now();
-        schedule();
+        core_.task.schedule();
     }
-
-private:
-    static constexpr std::size_t renewals_a_call = 100;
-
-    Milliseconds timeout() const { return session_.options().watchdog_timeout; }
 
     // Treats permits whose lease was over before the reply came as not served, and gives them back.
-    void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, Instant begun) override {
+    void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, Instant begun) {
         const Instant now = Clock::now();
         std::vector<Want> too_late;
         for (Want& want : wants) {
@@ -15662,27 +16266,31 @@ private:
             }
         }
         if (!watched_.empty()) {
-            schedule();
-            session_.start_background();
+            core_.task.schedule();
+            core_.session.start_background();
         }
-        if (!too_late.empty()) this->give_back(lock, std::move(too_late));
+        if (!too_late.empty()) deliveries_.give_back(lock, std::move(too_late));
     }
 
-    void discard(const Want& want) override {
+    // Drops the record of `want`, which no caller claims any more.
+    void discard(const Want& want) {
         for (const PermitId& id : want.ids) std::erase_if(watched_, [&](const Watch& w) { return w.id == id; });
     }
 
-    void schedule() override {
-        Base::schedule();
+    Instant next_deadline() const {
         Instant at = never;
         for (const Watch& watch : watched_) at = std::min(at, watch.next_deadline());
-        if (at != never) session_.timers().schedule(*this, at);
+        return at;
     }
+
+private:
+    static constexpr std::size_t renewals_a_call = 100;
+
+    Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
 
     // Renews all permits that are due, and those that are due soon. So permits that were acquired at different times
     // are renewed together from then on.
-    void renew_due(Instant now) {
-        std::unique_lock lock(mutex_);
+    void renew_due(std::unique_lock<std::mutex>& lock, Instant now) {
         const auto due_until = [&](Instant until) {
             return std::any_of(watched_.begin(), watched_.end(),
                                [&](const Watch& w) { return !w.renewing && w.renew_at <= until; });
@@ -15695,14 +16303,14 @@ private:
                 if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
                 batch.push_back(watch.id);
                 watch.renewing = true;
-                watch.renewal_ends = Clock::now() + session_.options().command_timeout + Milliseconds(1);
+                watch.renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
             }
             lock.unlock();
             const Instant sent = Clock::now();
             try {
-                session_.post(protocol_.renew(batch, session_.wanted_until(this->key())),
-                              [self = std::static_pointer_cast<PermitLeases>(this->shared_from_this()), batch,
-                               sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+                core_.session.post(
+                    core_.protocol.renew(batch, core_.session.wanted_until(core_.key())),
+                    [this, keep = core_.keep(), batch, sent](const Reply& reply) { renewed_all(batch, reply, sent); });
             } catch (...) {  // no memory: retried after a pause
                 renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
@@ -15711,8 +16319,8 @@ private:
     }
 
     void renewed_all(const std::vector<PermitId>& batch, const Reply& reply, Instant sent) {
-        const std::lock_guard lock(mutex_);
-        session_.learn_if_late(this->key(), sent, reply);
+        const std::lock_guard lock(core_.mutex);
+        core_.session.learn_if_late(core_.key(), sent, reply);
         const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
         for (std::size_t i = 0; i < batch.size(); ++i) {
             const auto watch =
@@ -15723,7 +16331,7 @@ private:
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
                 watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
             } else if (reply.elements[i].integer == 1) {
-                session_.count_renewal();
+                core_.session.count_renewal();
                 watch->valid_until = std::max(watch->valid_until, valid_until(sent, timeout()));
                 watch->renew_at = sent + timeout() / 3;
             } else {
@@ -15732,26 +16340,28 @@ private:
             }
         }
         renewals_.notify_all();
-        schedule();
+        core_.task.schedule();
     }
 
     template <class Condition>
     void lose_if(Condition condition, const char* why) {
         std::erase_if(watched_, [&](const Watch& watch) {
             if (!condition(watch)) return false;
-            session_.count_lost_hold();
+            core_.session.count_lost_hold();
             tell(watch.id, why);
             return true;
         });
     }
 
     void tell(const PermitId& id, const char* why) noexcept try {
-        session_.raise(Event::Kind::hold_lost, this->key(), "permit " + id.text() + ": " + why);
+        core_.session.raise(Event::Kind::hold_lost, core_.key(), "permit " + id.text() + ": " + why);
     } catch (...) {
     }
 
+    SynchronizerCore<T, PermitProtocol>& core_;
+    RequestDeliveries<T, PermitProtocol>& deliveries_;
     std::vector<Watch> watched_;
-    std::condition_variable renewals_;  // with mutex_: each reply to a renewal wakes unwatch_settled()
+    std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
 
 }  // namespace v0_1
@@ -15938,10 +16548,10 @@ public:
             [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
                 return semaphore.protocol().release(request_id, kept);
             };
-        const auto watches = semaphore.unwatch(ids);
+        const auto watches = semaphore.leases().unwatch(ids);
         const Reply reply = semaphore.change(make, State::Undelivered::retry);
         const bool released = is_one(reply);
-        if (!released) semaphore.watch_again(watches);
+        if (!released) semaphore.leases().watch_again(watches);
         return released;
     }
     [[nodiscard]] bool try_release(const PermitId& id, std::error_code& ec) {
@@ -15976,7 +16586,7 @@ public:
     }
 
 private:
-    using State = PermitLeases<T>;
+    using State = Synchronizer<T, PermitProtocol, PermitLeases<T>>;
 
     State& state() { return binding_.state(); }
 
@@ -16023,20 +16633,20 @@ private:
 
     void set_lease(const PermitId& id, const PermitLease& lease) {
         State& semaphore = state();
-        const auto watches = semaphore.unwatch_settled(std::span(&id, 1));
+        const auto watches = semaphore.leases().unwatch_settled(std::span(&id, 1));
         Reply reply;
         try {
             reply = semaphore.change(
                 [&](const RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
         } catch (...) {
-            semaphore.watch_again(watches);
+            semaphore.leases().watch_again(watches);
             throw;
         }
         if (!is_one(reply)) throw unknown("this permit");
     }
 
     friend class BasicPermit<T>;
-    void release_later(const PermitId& id) noexcept try { state().release_later(id); } catch (...) {
+    void release_later(const PermitId& id) noexcept try { state().leases().release_later(id); } catch (...) {
     }
 
     StateHandle<T, State> binding_;

@@ -2,7 +2,7 @@
 //
 // The queue of the fair lock: places with time slots, death, giving up, purge, and the order of turns.
 //
-// Models scripts/fair_lock.hpp (acquire, release, leave, refresh, first_alive) and lock/fair_lock_state.hpp (when a
+// Models scripts/fair_lock.hpp (acquire, release, leave, refresh, first_alive) and lock/server_queue.hpp (when a
 // waiter asks again; the refresh of its slot, every tick here; its reaction to the loss of its place).
 //
 // A command is one step, including its reply. So all holds of an owner are the same (lease_lock.pml models what may

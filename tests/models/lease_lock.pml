@@ -2,7 +2,7 @@
 //
 // The lease of a lock on one server, with lost, repeated and arbitrarily late messages.
 //
-// Models scripts/rlock.hpp, scripts/fenced_lock.hpp and scripts/wanted_until.hpp (the server), lock/lease_manager.hpp
+// Models scripts/rlock.hpp, scripts/fenced_lock.hpp and scripts/wanted_until.hpp (the server), lock/acquires.hpp
 // (send_acquire, take_in, take_back, last_released, renewed, delivered) and lock/outbox.hpp (commands that are sent
 // until a server whose clock is beyond an instant answers them). Reentry, hand-over and clocks that jump are not
 // modelled.

@@ -2,7 +2,7 @@
 //
 // The read-write lock on one server: modes, leases of single readers, the mark of a waiting writer, downgrade.
 //
-// Models scripts/read_write_lock.hpp, and from lock/lock_state.hpp when waiters ask again.
+// Models scripts/read_write_lock.hpp, and from lock/local_queue.hpp when waiters ask again.
 //
 // A command is one step, including its reply. So all holds of an owner are the same (lease_lock.pml models what may
 // happen in between, and the number of each hold that protects against it). Owners 0 and 1 read, 2 and 3 write. Owner 3

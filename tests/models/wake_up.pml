@@ -2,7 +2,7 @@
 //
 // How waiters for a lock are woken: subscription, messages, and the choice of the thread that asks.
 //
-// Models lock/lock_state.hpp (acquire, wait_in_line, released_here, hand_over, message), wait/wait_queue.hpp
+// Models lock/local_queue.hpp (acquire, next, released_here, hand_over, message), wait/wait_queue.hpp
 // (generation, step) and session/subscriptions.hpp with redis/pubsub_connection.hpp (confirm, drop, sweep).
 //
 // A step that the library takes under a mutex is one atomic step here. A thread sleeps until it is woken, so a

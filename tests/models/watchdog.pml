@@ -2,7 +2,7 @@
 //
 // The watchdog against unlock, loss and cancelled acquires, within one client.
 //
-// Models lock/lease_manager.hpp (ask, take_back, release, tick, renewed, delivered) and lock/hold_table.hpp (ids,
+// Models lock/{acquires,deliveries,releases,leases}.hpp (ask, undo, release, add_due, renewed, delivered) and lock/hold_table.hpp (ids,
 // lost_at).
 //
 // A step that the library takes under its mutex is one atomic step. Commands are on their way outside of it. The

@@ -20,7 +20,7 @@ mutate(release_without_publish scripts/rlock.hpp
     "integration/(rlock_protocol|rlock_waiting)")
 
 # All holds of a thread have the same number, and a late release ends the next one.
-mutate(numbers_used_again lock/lease_manager.hpp
+mutate(numbers_used_again lock/lock_core.hpp
     "Claim claim{owner, number, count, lease_of(lease)};"
     "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease)};"
     "unit/rlock|faults/late_locks")
@@ -38,26 +38,26 @@ mutate(renewal_creates_the_key scripts/rlock.hpp
     "integration/rlock_watchdog")
 
 # A release that runs out of memory counts as on its way indefinitely.
-mutate(release_on_its_way_for_ever lock/lease_manager.hpp
-    "if (!Protocol::shared) keeper_.releasing_ = false;"
-    "if (!Protocol::shared && std::uncaught_exceptions() == 0) keeper_.releasing_ = false;"
+mutate(release_on_its_way_for_ever lock/releases.hpp
+    "if (!Protocol::shared) core_.releasing = false;"
+    "if (!Protocol::shared && std::uncaught_exceptions() == 0) core_.releasing = false;"
     "unit/rlock_release")
 
 # The reply to a renewal is applied to a later hold of its thread.
-mutate(renewal_answers_for_the_next_hold lock/lease_manager.hpp
+mutate(renewal_answers_for_the_next_hold lock/leases.hpp
     "if (hold && hold->live() && hold->id == renewal.hold) {"
     "if (hold && hold->live()) {"
     "unit/rlock_watchdog")
 
 # The levels of a lost hold are forgotten, so a later unlock() does not report the loss.
-mutate(lost_levels_forgotten lock/lease_manager.hpp
-    "session_.lost_levels().add(kind, key(), hold.owner, hold.count);"
+mutate(lost_levels_forgotten lock/leases.hpp
+    "core_.session.lost_levels().add(Protocol::kind, core_.key(), hold.owner, hold.count);"
     ""
     "unit/rlock_release|integration/rlock_watchdog")
 
 # A message between the try and the subscription is lost.
-mutate(no_second_try_once_subscribed lock/lock_state.hpp
-    "subscribed_ = true;\n        expect_anything();\n        notify_representative();"
+mutate(no_second_try_once_subscribed wait/waiting_room.hpp
+    "subscribed_ = true;\n        notify();"
     "subscribed_ = true;"
     "unit/rlock|integration/rlock_waiting|faults/(network|server)")
 
@@ -68,26 +68,26 @@ mutate(message_during_a_try_forgotten wait/wait_queue.hpp
     "unit/(rlock|wait_queue)")
 
 # Validity is counted from the reply, not from the request.
-mutate(validity_from_the_reply lock/lease_manager.hpp
-    "const SendTime sent;\n                Reply reply = call_acquire(claim, deadline);"
-    "Reply reply = call_acquire(claim, deadline);\n                const SendTime sent;"
+mutate(validity_from_the_reply lock/acquire_attempt.hpp
+    "asked.sent = sent_.as_of_now();"
+    "asked.sent = Clock::now();"
     "unit/rlock|faults/lost")
 
 # The watchdog continues although the server reports that the hold is gone.
-mutate(renewal_refusal_ignored lock/lease_manager.hpp
+mutate(renewal_refusal_ignored lock/leases.hpp
     "case Renewed::refused: lose(*hold, \"the server says that it is not held any more\"); break;"
     "case Renewed::refused: hold->renewed(sent, timeout); break;"
     "unit/rlock|integration/rlock_watchdog")
 
 # The watchdog continues after unlock().
-mutate(watchdog_outlives_unlock lock/lease_manager.hpp
-    "            finish(hold);\n            return leaving;"
+mutate(watchdog_outlives_unlock lock/releases.hpp
+    "            leases_.finish(hold);\n            return leaving;"
     "            return leaving;"
     "unit/rlock|integration/(rlock_watchdog|rlock_interface)")
 
 # An acquire of unknown outcome is forgotten, and blocks all others.
-mutate(unknown_acquire_left_behind lock/lease_manager.hpp
-    "if (asked.unsettled != 0 && !waiting) undo_acquire(lock, asked, claim.lease);"
+mutate(unknown_acquire_left_behind lock/acquires.hpp
+    "if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);"
     ""
     "unit/rlock|faults/l")
 
@@ -98,21 +98,21 @@ mutate(late_acquire_not_released_again lock/outbox.hpp
     "unit/pending|faults/late_locks")
 
 # A release whose reply was lost is reported as a lost hold.
-mutate(resent_release_is_a_loss lock/lease_manager.hpp
+mutate(resent_release_is_a_loss lock/releases.hpp
     "answer.kind == ReleaseAnswer::Kind::not_held && !resent"
     "answer.kind == ReleaseAnswer::Kind::not_held"
     "unit/rlock|faults/lost")
 
 # One process hands the lock over to itself without limit.
-mutate(no_limit_to_local_hand_overs lock/lock_state.hpp
-    "handoffs_ < session_.options().local_handoff_limit"
+mutate(no_limit_to_local_hand_overs lock/local_queue.hpp
+    "handoffs_ < core_.session.options().local_handoff_limit"
     "handoffs_ < ~0u"
     "unit/rlock|integration/rlock_waiting")
 
 # A message that arrived before the reply to the release is still expected, and the next one is mistaken for it.
-mutate(own_message_awaited_twice lock/lock_state.hpp
-    "line_.empty() && messages == messages_)"
-    "line_.empty())"
+mutate(own_message_awaited_twice lock/local_queue.hpp
+    "room_.queue.empty() && messages == messages_)"
+    "room_.queue.empty())"
     "integration/rlock_waiting")
 
 # The watching thread leaves, and no thread receives messages for the others.
@@ -122,15 +122,15 @@ mutate(watcher_leaves_in_silence session/session.hpp
     "integration/rlock_waiting")
 
 # A polling waiter sleeps for the lease that another thread of the process learned.
-mutate(try_stops_the_spinning lock/lock_state.hpp
+mutate(try_stops_the_spinning lock/local_queue.hpp
     "held_locally_until(), me.ask_again)"
     "held_locally_until())"
     "integration/(spin_lock|std_interface)")
 
 # A refused subscription also fails waiters that poll.
-mutate(refusal_ends_the_spinning wait/wait_queue.hpp
-    "[](const Waiter* w) { return !w->pause; }"
-    "[](const Waiter*) { return true; }"
+mutate(refusal_ends_the_spinning wait/waiting_room.hpp
+    "[](const Member& m) { return m.listens; }"
+    "[](const Member&) { return true; }"
     "integration/spin_lock")
 
 # A reentry draws a new token, and the writes of the outer section are refused.
@@ -188,21 +188,21 @@ mutate(fair_keeps_the_turn scripts/fair_lock.hpp
     "integration/fair_lock_script")
 
 # The slot of a live waiter expires.
-mutate(fair_refreshes_nobody lock/fair_lock_state.hpp
-    "if (ticket->is_waiting()) waiters.push_back(number);"
-    "static_cast<void>(number);"
+mutate(fair_refreshes_nobody lock/server_queue.hpp
+    "if (ticket.is_waiting()) waiters.push_back(id);"
+    "static_cast<void>(id);"
     "unit/fair_lock|integration/fair_lock_test")
 
 # A waiter does not notice that it has lost its slot.
-mutate(fair_lost_place_unnoticed lock/fair_lock_state.hpp
+mutate(fair_lost_place_unnoticed lock/server_queue.hpp
     "reply.elements[i].integer != 0) continue;"
     "true) continue;"
     "unit/fair_lock")
 
 # A waiter that gives up leaves its slot in the queue.
-mutate(fair_stays_in_the_queue lock/fair_lock_state.hpp
-    "tickets_.erase(question.number);\n        undo_acquire(lock, request, question);"
-    "tickets_.erase(question.number);"
+mutate(fair_stays_in_the_queue lock/server_queue.hpp
+    "tickets_.erase(me.id);\n        undo_acquire(lock, request, me);"
+    "tickets_.erase(me.id);"
     "unit/fair_lock|integration/fair_lock_test")
 
 # The places of our waiters do not outlast the turn of a Redisson waiter before them.
@@ -212,9 +212,9 @@ mutate(fair_forgets_foreign_patience scripts/fair_lock.hpp
     "integration/fair_lock_script")
 
 # A message that arrives during a try is lost.
-mutate(fair_message_during_a_try_forgotten lock/fair_lock_state.hpp
-    "question.generation = generation;\n                ticket.ask();\n                if (!ask_or_queue(lock, request, question, false)) return false;"
-    "ticket.ask();\n                if (!ask_or_queue(lock, request, question, false)) return false;\n                question.generation = ticket.generation();"
+mutate(fair_message_during_a_try_forgotten lock/server_queue.hpp
+    "if (ask_or_queue(lock, request, me, false)) ticket.room.queue.asked(generation, me.ask_again);"
+    "static_cast<void>(generation);\n        if (ask_or_queue(lock, request, me, false)) ticket.room.queue.asked(ticket.room.queue.generation(), me.ask_again);"
     "unit/fair_lock")
 
 # The last in the queue is served first.
@@ -250,8 +250,8 @@ mutate(writer_beside_readers scripts/read_write_lock.hpp
     "integration/read_write")
 
 # A message that arrives before the reader listens reaches only the writer, which listens to the same channel.
-mutate(no_second_try_on_a_warm_channel lock/lock_state.hpp
-    "if (subscribed_ && !listened) line_.notify();"
+mutate(no_second_try_on_a_warm_channel wait/waiting_room.hpp
+    "if (subscribed_ && !listened) queue.notify();"
     "static_cast<void>(listened);"
     "unit/read_write_lock")
 
@@ -304,15 +304,15 @@ mutate(level_takes_its_lease_along scripts/read_write_lock.hpp
     "integration/read_write_lock")
 
 # A writer that gave up blocks readers.
-mutate(mark_left_behind lock/lease_manager.hpp
-    "if (const auto call = protocol_.cancel_announcement()) session_.post(*call, [](const Reply&) {});\n"
+mutate(mark_left_behind lock/deliveries.hpp
+    "if (const auto call = core_.protocol.cancel_announcement()) core_.session.post(*call, [](const Reply&) {});\n"
     ""
     "unit/read_write_lock|integration/read_write_lock")
 
 # A reader waits behind another reader of its process.
-mutate(readers_stand_in_line lock/lock_state.hpp
-    "return Protocol::shared ? Instant{} : holds_.held_until();"
-    "return holds_.held_until();"
+mutate(readers_stand_in_line lock/local_queue.hpp
+    "return Protocol::shared ? Instant{} : core_.holds.held_until();"
+    "return core_.holds.held_until();"
     "unit/read_write_lock")
 
 # A write hold whose lease is over stays on the server for as long as its owner reads.
@@ -443,7 +443,7 @@ mutate(permits_beyond_an_int scripts/semaphore.hpp
     "integration/semaphore")
 
 # A request for more permits than there can ever be blocks all requests behind it.
-mutate(big_request_blocks_for_good wait/caller_queue.hpp
+mutate(big_request_blocks_for_good semaphore/request_queue.hpp
     "return !is_within_reach(want, now);"
     "return false;"
     "unit/caller_queue|integration/semaphore")
@@ -539,13 +539,13 @@ mutate(mutex_hand_over_compares_nothing scripts/mutex.hpp
     "integration/mutex")
 
 # Two kinds of locks on one key mistake each other's holds for their own.
-mutate(kinds_are_mixed lock/lease_manager.hpp
-    "if (auto refusal = mixed_kinds()) throw *std::move(refusal);"
+mutate(kinds_are_mixed lock/acquires.hpp
+    "if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);"
     ""
     "unit/rlock|integration/fair_lock_test")
 
 # The holder of a plain mutex acquires it a second time.
-mutate(mutex_is_reentrant lock/lease_manager.hpp
+mutate(mutex_is_reentrant lock/acquires.hpp
     "if (hold && refuses_reentry(*hold)) throw not_reentrant();"
     ""
     "unit/mutex|integration/mutex")
@@ -557,8 +557,8 @@ mutate(fair_next_is_not_told scripts/fair_lock.hpp
     "integration/fair_lock")
 
 # The process's own release does not wake a thread that asked before it and starts to wait after it.
-mutate(own_release_is_no_news lock/lock_state.hpp
-    "                line_.notify();\n            }\n            // Who waits"
+mutate(own_release_is_no_news lock/local_queue.hpp
+    "                room_.queue.notify();\n            }\n            // Who waits"
     "            }\n            // Who waits"
     "unit.rlock_waiting")
 
@@ -589,14 +589,14 @@ mutate(wake_up_left_in_the_pipe net/wake_pipe.hpp
     "faults/fail")
 
 # A grant that was on its way for longer than its lease counts as a hold.
-mutate(late_grant_believed lock/lease_manager.hpp
-    "if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {"
-    "if (live_hold(owner)) {"
+mutate(late_grant_believed lock/acquires.hpp
+    "if (now >= redlatch::valid_until(asked.sent, lease) || leases_.live_hold(owner)) {"
+    "if (leases_.live_hold(owner)) {"
     "faults/(client_ends|network)")
 
 # A waiter that times out while it is notified does not pass the notification on.
-mutate(leaving_waiter_wakes_nobody lock/lock_state.hpp
-    "} else if (was_front) {\n            wake(*line_.front());"
+mutate(leaving_waiter_wakes_nobody wait/waiting_room.hpp
+    "} else if (was_front) {\n            wake_front();"
     "} else if (was_front) {"
     "faults/pubsub|integration/rlock_waiting")
 
@@ -753,43 +753,37 @@ mutate(half_is_a_majority red_lock.hpp
     "integration/red_lock_test")
 
 # A member that granted late keeps its part of a failed round.
-mutate(late_grants_are_kept quorum/quorum_state.hpp
-    "return answer.kind == TryAnswer::Kind::held && round->hold != 0 && adopt({owner, round->hold, member});"
+mutate(late_grants_are_kept quorum/quorum_acquire.hpp
+    "return answer.kind == TryAnswer::Kind::held && round->hold != 0 &&\n                   holds_.adopt(lock, {owner, round->hold, member});"
     "return true;"
     "integration/red_lock_fault")
 
 # The members of a failed round are not released.
-mutate(some_are_kept_in_vain quorum/quorum_state.hpp
-    "give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);"
+mutate(some_are_kept_in_vain quorum/quorum_acquire.hpp
+    "releases_.give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);"
     "static_cast<void>(had);"
     "integration/multi_lock")
 
-# Validity is counted from the replies.
-mutate(red_lock_valid_from_the_reply lock/lease_manager.hpp
-    "asked.reply = std::move(reply);\n"
-    "asked.reply = std::move(reply);\n asked.sent = Clock::now();\n"
-    "integration/red_lock_test")
-
 # Clocks are assumed to run at the same speed.
-mutate(clocks_do_not_drift quorum/quorum_state.hpp
-    "return rules_.independent ? lease / 100 + Milliseconds(2) : Milliseconds(0);"
+mutate(clocks_do_not_drift quorum/quorum_core.hpp
+    "return rules.independent ? lease / 100 + Milliseconds(2) : Milliseconds(0);"
     "return Milliseconds(0);"
     "integration/red_lock_test")
 
 # A server that has lost a hold votes for the next one.
-mutate(young_servers_vote quorum/quorum_state.hpp
-    "if (!rules_.independent) return then(Instant::min(), std::nullopt);"
+mutate(young_servers_vote quorum/quorum_votes.hpp
+    "if (!core_.rules.independent) return then(Instant::min(), std::nullopt);"
     "return then(Instant::min(), std::nullopt);"
     "integration/red_lock_restart")
 
 # An unlock() leaves the servers beyond a majority blocked until the lease is over.
-mutate(unlock_of_a_majority_only quorum/quorum_state.hpp
+mutate(unlock_of_a_majority_only quorum/quorum_holds.hpp
     "share.leaving = share.levels > remaining ? 1 : 0;"
-    "share.leaving = share.levels > remaining && &share < &shares.of[rules_.needed] ? 1 : 0;"
+    "share.leaving = share.levels > remaining && &share < &shares.of[core_.rules.needed] ? 1 : 0;"
     "integration/red_lock_test")
 
 # A part that is acquired again votes at once, however young its server.
-mutate(adopted_without_a_look quorum/quorum_state.hpp
+mutate(adopted_without_a_look quorum/quorum_holds.hpp
     "share.votes_from = never;\n        ask_for_vote(lock, part);"
     "share.votes_from = Instant::min();"
     "integration/red_lock_restart")
@@ -807,13 +801,13 @@ mutate(asked_is_away quorum/round.hpp
     "unit/round")
 
 # A member that others held meanwhile counts as held without interruption.
-mutate(part_without_identity quorum/quorum_state.hpp
+mutate(part_without_identity quorum/quorum_holds.hpp
     "part.hold == share.hold &&"
     ""
     "integration/multi_lock")
 
 # A short lease over members with longer holds is ignored.
-mutate(lease_of_the_members quorum/quorum_state.hpp
+mutate(lease_of_the_members quorum/quorum_holds.hpp
     "return hold.watched() ? until : std::min(until, shares_.at(hold.owner).leases_end);"
     "static_cast<void>(hold); return until;"
     "integration/multi_lock")
@@ -849,8 +843,8 @@ mutate(loss_forgotten_for_want_of_memory session/losses.hpp
     "unit/losses")
 
 # The thread that reports losses is started only when there is a loss.
-mutate(thread_for_losses_comes_late lock/lease_manager.hpp
-    "session_.start_losses();\n        session_.start_background();"
+mutate(thread_for_losses_comes_late lock/acquires.hpp
+    "session.start_losses();\n        session.start_background();"
     ""
     "faults/(failed|failing)_calls")
 
@@ -879,14 +873,14 @@ mutate(late_command_sent_in_a_loop session/session.hpp
     "unit/rlock_acquire")
 
 # A fair waiter takes the number of a hold for which a command may still be on its way.
-mutate(unsettled_number_used_again lock/fair_lock_state.hpp
+mutate(unsettled_number_used_again lock/server_queue.hpp
     "if (settled && !resent && answer.kind"
     "if ((settled || !resent || true) && answer.kind"
     "unit/fair_lock")
 
 # A slot that was never requested is given back, and reported as not delivered.
-mutate(unasked_place_given_back lock/fair_lock_state.hpp
-    "if (error.code() != errc::unreachable || question.unsettled != 0) undo_acquire"
+mutate(unasked_place_given_back lock/server_queue.hpp
+    "if (error.code() != errc::unreachable || me.unsettled != 0) undo_acquire"
     "undo_acquire"
     "unit/fair_lock")
 
@@ -909,7 +903,7 @@ mutate(suspension_is_not_seen lock/hold_table.hpp
     "integration/suspended")
 
 # A lost hold ignores that a copy of its acquire may still arrive.
-mutate(loss_forgets_the_copy lock/lease_manager.hpp
-    "if (hold.unsettled != 0)\n            give_back_later(hold, std::max("
-    "if (false)\n            give_back_later(hold, std::max("
+mutate(loss_forgets_the_copy lock/leases.hpp
+    "if (hold.unsettled != 0)\n            deliveries_.give_back_later("
+    "if (false)\n            deliveries_.give_back_later("
     "unit/rlock_release")

@@ -42,7 +42,7 @@ mutate(tokens_begin_anew scripts/fenced_lock.hpp
     "fenced: token does not rise")
 
 # The watchdog continues although the server reports that the hold is gone.
-mutate(renewal_refusal_ignored lock/lease_manager.hpp
+mutate(renewal_refusal_ignored lock/leases.hpp
     "case Renewed::refused: lose(*hold, \"the server says that it is not held any more\"); break;"
     "case Renewed::refused: hold->renewed(sent, timeout); break;"
     "overlap|lost update|told only after")
@@ -60,7 +60,7 @@ mutate(fair_lets_others_pass scripts/fair_lock.hpp
     "fair: overtaken")
 
 # All holds of a thread have the same number, and a late release ends the next one.
-mutate(numbers_used_again lock/lease_manager.hpp
+mutate(numbers_used_again lock/lock_core.hpp
     "Claim claim{owner, number, count, lease_of(lease)};"
     "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease)};"
     "overlap|lost update|ended before its lease"

@@ -13,7 +13,6 @@
 extern template class redlatch::Session<redlatch::HiredisTransport>;
 extern template class redlatch::SessionHandle<redlatch::HiredisTransport>;
 extern template class redlatch::BasicClient<redlatch::HiredisTransport>;
-extern template class redlatch::LeaseManager<redlatch::HiredisTransport, redlatch::RLockProtocol>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockProtocol>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::FencedProtocol>;
 extern template class redlatch::BasicRLock<redlatch::HiredisTransport>;
@@ -25,15 +24,15 @@ extern template class redlatch::Synchronizer<redlatch::HiredisTransport, redlatc
 extern template class redlatch::BasicCountDownLatch<redlatch::HiredisTransport>;
 extern template class redlatch::Synchronizer<redlatch::HiredisTransport, redlatch::SemaphoreProtocol>;
 extern template class redlatch::BasicSemaphore<redlatch::HiredisTransport>;
-extern template class redlatch::Synchronizer<redlatch::HiredisTransport, redlatch::PermitProtocol>;
-extern template class redlatch::PermitLeases<redlatch::HiredisTransport>;
+extern template class redlatch::Synchronizer<redlatch::HiredisTransport, redlatch::PermitProtocol,
+                                             redlatch::PermitLeases<redlatch::HiredisTransport>>;
 extern template class redlatch::BasicPermitExpirableSemaphore<redlatch::HiredisTransport>;
 extern template class redlatch::BasicPermit<redlatch::HiredisTransport>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::ReadProtocol>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::WriteProtocol>;
 extern template class redlatch::BasicReadWriteLock<redlatch::HiredisTransport>;
-extern template class redlatch::LeaseManager<redlatch::HiredisTransport, redlatch::FairProtocol>;
-extern template class redlatch::FairLockState<redlatch::HiredisTransport>;
+extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::FairProtocol,
+                                          redlatch::ServerQueue<redlatch::HiredisTransport>>;
 extern template class redlatch::BasicFairLock<redlatch::HiredisTransport>;
 extern template class redlatch::QuorumApi<redlatch::MultiLock>;
 extern template class redlatch::QuorumApi<redlatch::RedLock>;
@@ -41,6 +40,5 @@ extern template class redlatch::QuorumMemberOf<redlatch::RLock>;
 // For the transport of the unit tests.
 extern template class redlatch::Session<redlatch::test::ScriptedTransport>;
 extern template class redlatch::SessionHandle<redlatch::test::ScriptedTransport>;
-extern template class redlatch::LeaseManager<redlatch::test::ScriptedTransport, redlatch::RLockProtocol>;
 extern template class redlatch::LockState<redlatch::test::ScriptedTransport, redlatch::RLockProtocol>;
 extern template class redlatch::BasicRLock<redlatch::test::ScriptedTransport>;

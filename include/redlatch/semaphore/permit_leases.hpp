@@ -2,13 +2,13 @@
 #pragma once
 
 #include "redlatch/protocol/permit_expirable_semaphore.hpp"
-#include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/semaphore/request_deliveries.hpp"
+#include "redlatch/semaphore/synchronizer_core.hpp"
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -18,24 +18,16 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Manages this process's side of a semaphore whose permits have leases: the waiters, and the permits that its watchdog
-// renews.
+// The part of a semaphore whose permits have leases: the permits that its watchdog renews.
 template <class T>
-class PermitLeases final : public Synchronizer<T, PermitProtocol> {
-    using Base = Synchronizer<T, PermitProtocol>;
-    using Base::slots_, Base::mutex_, Base::session_, Base::protocol_;
+class PermitLeases {
+    using Want = PermitProtocol::Want;
 
 public:
-    using Want = typename Base::Want;
-    using Base::Base;
+    PermitLeases(SynchronizerCore<T, PermitProtocol>& core, RequestDeliveries<T, PermitProtocol>& deliveries)
+        : core_(core), deliveries_(deliveries) {}
 
-    bool is_idle() override {
-        {
-            const std::lock_guard lock(mutex_);
-            if (!watched_.empty()) return false;
-        }
-        return Base::is_idle();
-    }
+    // --- called by the public class, without the mutex ----------------------------------------------------------
 
     // A permit under the watchdog.
     struct Watch {
@@ -53,7 +45,7 @@ public:
     // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were
     // renewed.
     std::vector<Watch> unwatch(std::span<const PermitId> ids) {
-        const std::lock_guard lock(mutex_);
+        const std::lock_guard lock(core_.mutex);
         std::vector<Watch> were;
         std::erase_if(watched_, [&](const Watch& watch) {
             const bool found = std::find(ids.begin(), ids.end(), watch.id) != ids.end();
@@ -66,7 +58,7 @@ public:
     // Does the same once no renewal of these permits can take effect any more, so that a late one cannot prolong what
     // comes next. Waits for the replies, or until an unanswered renewal is void: usually command_timeout.
     std::vector<Watch> unwatch_settled(std::span<const PermitId> ids) {
-        std::unique_lock lock(mutex_);
+        std::unique_lock lock(core_.mutex);
         const auto settled_at = [&] {
             Instant at{};
             for (const Watch& watch : watched_)
@@ -81,46 +73,40 @@ public:
     // Releases a permit without waiting. Without memory for that, the permit ends with its lease, as after a crash: it
     // is no longer renewed in any case.
     void release_later(const PermitId& id) noexcept try {
-        std::unique_lock lock(mutex_);
+        std::unique_lock lock(core_.mutex);
         std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
-        this->retry_in_background(
-            lock, PendingRequest::Kind::change, slots_.take(session_.next_request()),
-            [this, id](const RequestId& request_id) { return protocol_.release(request_id, std::span(&id, 1)); });
+        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_slot(), [this, id](const RequestId& request_id) {
+            return core_.protocol.release(request_id, std::span(&id, 1));
+        });
     } catch (...) {
     }
 
     // Renews these permits again, because they were not released after all.
     void watch_again(const std::vector<Watch>& watches) {
-        const std::lock_guard lock(mutex_);
+        const std::lock_guard lock(core_.mutex);
         for (Watch watch : watches) {
             watch.renewing = false;
             watched_.push_back(watch);
         }
-        schedule();
+        core_.task.schedule();
     }
 
-    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
-        {
-            const std::lock_guard lock(mutex_);
-            lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "it could not be renewed in time");
-        }
-        renew_due(now);
-        Base::on_timer(now, horizon, due);
+    // --- called by Synchronizer, with the mutex -----------------------------------------------------------------
+
+    bool empty() const { return watched_.empty(); }
+
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) {
+        lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "it could not be renewed in time");
+        renew_due(lock, now);
     }
 
-    void on_failover() override {
-        const std::lock_guard lock(mutex_);
+    void on_failover() {
         for (Watch& watch : watched_) watch.renew_at = Clock::now();
-        schedule();
+        core_.task.schedule();
     }
-
-private:
-    static constexpr std::size_t renewals_a_call = 100;
-
-    Milliseconds timeout() const { return session_.options().watchdog_timeout; }
 
     // Treats permits whose lease was over before the reply came as not served, and gives them back.
-    void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, Instant begun) override {
+    void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, Instant begun) {
         const Instant now = Clock::now();
         std::vector<Want> too_late;
         for (Want& want : wants) {
@@ -135,27 +121,31 @@ private:
             }
         }
         if (!watched_.empty()) {
-            schedule();
-            session_.start_background();
+            core_.task.schedule();
+            core_.session.start_background();
         }
-        if (!too_late.empty()) this->give_back(lock, std::move(too_late));
+        if (!too_late.empty()) deliveries_.give_back(lock, std::move(too_late));
     }
 
-    void discard(const Want& want) override {
+    // Drops the record of `want`, which no caller claims any more.
+    void discard(const Want& want) {
         for (const PermitId& id : want.ids) std::erase_if(watched_, [&](const Watch& w) { return w.id == id; });
     }
 
-    void schedule() override {
-        Base::schedule();
+    Instant next_deadline() const {
         Instant at = never;
         for (const Watch& watch : watched_) at = std::min(at, watch.next_deadline());
-        if (at != never) session_.timers().schedule(*this, at);
+        return at;
     }
+
+private:
+    static constexpr std::size_t renewals_a_call = 100;
+
+    Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
 
     // Renews all permits that are due, and those that are due soon. So permits that were acquired at different times
     // are renewed together from then on.
-    void renew_due(Instant now) {
-        std::unique_lock lock(mutex_);
+    void renew_due(std::unique_lock<std::mutex>& lock, Instant now) {
         const auto due_until = [&](Instant until) {
             return std::any_of(watched_.begin(), watched_.end(),
                                [&](const Watch& w) { return !w.renewing && w.renew_at <= until; });
@@ -168,14 +158,14 @@ private:
                 if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
                 batch.push_back(watch.id);
                 watch.renewing = true;
-                watch.renewal_ends = Clock::now() + session_.options().command_timeout + Milliseconds(1);
+                watch.renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
             }
             lock.unlock();
             const Instant sent = Clock::now();
             try {
-                session_.post(protocol_.renew(batch, session_.wanted_until(this->key())),
-                              [self = std::static_pointer_cast<PermitLeases>(this->shared_from_this()), batch,
-                               sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+                core_.session.post(
+                    core_.protocol.renew(batch, core_.session.wanted_until(core_.key())),
+                    [this, keep = core_.keep(), batch, sent](const Reply& reply) { renewed_all(batch, reply, sent); });
             } catch (...) {  // no memory: retried after a pause
                 renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
@@ -184,8 +174,8 @@ private:
     }
 
     void renewed_all(const std::vector<PermitId>& batch, const Reply& reply, Instant sent) {
-        const std::lock_guard lock(mutex_);
-        session_.learn_if_late(this->key(), sent, reply);
+        const std::lock_guard lock(core_.mutex);
+        core_.session.learn_if_late(core_.key(), sent, reply);
         const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
         for (std::size_t i = 0; i < batch.size(); ++i) {
             const auto watch =
@@ -196,7 +186,7 @@ private:
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
                 watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
             } else if (reply.elements[i].integer == 1) {
-                session_.count_renewal();
+                core_.session.count_renewal();
                 watch->valid_until = std::max(watch->valid_until, valid_until(sent, timeout()));
                 watch->renew_at = sent + timeout() / 3;
             } else {
@@ -205,26 +195,28 @@ private:
             }
         }
         renewals_.notify_all();
-        schedule();
+        core_.task.schedule();
     }
 
     template <class Condition>
     void lose_if(Condition condition, const char* why) {
         std::erase_if(watched_, [&](const Watch& watch) {
             if (!condition(watch)) return false;
-            session_.count_lost_hold();
+            core_.session.count_lost_hold();
             tell(watch.id, why);
             return true;
         });
     }
 
     void tell(const PermitId& id, const char* why) noexcept try {
-        session_.raise(Event::Kind::hold_lost, this->key(), "permit " + id.text() + ": " + why);
+        core_.session.raise(Event::Kind::hold_lost, core_.key(), "permit " + id.text() + ": " + why);
     } catch (...) {
     }
 
+    SynchronizerCore<T, PermitProtocol>& core_;
+    RequestDeliveries<T, PermitProtocol>& deliveries_;
     std::vector<Watch> watched_;
-    std::condition_variable renewals_;  // with mutex_: each reply to a renewal wakes unwatch_settled()
+    std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
 
 }  // namespace v0_1

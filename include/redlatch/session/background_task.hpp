@@ -50,7 +50,7 @@ private:
 };
 
 // The interface through which the threads of a client serve a primitive's local state: it has times at which it needs
-// attention, and a channel that it listens to. No lock is held during a call. The calling thread is:
+// attention, and channels that it listens to. No lock is held during a call. The calling thread is:
 //   - the background thread for on_timer() and on_failover()
 //   - for subscribed(), subscription_refused(), message() and disconnected() the background thread, or a waiting thread
 //     that receives messages itself (Session::watch())
@@ -75,12 +75,13 @@ public:
 
     // The outcome of a renewal that was sent at `sent`.
     enum class Renewed { yes, refused, unknown };
-    virtual void renewed(const Renewal& renewal, Renewed outcome, Instant sent) = 0;
+    virtual void renewed(const Renewal& /* renewal */, Renewed /* outcome */, Instant /* sent */) {}
 
-    virtual void subscribed() = 0;
-    virtual void subscription_refused(const Reply& why) = 0;
-    virtual void message(std::string_view payload) = 0;
-    virtual void disconnected() = 0;
+    // The events of a channel that it listens to.
+    virtual void subscribed(const std::string& /* channel */) {}
+    virtual void subscription_refused(const std::string& /* channel */, const Reply& /* why */) {}
+    virtual void message(const std::string& /* channel */, std::string_view /* payload */) {}
+    virtual void disconnected(const std::string& /* channel */) {}
 
     // Called after a failover: its holds must be verified on the new server.
     virtual void on_failover() {}

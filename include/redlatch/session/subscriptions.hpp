@@ -110,13 +110,13 @@ public:
 
     // Unsubscribes from channels without active listeners for a while.
     void sweep(Instant now) {
-        std::vector<std::shared_ptr<BackgroundTask>> dropped;
+        std::vector<Told> dropped;
         sweep(now, dropped);
-        for (const auto& who : dropped) who->disconnected();
+        for (const auto& [channel, who] : dropped) who->disconnected(channel);
     }
 
     void subscribed(const std::string& channel) override {
-        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = true; })) who->subscribed();
+        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = true; })) who->subscribed(channel);
     }
 
     void refused(const std::string& channel, const Reply& why) override {
@@ -134,27 +134,27 @@ public:
             told = alive(entry->second);
             drop(entry);
         }
-        for (const auto& who : told) who->subscription_refused(why);
+        for (const auto& who : told) who->subscription_refused(channel, why);
     }
 
     void message(const std::string& channel, std::string_view payload) override {
-        for (const auto& who : listeners(channel, [](Channel&) {})) who->message(payload);
+        for (const auto& who : listeners(channel, [](Channel&) {})) who->message(channel, payload);
     }
 
     void disconnected() override {
-        std::vector<std::shared_ptr<BackgroundTask>> told;
+        std::vector<Told> told;
         {
             const std::lock_guard lock(mutex_);
-            for (auto& [_, c] : channels_) {
+            for (auto& [channel, c] : channels_) {
                 c.confirmed = false;
-                for (auto& who : alive(c)) told.push_back(std::move(who));
+                for (auto& who : alive(c)) told.push_back({channel, std::move(who)});
             }
         }
-        for (const auto& who : told) who->disconnected();
+        for (const auto& [channel, who] : told) who->disconnected(channel);
     }
 
     void interrupted(const std::string& channel) override {
-        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = false; })) who->disconnected();
+        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = false; })) who->disconnected(channel);
     }
 
 private:
@@ -173,7 +173,13 @@ private:
 
     using Channels = std::unordered_map<std::string, Channel>;
 
-    void sweep(Instant now, std::vector<std::shared_ptr<BackgroundTask>>& dropped) {
+    // An event of a channel, and the task that it is for.
+    struct Told {
+        std::string channel;
+        std::shared_ptr<BackgroundTask> who;
+    };
+
+    void sweep(Instant now, std::vector<Told>& dropped) {
         const std::lock_guard lock(mutex_);
         if (now < next_sweep_) return;
         next_sweep_ = never;
@@ -185,7 +191,7 @@ private:
                 next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
                 continue;
             }
-            for (auto& who : alive(current->second)) dropped.push_back(std::move(who));
+            for (auto& who : alive(current->second)) dropped.push_back({current->first, std::move(who)});
             drop(current);
         }
     }

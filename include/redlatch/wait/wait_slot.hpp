@@ -12,6 +12,13 @@
 namespace redlatch {
 inline namespace v0_1 {
 
+// Stands in for the session where a waiting thread receives no messages.
+struct NoReceiver {
+    static std::uint64_t interrupts() { return 0; }
+    static bool watch(Instant, std::uint64_t) { return false; }
+    static void interrupt_watch() {}
+};
+
 // Lets one waiting thread sleep: in its own condition variable, or in the transport, where it receives messages itself.
 // Guarded by the mutex of the local state that the thread waits in; every caller here holds it.
 class WaitSlot {

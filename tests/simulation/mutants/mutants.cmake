@@ -7,8 +7,8 @@ mutate(release_without_publish scripts/rlock.hpp
     "    redis.call('del', lock)\n    return 1")
 
 # A message between the try and the subscription is lost.
-mutate(no_second_try_once_subscribed lock/lock_state.hpp
-    "subscribed_ = true;\n        expect_anything();\n        notify_representative();"
+mutate(no_second_try_once_subscribed wait/waiting_room.hpp
+    "subscribed_ = true;\n        notify();"
     "subscribed_ = true;")
 
 # Waiters of other processes are not notified that the next holder's lease is shorter.
@@ -17,18 +17,18 @@ mutate(silent_hand_over scripts/rlock.hpp
     "")
 
 # Validity is counted from the reply, not from the request.
-mutate(validity_from_the_reply lock/lease_manager.hpp
-    "const SendTime sent;\n                Reply reply = call_acquire(claim, deadline);"
-    "Reply reply = call_acquire(claim, deadline);\n                const SendTime sent;")
+mutate(validity_from_the_reply lock/acquire_attempt.hpp
+    "asked.sent = sent_.as_of_now();"
+    "asked.sent = Clock::now();")
 
 # All holds of a thread have the same number, and a late release ends the next one.
-mutate(numbers_used_again lock/lease_manager.hpp
+mutate(numbers_used_again lock/lock_core.hpp
     "Claim claim{owner, number, count, lease_of(lease)};"
     "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease)};")
 
 # An acquire of unknown outcome is forgotten.
-mutate(unknown_acquire_left_behind lock/lease_manager.hpp
-    "if (asked.unsettled != 0 && !waiting) undo_acquire(lock, asked, claim.lease);"
+mutate(unknown_acquire_left_behind lock/acquires.hpp
+    "if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);"
     "")
 
 # A resent request is executed again.
@@ -37,8 +37,8 @@ mutate(marks_forgotten scripts/request_marks.hpp
     "if mark or not mark then return nil, false end")
 
 # The watchdog continues after unlock().
-mutate(watchdog_outlives_unlock lock/lease_manager.hpp
-    "            finish(hold);\n            return leaving;"
+mutate(watchdog_outlives_unlock lock/releases.hpp
+    "            leases_.finish(hold);\n            return leaving;"
     "            return leaving;")
 
 # The counter restarts at one after a restart that lost it.

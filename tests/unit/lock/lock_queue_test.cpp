@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// WaitQueue: the waiting threads of a process, and when their representative asks the server.
+// LockQueue: the waiting threads of a process, and when their representative asks the server.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -15,21 +15,21 @@ constexpr Instant past{};
 
 Instant at(Milliseconds t) { return Instant(1h + t); }
 
-struct Person : Waiter {
-    explicit Person(OwnerNumber number) : Waiter{.owner = number, .lease = {}} {}
+struct Person : LockWaiter {
+    explicit Person(OwnerNumber who) { owner = who; }
 };
 
 }  // namespace
 
 TEST_CASE("an empty queue has no front and no successor") {
-    const WaitQueue line;
+    const LockQueue line;
     CHECK(line.empty());
     CHECK(line.front() == nullptr);
     CHECK(line.successor() == nullptr);
 }
 
 TEST_CASE("waiters queue up in the order of their arrival") {
-    WaitQueue line;
+    LockQueue line;
     Person a(1), b(2), c(3);
     line.join(a);
     line.join(b);
@@ -47,7 +47,7 @@ TEST_CASE("waiters queue up in the order of their arrival") {
 }
 
 TEST_CASE("join_first() puts a waiter at the front again") {
-    WaitQueue line;
+    LockQueue line;
     Person a(1), b(2);
     line.join(a);
     line.join_first(b);
@@ -55,24 +55,24 @@ TEST_CASE("join_first() puts a waiter at the front again") {
 }
 
 TEST_CASE("a hold goes to the first waiter that is not asking the server already") {
-    WaitQueue line;
+    LockQueue line;
     Person a(1), b(2);
     line.join(a);
     line.join(b);
     CHECK(line.successor() == &a);
-    a.trying = true;
+    a.phase = Waiter::Phase::asking;
     CHECK(line.successor() == &b);
-    b.trying = true;
+    b.phase = Waiter::Phase::asking;
     CHECK(line.successor() == nullptr);
 }
 
 TEST_CASE("a queue that has not asked yet asks") {
-    const WaitQueue line;
+    const LockQueue line;
     CHECK(line.step(at(0ms), past).ask);
 }
 
 TEST_CASE("a blocked waiter sleeps until one millisecond after the end of the holder's lease") {
-    WaitQueue line;
+    LockQueue line;
     line.blocked(line.generation(), 400ms, at(0ms));
     const auto step = line.step(at(1ms), past);
     CHECK_FALSE(step.ask);
@@ -82,7 +82,7 @@ TEST_CASE("a blocked waiter sleeps until one millisecond after the end of the ho
 }
 
 TEST_CASE("a notification makes a sleeping waiter ask") {
-    WaitQueue line;
+    LockQueue line;
     line.blocked(line.generation(), 10s, at(0ms));
     CHECK_FALSE(line.step(at(1ms), past).ask);
     line.notify();
@@ -90,7 +90,7 @@ TEST_CASE("a notification makes a sleeping waiter ask") {
 }
 
 TEST_CASE("a notification between the query and its reply is not lost") {
-    WaitQueue line;
+    LockQueue line;
     const auto generation = line.generation();
     line.notify();
     line.blocked(generation, 10s, at(0ms));
@@ -100,7 +100,7 @@ TEST_CASE("a notification between the query and its reply is not lost") {
 }
 
 TEST_CASE("several notifications need one query") {
-    WaitQueue line;
+    LockQueue line;
     line.notify();
     line.notify();
     line.notify();
@@ -109,25 +109,25 @@ TEST_CASE("several notifications need one query") {
 }
 
 TEST_CASE("a holder without a TTL: slow polling") {
-    WaitQueue line;
+    LockQueue line;
     line.blocked(line.generation(), -1ms, at(0ms));
     CHECK_FALSE(line.step(at(4s), past).ask);
-    CHECK(line.step(at(1ms), past).sleep_until == at(WaitQueue::slow_poll + 1ms));
-    CHECK(line.step(at(WaitQueue::slow_poll + 1ms), past).ask);
+    CHECK(line.step(at(1ms), past).sleep_until == at(LockQueue::slow_poll + 1ms));
+    CHECK(line.step(at(LockQueue::slow_poll + 1ms), past).ask);
 }
 
 TEST_CASE("a sleep is limited to half a minute, whatever lease the server reported") {
-    WaitQueue line;
+    LockQueue line;
     for (const Milliseconds told : {Milliseconds(31s), Milliseconds(24h), Milliseconds::max()}) {
         line.blocked(line.generation(), told, at(0ms));
-        CHECK(line.step(at(1ms), past).sleep_until == at(WaitQueue::longest_sleep + 1ms));
+        CHECK(line.step(at(1ms), past).sleep_until == at(LockQueue::longest_sleep + 1ms));
     }
     line.blocked(line.generation(), Milliseconds::min(), at(0ms));
-    CHECK(line.step(at(1ms), past).sleep_until == at(WaitQueue::slow_poll + 1ms));
+    CHECK(line.step(at(1ms), past).sleep_until == at(LockQueue::slow_poll + 1ms));
 }
 
 TEST_CASE("a waiter with pauses of its own asks at their end, whatever other threads learned meanwhile") {
-    WaitQueue line;
+    LockQueue line;
     line.blocked(line.generation(), 10s, at(0ms));
     CHECK_FALSE(line.step(at(1ms), past, at(8ms)).ask);
     CHECK(line.step(at(1ms), past, at(8ms)).sleep_until == at(8ms));
@@ -136,7 +136,7 @@ TEST_CASE("a waiter with pauses of its own asks at their end, whatever other thr
 }
 
 TEST_CASE("while a thread of this process holds the lock, no thread asks") {
-    WaitQueue line;
+    LockQueue line;
     line.blocked(line.generation(), 10ms, at(0ms));
     line.acquired_locally();
     const auto step = line.step(at(1s), at(30s));
@@ -145,7 +145,7 @@ TEST_CASE("while a thread of this process holds the lock, no thread asks") {
 }
 
 TEST_CASE("a hold of this process voids older notifications, not later ones") {
-    WaitQueue line;
+    LockQueue line;
     line.notify();
     line.acquired_locally();
     CHECK_FALSE(line.step(at(0ms), at(30s)).ask);
@@ -154,7 +154,7 @@ TEST_CASE("a hold of this process voids older notifications, not later ones") {
 }
 
 TEST_CASE("when a hold of this process runs out without a notification, the next waiter asks") {
-    WaitQueue line;
+    LockQueue line;
     line.acquired_locally();
     CHECK_FALSE(line.step(at(29s), at(30s)).ask);
     CHECK(line.step(at(30s), at(30s)).ask);
@@ -162,7 +162,7 @@ TEST_CASE("when a hold of this process runs out without a notification, the next
 }
 
 TEST_CASE("the reply to a query from before a local hold does not hide later notifications") {
-    WaitQueue line;
+    LockQueue line;
     const auto generation = line.generation();
     line.acquired_locally();
     line.notify();
@@ -171,7 +171,7 @@ TEST_CASE("the reply to a query from before a local hold does not hide later not
 }
 
 TEST_CASE("the next representative keeps what the first one knew") {
-    WaitQueue line;
+    LockQueue line;
     Person a(1), b(2);
     line.join(a);
     line.join(b);

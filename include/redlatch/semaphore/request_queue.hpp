@@ -3,31 +3,37 @@
 
 #include "redlatch/base/backoff.hpp"
 #include "redlatch/base/time.hpp"
-#include "redlatch/wait/wait_slot.hpp"
+#include "redlatch/protocol/shared_permits.hpp"
+#include "redlatch/wait/wait_queue.hpp"
+#include "redlatch/wait/waiter.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <exception>
-#include <vector>
+#include <optional>
+#include <utility>
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// A thread that waits for something without an owner: permits, or the end of a count.
-template <class Want>
-struct Caller {
-    Want want;
-    WaitSlot sleeper{};
-    bool served = false;           // true if a query, of this thread or another, got what it wants
-    std::exception_ptr error{};    // waiting cannot succeed
-    std::uint64_t number = 0;      // in the order of arrival
-    std::uint64_t refused_at = 0;  // the generation at its last refused query
+// The answer to a query that was refused, and the generation from before it.
+struct Refusal {
+    std::uint64_t generation;
+    Answer answer;
 };
 
-// Queues the threads of this process that wait for one name, in order of arrival. The first, the representative,
-// queries the server for all of them at once. A waiter behind one that cannot be served waits, too, so that many small
-// requests cannot starve a large one. Plain data: the local state guards it and does the I/O.
+// One thread that waits for permits, or for the end of a count.
+template <class Want>
+struct RequestWaiter : Waiter {
+    explicit RequestWaiter(Want what) : want(std::move(what)) {}
+
+    Want want;
+    std::optional<Refusal> refusal{};  // of its query before it joined the queue
+    std::uint64_t refused_at = 0;      // the generation at its last refused query
+};
+
+// The queue of the threads of this process that wait for one name. The representative queries the server for all of
+// them at once. A waiter behind one that cannot be served waits, too, so that many small requests cannot starve a large
+// one.
 //
 // A request for more than can ever be served must not block the others indefinitely. How much the server has is not
 // known, but how much was recently seen there is. A front waiter that wants more than that takes turns with those
@@ -35,12 +41,12 @@ struct Caller {
 //   - It holds them back, then lets them pass for as long. Each turn is longer than the one before, up to longest_turn.
 //   - It holds them back again when more is available than it has seen before. So the queue keeps permits for it that
 //     come back piece by piece.
-//
-// No wake-up is lost: each notification increments the generation, and a query remembers the generation from before it.
 template <class Want>
-class CallerQueue {
+class RequestQueue : public WaitQueue<RequestWaiter<Want>> {
 public:
-    using Member = Caller<Want>;
+    using Member = RequestWaiter<Want>;
+    using WaitQueue<Member>::front, WaitQueue<Member>::size, WaitQueue<Member>::ask_again;
+    using WaitQueue<Member>::last_number;
 
     // The representative queries again after this time, up to twice as long, even without a notification. A message may
     // be lost, and not every end of a wait sends one (a key that expires).
@@ -49,31 +55,6 @@ public:
     static constexpr Milliseconds first_turn{1000};
     static constexpr Milliseconds longest_turn{10'000};
     static constexpr Milliseconds lately = std::chrono::minutes(10);
-
-    bool empty() const { return members_.empty(); }
-    Member* front() const { return members_.empty() ? nullptr : members_.front(); }
-    bool is_front(const Member& member) const { return front() == &member; }
-
-    void join(Member& member) {
-        member.number = ++last_number_;
-        members_.push_back(&member);
-    }
-    void leave(const Member& member) { std::erase(members_, &member); }
-
-    // Returns the first waiters, at most `most`.
-    std::vector<Member*> first(std::size_t most) const {
-        return {members_.begin(), members_.begin() + static_cast<std::ptrdiff_t>(std::min(most, members_.size()))};
-    }
-
-    // Returns the waiter with this number, or null if it waits no longer.
-    Member* find(std::uint64_t number) const {
-        const auto found =
-            std::find_if(members_.begin(), members_.end(), [&](const Member* m) { return m->number == number; });
-        return found == members_.end() ? nullptr : *found;
-    }
-
-    void notify() { ++generation_; }
-    std::uint64_t generation() const { return generation_; }
 
     // Records that a query made at `generation` was refused for this waiter. `hint` is the time after which a retry may
     // succeed, as far as the server knows. `there` is the amount available, as far as the reply tells.
@@ -88,23 +69,19 @@ public:
             turns_began_ = now;
             most_ = there;
         }
-        ask_again_ = now + std::min<Clock::duration>(std::min(hint, slow_poll * 2), poll_.next());
+        this->asked(generation, now + std::min<Clock::duration>(std::min(hint, slow_poll * 2), poll_.next()));
     }
 
-    // The next step of the representative.
-    struct Step {
-        bool ask;
-        Instant sleep_until;
-    };
-
-    Step step(Instant now) const {
-        if (front()->refused_at != generation_ || now >= ask_again_) return {true, now};
-        if (members_.size() == 1 || is_within_reach(front()->want, now)) return {false, ask_again_};
+    // Returns the next step of the representative.
+    QueueStep step(Instant now) const {
+        // A new representative was perhaps not part of the last query.
+        if (front()->refused_at != this->generation() || now >= ask_again()) return {true, now};
+        if (size() == 1 || is_within_reach(front()->want, now)) return {false, ask_again()};
         const Turn turn = turn_at(now);
-        if (!turn.lets_pass) return {false, std::min(ask_again_, turn.ends)};
+        if (!turn.lets_pass) return {false, std::min(ask_again(), turn.ends)};
         // Without notifications, each waiter behind is queried for once per turn.
-        const bool asked = passed_until_ == turn.ends && passed_number_ == last_number_;
-        return {!asked, asked ? ask_again_ : now};
+        const bool was_asked = passed_until_ == turn.ends && passed_number_ == last_number();
+        return {!was_asked, was_asked ? ask_again() : now};
     }
 
     // Returns true if, in the query being made now, this waiter lets those behind pass when there is not enough for it.
@@ -114,7 +91,7 @@ public:
         const Turn turn = turn_at(now);
         if (!turn.lets_pass) return false;
         passed_until_ = turn.ends;
-        passed_number_ = last_number_;
+        passed_number_ = last_number();
         return !is_within_reach(want, now);
     }
 
@@ -127,10 +104,6 @@ public:
     }
 
 private:
-    std::vector<Member*> members_;
-    std::uint64_t generation_ = 1;
-    std::uint64_t last_number_ = 0;
-    Instant ask_again_{};
     std::int64_t seen_ = 0;  // the largest amount seen recently, and when
     Instant seen_at_{};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// CallerQueue: the threads of a process that wait for permits or for a count, and when their representative asks.
+// RequestQueue: the threads of a process that wait for permits or for a count, and when their representative asks.
 // RequestSlots.
 #include <doctest/doctest.h>
 
@@ -13,8 +13,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-using Line = CallerQueue<int>;
-using Member = Caller<int>;
+using Line = RequestQueue<int>;
+using Member = Line::Member;
 
 Instant at(Milliseconds t) { return Instant(1h + t); }
 
@@ -125,8 +125,8 @@ struct Interest {
 
 TEST_CASE(
     "front waiter that wants more than was recently seen: it takes turns with those behind it, ever longer ones") {
-    CallerQueue<Interest> line;
-    Caller<Interest> big{{5}}, small{{1}};
+    RequestQueue<Interest> line;
+    RequestWaiter<Interest> big{{5}}, small{{1}};
     line.join(big);
     CHECK_FALSE(line.lets_pass(big.want, at(0ms)));  // not before it was refused
     line.refused(big, line.generation(), Milliseconds::max(), at(0ms), 2);
@@ -137,7 +137,7 @@ TEST_CASE(
     CHECK(line.lets_pass(big.want, at(1s)));
     CHECK_FALSE(line.lets_pass(small.want, at(1s)));  // two were seen there, so it is worth waiting
     CHECK_FALSE(line.step(at(1s)).ask);
-    Caller<Interest> later{{1}};
+    RequestWaiter<Interest> later{{1}};
     line.join(later);
     CHECK(line.step(at(1500ms)).ask);
     CHECK_FALSE(line.lets_pass(big.want, at(2s)));
@@ -152,8 +152,8 @@ TEST_CASE(
 }
 
 TEST_CASE("front waiter that wants no more than was recently seen: it holds back those behind it all the time") {
-    CallerQueue<Interest> line;
-    Caller<Interest> first{{5}}, big{{5}}, small{{1}};
+    RequestQueue<Interest> line;
+    RequestWaiter<Interest> first{{5}}, big{{5}}, small{{1}};
     line.join(first);
     line.refused(first, line.generation(), Milliseconds::max(), at(0ms), 5);
     line.leave(first);

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/suspended.hpp"
+#include "redlatch/lock/lock_core.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/claim.hpp"
+#include "redlatch/session/remote_clock.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// An acquire command that was sent, and its reply.
+struct Asked {
+    Reply reply;
+    Instant begun;
+    Instant sent;                // time of the last sending, which the reply answers
+    std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
+    std::uint64_t hold = 0;      // the number that was asked for
+};
+
+// The state machine of one attempt to acquire a lock: which call to send next, and what the replies show. It does no
+// I/O, so that a thread that waits for each reply and a completion can both drive it:
+//   1. begin() takes the server's time, until which the command is wanted;
+//   2. call() is sent, and replied() takes the reply;
+//   3. that says what comes next: another call, the time once more, or nothing.
+template <class T, class Protocol>
+class AcquireAttempt {
+public:
+    enum class Next {
+        call,  // send call()
+        time,  // the server's clock has jumped, so the command came too late: begin() again
+        done,  // the reply is in `asked`
+    };
+
+    AcquireAttempt(LockCore<T, Protocol>& core, const Claim& wanted) : claim(wanted), core_(core) {
+        asked.hold = claim.hold;
+        asked.begun = asked.sent = Clock::now();
+    }
+
+    Claim claim;
+    Asked asked;
+
+    // Starts a sending. `now`: the server's time.
+    void begin(ServerMilliseconds now) {
+        claim.until = now + core_.session.options().command_timeout.count();
+        claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
+        call_.emplace(core_.protocol.acquire(claim));
+        learned_at_ = Clock::now();
+        sent_ = SendTime();
+    }
+
+    const Call& call() const { return *call_; }
+
+    Next replied(Reply reply) {
+        asked.sent = sent_.as_of_now();
+        // The call fixes the end of the lease by the server's clock, of which we have an estimate only.
+        if constexpr (requires { Protocol::fixes_lease_end; }) asked.sent -= core_.session.clock_error();
+        if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
+        asked.reply = std::move(reply);
+        if (has_to_follow()) return Next::call;
+        if (!core_.session.learn_if_late(core_.key(), learned_at_, asked.reply) || ++too_late_ == most_tries)
+            return Next::done;
+        return Next::time;
+    }
+
+private:
+    static constexpr int most_tries = 3;
+
+    // Replaces call() by the one that has to follow this reply, if there is one.
+    bool has_to_follow() {
+        const Protocol& protocol = core_.protocol;
+        if constexpr (requires { protocol.after_acquire(claim, *call_, asked.reply); })
+            if (std::optional<Call> following = protocol.after_acquire(claim, *call_, asked.reply)) {
+                call_ = std::move(following);
+                return true;
+            }
+        return false;
+    }
+
+    LockCore<T, Protocol>& core_;
+    std::optional<Call> call_;
+    SendTime sent_;
+    Instant learned_at_{};
+    int too_late_ = 0;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

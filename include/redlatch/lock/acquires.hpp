@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/lock/acquire_attempt.hpp"
+#include "redlatch/lock/deliveries.hpp"
+#include "redlatch/lock/hold_table.hpp"
+#include "redlatch/lock/leases.hpp"
+#include "redlatch/lock/lock_core.hpp"
+#include "redlatch/protocol/claim.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/session/lateness.hpp"
+#include "redlatch/transport/server_errors.hpp"
+#include "redlatch/wait/lock_request.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Sends the acquire command of one lock, and applies the replies: it records what was acquired, and undoes what no
+// caller wants. `lock` holds the mutex of the lock.
+template <class T, class Protocol>
+class Acquires {
+public:
+    Acquires(LockCore<T, Protocol>& core, Deliveries<T, Protocol>& deliveries, Leases<T, Protocol>& leases)
+        : core_(core), deliveries_(deliveries), leases_(leases) {}
+
+    // --- first holds ------------------------------------------------------------------------------------------
+
+    // Sends the acquire command for a first hold. Returns nothing if the caller's stop token or deadline ended the
+    // call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
+        return ask(lock, request, core_.next_number(), first);
+    }
+
+    // Does the same under a given number. With `waiting`, the caller keeps waiting under that number if it is blocked,
+    // and releases the number itself if there is no reply. `*waiting` keeps the server time until which an unanswered
+    // sending may take effect.
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                     std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
+        if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
+        Claim claim = core_.claim_of(request.owner, number, 1, request.lease);
+        claim.announced = request.precedence && !request.one_try;
+        claim.first = first;
+        claim.queues = waiting != nullptr;
+        Asked asked = send_acquire(lock, request, claim, first);
+        if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
+        if (classify(asked.reply) != ReplyClass::answered) {
+            if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);
+            no_answer(request, asked);
+            return std::nullopt;
+        }
+        return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
+    }
+
+    // Applies the reply to the acquire command for a first hold. `waits_on`: see ask().
+    AcquireAnswer apply_acquire_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                                      const std::optional<Milliseconds>& wanted, const Asked& asked,
+                                      bool waits_on = false) {
+        const Instant now = Clock::now();
+        const Milliseconds lease = core_.lease_of(wanted);
+        const AcquireAnswer answer = decode(lock, asked, lease);
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            // A copy of an unanswered sending may still acquire it.
+            if (asked.unsettled != 0 && !waits_on) undo(lock, asked, lease);
+            return answer;
+        }
+        if (!asked.reply.replicated) {
+            undo(lock, asked, lease);
+            throw not_replicated(core_.key());
+        }
+        // The reply took longer than the lease lasts, or the thread has acquired a hold in another way meanwhile.
+        if (now >= redlatch::valid_until(asked.sent, lease) || leases_.live_hold(owner)) {
+            undo(lock, asked, lease);
+            return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
+        }
+        record_or_undo(lock, owner, wanted, asked, answer.token);
+        return answer;
+    }
+
+    void undo(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease, Instant from = Clock::now()) {
+        deliveries_.undo_acquire(lock, asked.hold, asked.unsettled, lease, from);
+    }
+
+    // --- reentry ----------------------------------------------------------------------------------------------
+
+    // Acquires one more level for a thread that holds the lock. Returns true if it has one more, false if its stop
+    // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
+    // out to be lost: then it has to acquire the lock like any other thread.
+    std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        Hold* hold = leases_.live_hold(request.owner);
+        if (hold && refuses_reentry(*hold)) throw not_reentrant();
+        hold = leases_.live_hold(request.owner);
+        if (!hold) return std::nullopt;
+        const std::uint64_t id = hold->id;
+        const std::uint32_t count = hold->count + 1;
+        if (count > 0x7fff'ffff)
+            throw Error(errc::would_deadlock, core_.key(), "locked more often by one thread than can be counted");
+        const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
+        const Asked asked = send_acquire(lock, request, claim, true);
+        if (hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
+            hold->doubtful = true;
+        // An unknown outcome is harmless: the next command of this hold carries its absolute count.
+        if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
+        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
+        return std::nullopt;
+    }
+
+    // Applies the reply to a reentry. Returns false if the hold is lost.
+    bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
+                             const std::optional<Milliseconds>& wanted, const Asked& asked) {
+        const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply, core_.key());
+        Hold* hold = core_.holds.find(owner);
+        if (!hold || hold->id != id || !hold->live()) {
+            // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
+            // little early and was promised that time, so wait for it.
+            if (answer.kind == AcquireAnswer::Kind::held)
+                undo(lock, asked, core_.lease_of(wanted), Clock::now() + Lateness::longest_notice);
+            return false;
+        }
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            leases_.lose_now(*hold, "the server says that it is not held any more");
+            return false;
+        }
+        // The server counts one level more than this process. The next command of this hold carries the absolute count.
+        if (!asked.reply.replicated) throw not_replicated(core_.key());
+        hold->enter(asked.sent, wanted, core_.watchdog_timeout());
+        core_.schedule();
+        return true;
+    }
+
+    // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
+    bool refuses_reentry(Hold& hold) {
+        if (Protocol::reentrant || !hold.live()) return false;
+        if (Clock::now() < hold.valid_until) return true;
+        leases_.lose_now(hold, "its lease ran out");
+        return false;
+    }
+
+    Error not_reentrant() const {
+        return {errc::would_deadlock, core_.key(),
+                "this thread holds it already, and it is not reentrant; an RLock is, where sections nest"};
+    }
+
+private:
+    // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
+    // patience ends. `first`: True for the first command of a call.
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim, bool first) {
+        Session<T>& session = core_.session;
+        // Start these before there is a hold: supervising a hold must not fail.
+        session.start_losses();
+        session.start_background();
+        const Instant give_up = core_.patience.give_up_at(request, first);
+        lock.unlock();
+        AcquireAttempt<T, Protocol> attempt(core_, claim);
+        attempt.asked.reply = session.call_with_retry(
+            give_up, request.stop,
+            [&](Instant deadline, bool again) {
+                if (again) attempt.claim.first = false;
+                return send_once(attempt, deadline);
+            },
+            request.one_try);
+        lock.lock();
+        const Asked& asked = attempt.asked;
+        if (classify(asked.reply) == ReplyClass::answered)
+            core_.patience.answered();
+        else
+            core_.patience.failed(asked.begun, asked.reply);
+        return std::move(attempt.asked);
+    }
+
+    Reply send_once(AcquireAttempt<T, Protocol>& attempt, Instant deadline) {
+        using Next = typename AcquireAttempt<T, Protocol>::Next;
+        for (;;) {
+            Reply failure;
+            const auto now = core_.session.server_time(core_.key(), deadline, failure);
+            if (!now) return failure;
+            attempt.begin(*now);
+            Next next = Next::call;
+            while (next == Next::call) next = attempt.replied(core_.session.call(attempt.call(), deadline));
+            if (next == Next::done || Clock::now() >= deadline) return std::move(attempt.asked.reply);
+        }
+    }
+
+    // Returns false if the caller's stop token or deadline ended the call; otherwise throws.
+    bool no_answer(const LockRequest& request, const Asked& asked) const {
+        if (request.stop.stop_requested()) return false;
+        if (core_.patience.was_too_short(request, asked.begun, asked.reply, asked.unsettled != 0)) return false;
+        throw error_of(asked.reply, core_.key());
+    }
+
+    // If recording fails (no memory, no thread), releases the hold and rethrows.
+    void record_or_undo(std::unique_lock<std::mutex>& lock, OwnerNumber owner, const std::optional<Milliseconds>& lease,
+                        const Asked& asked, std::int64_t token) {
+        try {
+            leases_.record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
+        } catch (...) {
+            leases_.forget(owner);
+            undo(lock, asked, core_.lease_of(lease));
+            throw;
+        }
+    }
+
+    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
+        try {
+            return core_.protocol.read_acquire(asked.reply, core_.key());
+        } catch (...) {
+            undo(lock, asked, lease);
+            throw;
+        }
+    }
+
+    LockCore<T, Protocol>& core_;
+    Deliveries<T, Protocol>& deliveries_;
+    Leases<T, Protocol>& leases_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

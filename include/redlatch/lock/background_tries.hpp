@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+#include "redlatch/lock/acquire_attempt.hpp"
+#include "redlatch/lock/acquires.hpp"
+#include "redlatch/lock/lock_parts.hpp"
+#include "redlatch/protocol/claim.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/transport/server_errors.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Tries to acquire a lock without a thread that waits for the reply, for locks over several servers: completions drive
+// the attempt.
+template <class T, class Protocol>
+class BackgroundTries {
+public:
+    // Takes the answer on any thread. Returns true if the hold that it reports is still wanted; otherwise the hold is
+    // released.
+    using Tell = std::function<bool(const TryAnswer&)>;
+
+    explicit BackgroundTries(LockParts<T, Protocol>& parts) : parts_(parts), core_(parts.core) {}
+
+    // Tries once to acquire the lock, or one more level of it.
+    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Tell tell, Receiver receiver) {
+        std::unique_lock lock(core_.mutex);
+        if (is_trying(owner)) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed});  // an earlier try of this thread has no reply yet
+            return;
+        }
+        if (auto refusal = refusal_for(owner)) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
+            return;
+        }
+        const Hold* hold = parts_.leases.live_hold(owner);
+        Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease)
+                           : core_.claim_of(owner, core_.next_number(), 1, lease);
+        claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
+        trying_.push_back(owner);
+        ++core_.in_flight;
+        const std::uint64_t reentered = hold ? hold->id : 0;
+        lock.unlock();
+        try {
+            core_.session.start_losses();
+            ask_time(std::make_shared<Try>(*this, claim, lease, reentered, std::move(tell)), receiver);
+        } catch (...) {
+            // Nothing was sent.
+            lock.lock();
+            end(owner);
+            throw;
+        }
+    }
+
+private:
+    using Attempt = AcquireAttempt<T, Protocol>;
+
+    // A try in flight. It keeps the lock's state alive.
+    struct Try {
+        Try(BackgroundTries& tries, const Claim& claim, const std::optional<Milliseconds>& wanted, std::uint64_t hold,
+            Tell&& to)
+            : keep(tries.core_.keep()),
+              attempt(tries.core_, claim),
+              lease(wanted),
+              reentered(hold),
+              tell(std::move(to)) {}
+
+        const std::shared_ptr<BackgroundTask> keep;
+        Attempt attempt;
+        const std::optional<Milliseconds> lease;
+        const std::uint64_t reentered;  // the hold that gets one more level; 0 for a first hold
+        const Tell tell;
+    };
+    using TryPtr = std::shared_ptr<Try>;
+
+    bool is_trying(OwnerNumber owner) const {
+        return std::find(trying_.begin(), trying_.end(), owner) != trying_.end();
+    }
+
+    std::optional<Error> refusal_for(OwnerNumber owner) {
+        Hold* const hold = parts_.leases.live_hold(owner);
+        if (!hold) return parts_.leases.mixed_kinds();
+        if (parts_.acquires.refuses_reentry(*hold)) return parts_.acquires.not_reentrant();
+        return std::nullopt;
+    }
+
+    void end(OwnerNumber owner) {
+        if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
+            trying_.erase(mine);
+        core_.end_in_flight();
+    }
+
+    // --- driving the attempt ----------------------------------------------------------------------------------
+
+    void ask_time(TryPtr one, Receiver receiver) {
+        core_.session.with_server_time(core_.key(), receiver,
+                                       [this, one = std::move(one)](const std::optional<ServerMilliseconds>& now,
+                                                                    Reply failure, Receiver answers_to) {
+                                           if (now) {
+                                               one->attempt.begin(*now);
+                                               send(one, answers_to);
+                                           } else {
+                                               one->attempt.asked.reply = std::move(failure);
+                                               finish(*one);
+                                           }
+                                       });
+    }
+
+    void send(const TryPtr& one, Receiver receiver) noexcept {
+        try {
+            core_.session.post(
+                one->attempt.call(), [this, one](Reply reply) { go_on(one, one->attempt.replied(std::move(reply))); },
+                receiver);
+        } catch (...) {
+            not_sent(*one);
+        }
+    }
+
+    void go_on(const TryPtr& one, typename Attempt::Next next) noexcept {
+        if (next == Attempt::Next::call) return send(one, Receiver::background);
+        if (next == Attempt::Next::done) return finish(*one);
+        try {
+            ask_time(one, Receiver::background);
+        } catch (...) {
+            not_sent(*one);
+        }
+    }
+
+    void not_sent(Try& one) {
+        one.attempt.asked.reply = Reply::of(Reply::Kind::not_sent, std::string());
+        finish(one);
+    }
+
+    // --- the outcome ------------------------------------------------------------------------------------------
+
+    void finish(const Try& one) {
+        const OwnerNumber owner = one.attempt.claim.owner;
+        std::unique_lock lock(core_.mutex);
+        TryAnswer answer{TryAnswer::Kind::failed};
+        bool wanted = false;
+        try {
+            answer = answer_of(lock, one);
+            lock.unlock();
+            wanted = one.tell(answer);
+        } catch (...) {  // no memory: `tell` has not accepted the hold
+        }
+        if (!lock.owns_lock()) lock.lock();
+        end(owner);
+        lock.unlock();
+        if (answer.kind == TryAnswer::Kind::held && !wanted)
+            parts_.releases.release_in_background(
+                owner, [](std::error_code) {}, Receiver::background);
+    }
+
+    TryAnswer answer_of(std::unique_lock<std::mutex>& lock, const Try& one) {
+        using Kind = TryAnswer::Kind;
+        Acquires<T, Protocol>& acquires = parts_.acquires;
+        const Asked& asked = one.attempt.asked;
+        const OwnerNumber owner = one.attempt.claim.owner;
+        try {
+            if (classify(asked.reply) != ReplyClass::answered) {
+                if (asked.unsettled != 0 && one.reentered == 0) acquires.undo(lock, asked, core_.lease_of(one.lease));
+                return {Kind::failed, 0, error_of(asked.reply, core_.key())};
+            }
+            const bool held =
+                one.reentered == 0
+                    ? acquires.apply_acquire_reply(lock, owner, one.lease, asked).kind == AcquireAnswer::Kind::held
+                    : acquires.apply_reentry_reply(lock, owner, one.reentered, one.lease, asked);
+            if (!held) return {Kind::refused};
+            return {Kind::held, core_.holds.find(owner)->id};
+        } catch (const Error& error) {
+            return {Kind::failed, 0, error};
+        }
+    }
+
+    LockParts<T, Protocol>& parts_;
+    LockCore<T, Protocol>& core_;
+    std::vector<OwnerNumber> trying_;  // owners of the tries in flight
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/lock/hold_table.hpp"
+#include "redlatch/lock/lock_core.hpp"
+#include "redlatch/lock/outbox.hpp"
+#include "redlatch/transport/server_errors.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// A level that is being released.
+struct Leaving {
+    std::uint64_t hold;
+    std::uint32_t remaining;
+    Milliseconds lease;      // for the remaining levels: the watchdog's, or 0 if none of them is under the watchdog
+    Instant until;           // when the lease is over
+    std::int64_t unsettled;  // of the hold
+};
+
+// Delivers the releases that the foreground could not deliver, and those of numbers whose outcome is unknown: it posts
+// what is due in the outbox of a lock.
+template <class T, class Protocol>
+class Deliveries {
+public:
+    explicit Deliveries(LockCore<T, Protocol>& core) : core_(core) {}
+
+    // Returns when the server's clock is most likely past `unsettled`.
+    Instant unsettled_until(std::int64_t unsettled) const {
+        const Instant now = Clock::now();
+        const auto server_now =
+            core_.session.server_clock().roughly_at(core_.session.transport().route(core_.key()), now);
+        return now + Milliseconds(server_now ? std::clamp<std::int64_t>(unsettled - *server_now + 2, 0, 3'600'000) : 0);
+    }
+
+    // Releases in the background a number of unknown outcome, or a hold that no caller wants. `unsettled`: the server
+    // time until which an unanswered acquire may take effect; 0 for none.
+    void undo_acquire(std::unique_lock<std::mutex>& lock, std::uint64_t number, std::int64_t unsettled,
+                      Milliseconds lease, Instant from = Clock::now()) {
+        core_.outbox.add({number}, unsettled, from + lease + core_.session.options().command_timeout, from);
+        core_.schedule();
+        // This thread sends it, so that it follows the acquire command on the same connection.
+        deliver(lock);
+        cancel_announcement(lock);
+    }
+
+    // Withdraws the announcement that keeps others away for the waiting threads of this process.
+    void cancel_announcement(std::unique_lock<std::mutex>& lock) {
+        if constexpr (requires { core_.protocol.cancel_announcement(); }) {
+            lock.unlock();
+            if (const auto call = core_.protocol.cancel_announcement()) core_.session.post(*call, [](const Reply&) {});
+            lock.lock();
+        }
+    }
+
+    void give_back_later(const Hold& hold, Instant from) {
+        core_.outbox.add({hold.id}, hold.unsettled, Clock::now() + core_.watchdog_timeout(), from);
+        core_.schedule();
+    }
+
+    void give_back_later(const Leaving& leaving, Instant from) {
+        const Instant over = std::max(leaving.until, from + core_.session.options().command_timeout);
+        core_.outbox.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from);
+        core_.schedule();
+    }
+
+    // Reports the releases whose time is over. Others are not blocked any more.
+    void drop_expired(Instant now) {
+        for (std::size_t n = core_.outbox.take_expired(now); n > 0; --n)
+            core_.session.raise(Event::Kind::unlock_not_delivered, core_.key(),
+                                "its lease is over, so others are not blocked any more");
+    }
+
+    // Posts what is due.
+    void deliver(std::unique_lock<std::mutex>& lock) {
+        const std::vector<Outbox::Item> due = core_.outbox.take_due(Clock::now());
+        if (due.empty()) return;
+        lock.unlock();
+        for (const auto& item : due) {
+            const std::uint64_t hold = item.unwanted.hold;
+            try {
+                const auto owner = core_.protocol.text(hold), successor = core_.protocol.text(item.unwanted.successor);
+                const std::array<std::string_view, 2> owners{owner, successor};
+                core_.session.post(
+                    core_.protocol.give_up(std::span(owners).first(item.unwanted.successor == 0 ? 1 : 2)),
+                    [this, keep = core_.keep(), hold](const Reply& reply) { delivered(hold, reply); });
+            } catch (...) {  // no memory, no thread: retried after a pause
+                delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
+            }
+        }
+        lock.lock();
+    }
+
+private:
+    void delivered(std::uint64_t hold, const Reply& reply) {
+        const std::lock_guard lock(core_.mutex);
+        if (classify(reply) == ReplyClass::answered && reply.is_integer())
+            core_.outbox.answered(hold, reply.integer, Clock::now());
+        else if (is_final(reply))
+            core_.outbox.forget(hold);
+        else
+            core_.outbox.failed(hold, Clock::now());
+        // The session may drop the state now.
+        if (core_.outbox.empty()) core_.session.timers().schedule(core_.task, Clock::now());
+        core_.task.may_be_free();
+        core_.schedule();
+    }
+
+    LockCore<T, Protocol>& core_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+#include "redlatch/lock/deliveries.hpp"
+#include "redlatch/lock/hold_table.hpp"
+#include "redlatch/lock/lock_core.hpp"
+#include "redlatch/session/background_task.hpp"
+#include "redlatch/session/lateness.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The life of the holds that the threads of this process have on one lock: they are recorded, renewed by the watchdog,
+// and lost. All members are called with the mutex of the lock.
+template <class T, class Protocol>
+class Leases {
+public:
+    Leases(LockCore<T, Protocol>& core, Deliveries<T, Protocol>& deliveries) : core_(core), deliveries_(deliveries) {}
+
+    // --- records ----------------------------------------------------------------------------------------------
+
+    Hold* live_hold(OwnerNumber owner) {
+        Hold* hold = core_.holds.find(owner);
+        if (!hold || !hold->live()) return nullptr;
+        // Its end is nearer now, so its loss is due earlier.
+        if (hold->check_suspension()) core_.schedule();
+        return hold;
+    }
+
+    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
+                 std::int64_t token) {
+        Hold& hold = core_.holds.start(owner, id);
+        hold.token = token;
+        hold.enter(sent, lease, core_.watchdog_timeout());
+        hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease));
+        core_.key_holds->taken({Protocol::family, owner, id, !Protocol::shared});
+        // Releasing it must not need memory.
+        core_.outbox.make_room();
+        core_.session.count_acquisition();
+        core_.schedule();
+        return hold;
+    }
+
+    void forget(OwnerNumber owner) {
+        if (Hold* hold = core_.holds.find(owner)) finish(*hold);
+    }
+
+    // Removes the live part of the hold from this process.
+    void finish(Hold& hold) {
+        core_.key_holds->ended(hold.id);
+        core_.holds.finish(hold);
+    }
+
+    // Returns the error for a first hold if this process holds the key as another kind of lock.
+    std::optional<Error> mixed_kinds() const {
+        const std::string_view other = core_.key_holds->other_than(Protocol::family);
+        if (other.empty()) return std::nullopt;
+        return Error(errc::wrong_type, core_.key(),
+                     "this process holds it as a " + std::string(other) + ", so it cannot be a " +
+                         std::string(Protocol::family) + "; choose another name");
+    }
+
+    // --- queries without a command ----------------------------------------------------------------------------
+
+    Instant valid_until(OwnerNumber owner) {
+        const Hold* hold = live_hold(owner);
+        return hold ? hold->valid_until : Instant::min();
+    }
+
+    // Returns the fencing token of the owner's hold, for locks that have one; nothing if the owner holds nothing.
+    std::optional<std::int64_t> token(OwnerNumber owner) {
+        const Hold* hold = core_.holds.find(owner);
+        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
+    }
+
+    // Returns the number of the owner's hold, and until when the hold is certain.
+    HeldPart part(OwnerNumber owner) {
+        const Hold* hold = live_hold(owner);
+        return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
+    }
+
+    std::stop_token lost(OwnerNumber owner) {
+        Hold* hold = live_hold(owner);
+        if (!hold) {
+            std::stop_source already;
+            already.request_stop();
+            return already.get_token();
+        }
+        if (!hold->lost) hold->lost.emplace();
+        return hold->lost->get_token();
+    }
+
+    // --- the watchdog -----------------------------------------------------------------------------------------
+
+    // Appends the holds to be renewed until `horizon`, and those about which to ask whether the server still has them.
+    void add_due(Instant horizon, std::vector<Renewal>& due) {
+        for (Hold& hold : core_.holds) {
+            if (!hold.live()) continue;
+            if (hold.renewing || hold.ask_at() > horizon) continue;
+            due.push_back(
+                {core_.keep(), core_.key(), hold.owner, hold.id, &Protocol::renewal, core_.protocol.text(hold.id)});
+            if (!hold.watched()) due.back().lease = Milliseconds(1);
+            hold.renewing = true;
+        }
+    }
+
+    // Applies the outcome of a renewal that was sent at `sent`.
+    void renewed(std::unique_lock<std::mutex>& lock, const Renewal& renewal, BackgroundTask::Renewed outcome,
+                 Instant sent) {
+        using Renewed = BackgroundTask::Renewed;
+        Hold* hold = core_.holds.find(renewal.owner);
+        if (hold && hold->live() && hold->id == renewal.hold) {
+            const Milliseconds timeout = core_.watchdog_timeout();
+            switch (outcome) {
+                case Renewed::yes:
+                    if (renewal.lease)
+                        hold->checked();
+                    else
+                        hold->renewed(sent, timeout);
+                    if (!renewal.lease) hold->set_notice(core_.session.losses().notice(), timeout);
+                    break;
+                case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
+                case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
+            }
+            core_.holds.erase_lost();
+            core_.schedule();
+        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
+            // The hold is lost here, but this renewal still prolonged it on the server. Release it, so that it does not
+            // block others for another lease. Its owner was notified a little early and was promised that time, so wait
+            // for it.
+            const Instant now = Clock::now();
+            core_.outbox.add({renewal.hold}, 0, now + core_.watchdog_timeout(), now + Lateness::longest_notice);
+            core_.schedule();
+            deliveries_.deliver(lock);
+        }
+    }
+
+    // The server may be another one: its holds must be verified.
+    void doubt_all() {
+        for (Hold& hold : core_.holds)
+            if (hold.live()) hold.doubt(Clock::now());
+        core_.schedule();
+    }
+
+    // --- losing -----------------------------------------------------------------------------------------------
+
+    // Reports as lost the holds that are no longer certain.
+    void expire(Instant now) {
+        for (Hold& hold : core_.holds) {
+            if (!hold.live()) continue;
+            hold.check_suspension();
+            if (now < hold.lost_at()) continue;
+            // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
+            if (Protocol::outlives_lease) deliveries_.give_back_later(hold, hold.valid_until);
+            lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
+        }
+        core_.holds.erase_lost();
+        core_.schedule();
+        core_.forget_later();
+    }
+
+    // Requests the lost() tokens of all holds: the client ends.
+    void abandon() noexcept {
+        for (Hold& hold : core_.holds)
+            if (hold.live() && hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+    }
+
+    // Ends a hold that is lost. Its levels await their unlock(), which reports the loss. The caller removes the hold
+    // from the table, because it may be iterating over it.
+    void lose(Hold& hold, const char* why) {
+        // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
+        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        // A copy of the unanswered acquire command may still arrive.
+        if (hold.unsettled != 0)
+            deliveries_.give_back_later(
+                hold, std::max(deliveries_.unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
+        core_.session.lost_levels().add(Protocol::kind, core_.key(), hold.owner, hold.count);
+        if (hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+        core_.key_holds->ended(hold.id);
+        hold.count = 0;
+        hold.lost.reset();
+        core_.report_loss(why);
+        core_.task.may_be_free();
+    }
+
+    // Ends the hold of one owner, and removes it.
+    void lose_now(Hold& hold, const char* why) {
+        lose(hold, why);
+        core_.holds.erase_lost();
+    }
+
+private:
+    LockCore<T, Protocol>& core_;
+    Deliveries<T, Protocol>& deliveries_;
+    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/error.hpp"
+#include "redlatch/lock/hold_table.hpp"
+#include "redlatch/lock/lock_parts.hpp"
+#include "redlatch/lock/lock_queue.hpp"
+#include "redlatch/protocol/claim.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/transport/server_errors.hpp"
+#include "redlatch/wait/lock_request.hpp"
+#include "redlatch/wait/waiting_room.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Lets the waiting threads of this process share one representative. The representative asks the server and listens to
+// the channel. The other waiters queue up behind it and send nothing. A released hold is handed to a local waiter if
+// there is one.
+//
+// The mutex of the lock guards all members. Besides the events of the waiting room, the thread that hands its hold over
+// wakes its successor.
+template <class T, class Protocol>
+class LocalQueue {
+    using Room = WaitingRoom<T, LockQueue>;
+
+public:
+    explicit LocalQueue(LockParts<T, Protocol>& parts)
+        : parts_(parts), core_(parts.core), room_(core_.session, core_.task, core_.protocol.channel()) {}
+
+    bool is_waited_for() const { return !room_.queue.empty() || core_.releasing; }
+
+    // --- acquiring --------------------------------------------------------------------------------------------
+
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
+    bool acquire(const LockRequest& request) {
+        std::unique_lock lock(core_.mutex);
+        if (room_.queue.empty()) core_.patience.answered();
+        if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
+        if (request.one_try || (room_.queue.empty() && !is_busy())) {
+            if (ask(lock, request, true)) return true;
+            if (request.one_try) return false;
+        }
+        LockWaiter me;
+        me.owner = request.owner;
+        me.lease = request.lease;
+        me.listens = !request.polling;
+        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
+        lock.unlock();
+        core_.session.count_wait();
+        return room_.wait(core_.mutex, *this, me, request);
+    }
+
+    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
+
+    void joined(LockWaiter& me) {
+        if (me.listens) room_.listen();
+        pause(me);
+    }
+
+    NextStep next(LockWaiter& me, Instant now) {
+        if (me.is_served()) {
+            if (parts_.leases.live_hold(me.owner)) return {NextStep::Kind::served};
+            stand_again(me);  // handed over, and lost before this thread woke up
+        }
+        if (me.error) std::rethrow_exception(me.error);
+        if (!room_.queue.is_front(me) || core_.releasing) return {NextStep::Kind::sleep};
+        const QueueStep step = room_.queue.step(now, held_locally_until(), me.ask_again);
+        if (step.ask) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, step.sleep_until, room_.is_subscribed()};
+    }
+
+    void ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
+        if (ask(lock, request, false))
+            me.phase = Waiter::Phase::served;
+        else
+            pause(me);
+    }
+
+    void left(std::unique_lock<std::mutex>& lock, LockWaiter& me) {
+        if (successor_ == &me) successor_ = nullptr;
+        if (!room_.queue.empty()) return;
+        core_.patience.answered();
+        parts_.deliveries.cancel_announcement(lock);
+    }
+
+    // --- releasing --------------------------------------------------------------------------------------------
+
+    // Releases the last level of a hold: to the server, or by a hand-over.
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) {
+        if constexpr (Protocol::hands_over)
+            if (LockWaiter* successor = room_.queue.successor();
+                successor && handoffs_ < core_.session.options().local_handoff_limit)
+                return hand_over(lock, hold, *successor);
+        handoffs_ = 0;
+        const std::uint64_t messages = messages_;
+        return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
+            // A message that came before this reply may already have been that of this release.
+            if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent &&
+                room_.is_subscribed() && room_.queue.empty() && messages == messages_) {
+                ++own_messages_;
+                // A thread that asked before the release, and is not in the queue yet, does not get the message.
+                room_.queue.notify();
+            }
+            // Who waits here for a shared lock does not wait for this hold.
+            if constexpr (!Protocol::shared) released_here(answer.listeners > 1);
+        });
+    }
+
+    // --- events -----------------------------------------------------------------------------------------------
+
+    void may_be_free() { room_.notify(); }
+
+    void on_timer(std::unique_lock<std::mutex>&, Instant) {}
+
+    void subscribed(const std::string&) {
+        expect_anything();
+        room_.subscribed();
+    }
+
+    void subscription_refused(const std::string&, const Reply& why) { room_.refused(error_of(why, core_.key())); }
+
+    // Any message may mean that the lock is free. Skips the message of our own release: the local waiters have already
+    // retried. Messages keep the server's order. If this one is of another process's release, that came before ours,
+    // and the message of ours is still to come.
+    void message(const std::string&, std::string_view) {
+        ++messages_;
+        if (own_messages_ > 0)
+            --own_messages_;
+        else
+            room_.notify();
+    }
+
+    void disconnected(const std::string&) {
+        room_.disconnected();
+        expect_anything();
+    }
+
+private:
+    // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
+    bool is_busy() const { return core_.releasing || held_locally_until() > Clock::now(); }
+
+    // Returns until when a thread of this process excludes the others; a time in the past if none does.
+    Instant held_locally_until() const { return Protocol::shared ? Instant{} : core_.holds.held_until(); }
+
+    // Stops waiting for messages of our own releases: one that has not come by now may never come.
+    void expect_anything() {
+        ++messages_;
+        own_messages_ = 0;
+    }
+
+    // If others listen, the message notifies them and this process alike, so all have the same chance. Without other
+    // listeners, or without a subscription, wakes the next local waiter at once.
+    void released_here(bool others_listen) {
+        if (!room_.is_subscribed() || !others_listen) {
+            room_.notify();
+        } else if (!room_.queue.empty()) {
+            // The message may have come before this reply: the waiter checks again.
+            room_.queue.expect_message(Clock::now());
+            room_.wake_front();
+        }
+    }
+
+    // Sends the acquire command for a first hold. Returns true if held; otherwise the queue knows for how long it is
+    // blocked. `first`: True before any waiting.
+    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
+        const std::uint64_t generation = room_.queue.generation();
+        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, first);
+        if (!answer) return false;
+        if (answer->kind == AcquireAnswer::Kind::held)
+            acquired_locally();
+        else
+            room_.queue.blocked(generation, answer->holder_lease, Clock::now());
+        return answer->kind == AcquireAnswer::Kind::held;
+    }
+
+    void acquired_locally() {
+        if constexpr (Protocol::shared)
+            room_.notify();  // other waiters may share the lock now
+        else
+            room_.queue.acquired_locally();
+    }
+
+    static void pause(LockWaiter& me) {
+        if (me.pause) me.ask_again = Clock::now() + me.pause->next();
+    }
+
+    void stand_again(LockWaiter& me) {
+        core_.session.lost_levels().take(Protocol::kind, core_.key(), me.owner);
+        me.phase = Waiter::Phase::waiting;
+        room_.queue.join_first(me);
+    }
+
+    // --- handing over -----------------------------------------------------------------------------------------
+
+    // A hand-over that was sent, and its reply.
+    struct HandOver {
+        Leaving leaving;  // the hold that is released
+        Claim claim;      // the hold of the successor
+        Reply reply{};
+        SendTime sent_at{};  // of the first sending that may have taken effect
+        bool unknown = false;
+    };
+
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, LockWaiter& next) {
+        const std::optional<Milliseconds> successor_lease = next.lease;
+        HandOver sent{parts_.releases.leave_level(held),
+                      core_.claim_of(next.owner, core_.next_number(), 1, successor_lease)};
+        room_.queue.leave(next);
+        successor_ = &next;
+        send_hand_over(lock, sent);
+        LockWaiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
+        const Instant sent_at = sent.sent_at.as_of_now();
+        const HandOverAnswer answer = Protocol::read_hand_over(sent.reply);
+        const bool answered =
+            classify(sent.reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
+        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
+        if (handed && sent.reply.replicated && waiting &&
+            Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
+            recorded(sent.claim, sent_at, successor_lease, answer.token)) {
+            // A copy of the unanswered acquire command may still arrive.
+            if (sent.leaving.unsettled != 0)
+                parts_.deliveries.give_back_later(sent.leaving,
+                                                  parts_.deliveries.unsettled_until(sent.leaving.unsettled));
+            ++handoffs_;
+            core_.session.count_handoff();
+            room_.queue.acquired_locally();
+            waiting->phase = Waiter::Phase::served;
+            room_.wake(*waiting);
+            return {};
+        }
+        if (waiting) room_.queue.join_first(*waiting);
+        return not_handed_over(lock, sent, answered, handed);
+    }
+
+    void send_hand_over(std::unique_lock<std::mutex>& lock, HandOver& hand_over) {
+        Session<T>& session = core_.session;
+        try {
+            const InFlightGuard in_flight_guard(core_, lock);
+            lock.unlock();
+            hand_over.reply =
+                session.call_with_retry(parts_.releases.foreground_deadline(), {}, [&](Instant deadline, bool) {
+                    return session.call_wanted(core_.key(), deadline, [&](ServerMilliseconds until) {
+                        hand_over.claim.until = until;
+                        // The successor's lease counts from the first sending that may have taken effect: a resend does
+                        // not prolong it.
+                        if (!hand_over.unknown) hand_over.sent_at = SendTime();
+                        Reply one =
+                            session.call(core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim), deadline);
+                        if (!one.answered() && !one.is_unsent()) hand_over.unknown = true;
+                        return one;
+                    });
+                });
+        } catch (...) {  // no memory: handled as if nothing had been sent
+            hand_over.reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+    }
+
+    std::error_code not_handed_over(std::unique_lock<std::mutex>& lock, const HandOver& sent, bool answered,
+                                    bool handed) {
+        const bool refused = classify(sent.reply) == ReplyClass::refused && sent.reply.is_error();
+        // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
+        // right. Releases the hold by the usual script instead.
+        if (refused && !sent.unknown) return release_instead(lock, sent.leaving);
+        // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
+        // release the successor's number: the successor left, its lease is over, too few replicas confirmed the
+        // hand-over, or there was no memory to record it.
+        const Instant now = Clock::now();
+        const Instant over = now + sent.claim.lease;
+        if (handed) core_.outbox.add({sent.claim.hold}, 0, over, now);
+        if (!answered)
+            core_.outbox.add({sent.leaving.hold, sent.claim.hold}, sent.leaving.unsettled,
+                             std::max(over, sent.leaving.until), now);
+        room_.notify();
+        core_.schedule();
+        parts_.deliveries.deliver(lock);
+        if (handed) return {};
+        if (!answered)
+            return classify(sent.reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+                                                                : error_of(sent.reply, core_.key()).code();
+        core_.report_loss("the server says that it was not held any more");
+        return errc::hold_lost;
+    }
+
+    std::error_code release_instead(std::unique_lock<std::mutex>& lock, const Leaving& leaving) {
+        const auto outcome = parts_.releases.send_last(
+            lock, leaving, [&](const ReleaseAnswer& answer, bool) { released_here(answer.listeners > 1); });
+        core_.schedule();
+        parts_.deliveries.deliver(lock);
+        return outcome;
+    }
+
+    // Records the successor's hold. Returns false if there is no memory for it.
+    bool recorded(const Claim& successor, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
+        try {
+            parts_.leases.record(successor.owner, successor.hold, sent, lease, token);
+            return true;
+        } catch (...) {
+            parts_.leases.forget(successor.owner);
+            return false;
+        }
+    }
+
+    LockParts<T, Protocol>& parts_;
+    LockCore<T, Protocol>& core_;
+    Room room_;
+    unsigned handoffs_ = 0;            // in a row, within this process
+    LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
+    std::uint64_t messages_ = 0;       // number of messages received
+    unsigned own_messages_ = 0;        // messages of our own releases that are still to come; they wake no waiter
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/error.hpp"
+#include "redlatch/lock/hold_table.hpp"
+#include "redlatch/lock/outbox.hpp"
+#include "redlatch/options.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/claim.hpp"
+#include "redlatch/session/background_task.hpp"
+#include "redlatch/session/key_holds.hpp"
+#include "redlatch/session/session.hpp"
+#include "redlatch/wait/patience.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The state of a lock, as its parts see it.
+class LockTask : public BackgroundTask {
+public:
+    // Called with the mutex of the lock when the lock may be free for a thread of this process, for a reason that the
+    // server does not publish.
+    virtual void may_be_free() = 0;
+};
+
+// What the parts of one lock in this process share. `Protocol` provides the commands and these properties of its lock:
+//   family          the kind of lock; two kinds on one key would mistake each other's holds for their own
+//   renewal         the script that renews holds of this kind
+//   shared          True if many may hold it at a time; then a thread of this process may ask while others hold it
+//   reentrant       True if its holder may acquire it once more
+//   hands_over      True if one thread of this process can hand its hold over to another
+//   outlives_lease  True if the server may keep a hold beyond its lease, so that an expired one has to be released
+//   fixes_lease_end, if it is there: the acquire call names the end of the lease by the server's clock
+//   cancel_announcement()  cancels the announcement of a waiting thread, where there is one
+//
+// Each first hold has a number of its own, by which the server knows its owner. So a late command names a hold that is
+// gone. Only this process knows which thread has which hold.
+//
+// mutex guards all members except the constant ones, and the parts. It is never held during a command, nor while user
+// code runs.
+template <class T, class Protocol>
+struct LockCore {
+    LockCore(LockTask& state, Session<T>& of, const std::string& key)
+        : task(state),
+          session(of),
+          protocol(of.protocol_context(), key),
+          key_holds(of.key_holds(key)),
+          patience(of.options().command_timeout, of.options().unreachable_timeout) {}
+
+    const std::string& key() const noexcept { return protocol.key(); }
+    std::uint64_t next_number() { return session.next_request(); }
+
+    // Keeps the lock's state alive, for completions.
+    std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
+
+    Milliseconds watchdog_timeout() const { return session.options().watchdog_timeout; }
+    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
+        return lease ? *lease : watchdog_timeout();
+    }
+
+    Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
+                   const std::optional<Milliseconds>& lease) const {
+        Claim claim{owner, number, count, lease_of(lease)};
+        if constexpr (Protocol::shared) claim.writer = key_holds->writer_of(owner);
+        return claim;
+    }
+
+    void report_loss(std::string_view why) noexcept {
+        session.count_lost_hold();
+        session.raise(Event::Kind::hold_lost, key(), why);
+    }
+
+    // Sets the times at which the background serves the lock.
+    void schedule() {
+        Instant at = outbox.next_deadline();
+        Instant lost_at = never;
+        for (const Hold& hold : holds) {
+            if (!hold.live()) continue;
+            at = std::min(at, hold.next_deadline());
+            lost_at = std::min(lost_at, hold.lost_at());
+        }
+        if (at != never) session.timers().schedule(task, at);
+        if (lost_at != never) session.losses().timers().schedule(task, lost_at);
+    }
+
+    // Lets the session drop the state when no one uses it any more. That is not urgent.
+    void forget_later() { session.timers().schedule(task, Clock::now() + Milliseconds(1000)); }
+
+    void end_in_flight() {
+        --in_flight;
+        forget_later();
+    }
+
+    LockTask& task;
+    Session<T>& session;
+    Protocol protocol;
+    const std::shared_ptr<KeyHolds> key_holds;
+
+    std::mutex mutex;
+    HoldTable holds;
+    Outbox outbox;
+    Patience patience;
+    bool releasing = false;     // true while a last release or a hand-over is in flight
+    std::size_t in_flight = 0;  // tries and releases in flight in the background
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

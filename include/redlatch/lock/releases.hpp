@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/lock/deliveries.hpp"
+#include "redlatch/lock/hold_table.hpp"
+#include "redlatch/lock/leases.hpp"
+#include "redlatch/lock/lock_core.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/session/queries.hpp"
+#include "redlatch/transport/server_errors.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Marks that a last release or a hand-over is in flight, so that no thread of this process asks the server meanwhile.
+// The destructor clears the mark, also after an exception.
+template <class T, class Protocol>
+class InFlightGuard {
+public:
+    InFlightGuard(LockCore<T, Protocol>& core, std::unique_lock<std::mutex>& lock) : core_(core), lock_(lock) {
+        if (!Protocol::shared) core_.releasing = true;
+    }
+    InFlightGuard(const InFlightGuard&) = delete;
+    InFlightGuard& operator=(const InFlightGuard&) = delete;
+    ~InFlightGuard() {
+        if (!lock_.owns_lock()) lock_.lock();
+        if (!Protocol::shared) core_.releasing = false;
+    }
+
+private:
+    LockCore<T, Protocol>& core_;
+    std::unique_lock<std::mutex>& lock_;
+};
+
+// Releases the holds of one lock, level by level. `lock` holds the mutex of the lock.
+template <class T, class Protocol>
+class Releases {
+public:
+    Releases(LockCore<T, Protocol>& core, Deliveries<T, Protocol>& deliveries, Leases<T, Protocol>& leases)
+        : core_(core), deliveries_(deliveries), leases_(leases) {}
+
+    Instant foreground_deadline() const { return Clock::now() + core_.session.options().command_timeout; }
+
+    // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
+    Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
+        Hold* hold = leases_.live_hold(owner);
+        if (!hold || Clock::now() < hold->valid_until) return hold;
+        deliveries_.give_back_later(*hold, Clock::now());
+        leases_.lose_now(*hold, "its lease ran out");
+        deliveries_.deliver(lock);
+        return nullptr;
+    }
+
+    // Returns the error of unlock() for an owner that holds nothing. Throws Error(errc::not_owner) if it never held the
+    // lock.
+    std::error_code gone_before(OwnerNumber owner) {
+        // In a forked child the caller is most likely a guard of the parent, whose stack is being unwound.
+        if (core_.session.lost_levels().take(Protocol::kind, core_.key(), owner) || core_.session.is_fork_child())
+            return errc::hold_lost;
+        throw Error(errc::not_owner, core_.key(), "unlock() by a thread that does not hold the lock");
+    }
+
+    // Removes one level. A hold that loses its last level is no longer renewed.
+    Leaving leave_level(Hold& hold) {
+        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
+        if (hold.count == 1) {
+            leases_.finish(hold);
+            return leaving;
+        }
+        hold.leave();
+        if (hold.watched()) leaving.lease = core_.watchdog_timeout();
+        return leaving;
+    }
+
+    std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
+        const OwnerNumber owner = held.owner;
+        const Leaving leaving = leave_level(held);
+        Instant sent{};
+        bool unknown = false;
+        lock.unlock();
+        const Reply reply = core_.session.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+            sent = Clock::now();
+            unknown = again;
+            return core_.session.call(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
+        });
+        lock.lock();
+        if (Hold* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
+            hold->doubtful |= unknown || !reply.answered();
+        return level_released(reply, owner, leaving, sent);
+    }
+
+    // Sends the last level back to the server. Calls `released(answer, resent)` with the mutex.
+    template <class Released>
+    std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
+        return send_last(lock, leave_level(held), released);
+    }
+
+    // Does the same for a hold that is no longer recorded here.
+    template <class Released>
+    std::error_code send_last(std::unique_lock<std::mutex>& lock, const Leaving& leaving, Released released) {
+        bool resent = false;
+        Reply reply;
+        try {
+            const InFlightGuard in_flight_guard(core_, lock);
+            lock.unlock();
+            reply = core_.session.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+                resent = again;
+                return call_release(leaving.hold, again, deadline);
+            });
+        } catch (...) {  // no memory: handled as if nothing had been sent
+            reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+        return last_released(lock, reply, leaving, resent,
+                             [&](const ReleaseAnswer& answer) { released(answer, resent); });
+    }
+
+    // --- for locks over several servers -----------------------------------------------------------------------
+
+    // Releases one level without waiting. Calls `done` with the outcome on any thread.
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
+        std::unique_lock lock(core_.mutex);
+        Hold* hold = hold_to_release(lock, owner);
+        if (!hold) {
+            lock.unlock();
+            // Removes one lost level, if there is one.
+            core_.session.lost_levels().take(Protocol::kind, core_.key(), owner);
+            return done(errc::hold_lost);
+        }
+        const Leaving leaving = leave_level(*hold);
+        ++core_.in_flight;
+        try {
+            lock.unlock();
+            Completion answered = [this, keep = core_.keep(), owner, leaving, sent = Clock::now(),
+                                   done](const Reply& reply) {
+                std::unique_lock relock(core_.mutex);
+                core_.end_in_flight();
+                const std::error_code outcome =
+                    leaving.remaining > 0 ? level_released(reply, owner, leaving, sent)
+                                          : last_released(relock, reply, leaving, false,
+                                                          [&](const ReleaseAnswer&) { core_.task.may_be_free(); });
+                relock.unlock();
+                done(outcome);
+            };
+            core_.session.post(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease),
+                               std::move(answered), receiver);
+        } catch (...) {
+            // Nothing was sent yet. The background sends the last release.
+            lock.lock();
+            core_.end_in_flight();
+            if (leaving.remaining == 0) deliveries_.give_back_later(leaving, Clock::now());
+            core_.schedule();
+            throw;
+        }
+    }
+
+    // --- force_unlock() ---------------------------------------------------------------------------------------
+
+    // Ends the hold of any owner. Returns true if there was one. Sends two commands: the second names the owners that
+    // the first has read, so a late copy of it ends no other hold. Each command is resent until `limit`, but for at
+    // most unreachable_timeout.
+    bool force_release(Instant limit) {
+        // The command can only end holds that existed before it was sent.
+        std::vector<std::uint64_t> ended;
+        {
+            const std::lock_guard lock(core_.mutex);
+            for (const Hold& hold : core_.holds)
+                if (hold.live()) ended.push_back(hold.id);
+        }
+        const Reply seen = query(core_.session, core_.key(), core_.protocol.holders(), limit);
+        const std::vector<std::string_view> owners = owners_in(seen);
+        if (!owners.empty()) {
+            const Reply reply = query(core_.session, core_.key(), core_.protocol.give_up(owners), limit);
+            if (!reply.is_integer()) throw unexpected(reply, core_.key());
+        }
+        const std::lock_guard lock(core_.mutex);
+        for (Hold& hold : core_.holds)
+            if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
+                leases_.lose(hold, "ended by force");
+        core_.holds.erase_lost();
+        return !owners.empty();
+    }
+
+private:
+    // Returns who holds the key, according to the server.
+    std::vector<std::string_view> owners_in(const Reply& reply) const {
+        if (reply.is_nil()) return {};
+        if (reply.kind == Reply::Kind::text) return {reply.text};
+        if (reply.kind != Reply::Kind::array) throw unexpected(reply, core_.key());
+        std::vector<std::string_view> owners;
+        for (const Reply& owner : reply.elements) {
+            if (owner.kind != Reply::Kind::text) throw unexpected(reply, core_.key());
+            if (owner.text == "mode")
+                throw Error(errc::wrong_type, core_.key(), "the key holds a read-write lock; choose another name");
+            owners.push_back(owner.text);
+        }
+        return owners;
+    }
+
+    std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
+        // A missing reply is harmless: the next command of this hold carries its absolute count.
+        if (classify(reply) != ReplyClass::answered) return error_of(reply, core_.key()).code();
+        Hold* hold = core_.holds.find(owner);
+        if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
+        const ReleaseAnswer answer = core_.protocol.read_release(reply);
+        if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
+        if (answer.kind != ReleaseAnswer::Kind::still_held) {
+            leases_.lose_now(*hold, "the server says that it is not held any more");
+            return errc::hold_lost;
+        }
+        if (leaving.lease > Milliseconds(0))
+            hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, leaving.lease));
+        core_.schedule();
+        return {};
+    }
+
+    // Sends the last release. `again`: True if an earlier sending may have taken effect.
+    Reply call_release(std::uint64_t hold, bool again, Instant deadline) {
+        Protocol& protocol = core_.protocol;
+        if constexpr (requires { protocol.first_release(hold); })
+            if (!again) {
+                Call call = protocol.first_release(hold);
+                Reply reply = core_.session.call(call, deadline);
+                while (std::optional<Call> following = protocol.after_release(hold, call, reply)) {
+                    call = *std::move(following);
+                    reply = core_.session.call(call, deadline);
+                }
+                return reply;
+            }
+        return core_.session.call(protocol.release(hold, 0, Milliseconds(0)), deadline);
+    }
+
+    template <class Released>
+    std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
+                                  bool resent, Released released) {
+        const ReleaseAnswer answer = core_.protocol.read_release(reply);
+        if (classify(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
+            return not_delivered(lock, reply, leaving);
+        released(answer);
+        // A copy of the unanswered acquire command may still arrive.
+        if (leaving.unsettled != 0)
+            deliveries_.give_back_later(leaving, deliveries_.unsettled_until(leaving.unsettled));
+        // A release that was resent and finds nothing was delivered the first time.
+        if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
+            // The server's clock may have jumped.
+            core_.session.server_clock().doubt();
+            core_.report_loss("the server says that it was not held any more");
+            return errc::hold_lost;
+        }
+        return {};
+    }
+
+    // Handles a last release that was not confirmed. A final refusal (the key is of another type by now) is a loss; any
+    // other release is resent in the background.
+    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
+        if (is_final(reply))
+            core_.report_loss(in_quotes(reply.text, 160));
+        else
+            deliveries_.give_back_later(leaving, Clock::now());
+        core_.task.may_be_free();
+        core_.schedule();
+        deliveries_.deliver(lock);
+        return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+                                                       : error_of(reply, core_.key()).code();
+    }
+
+    LockCore<T, Protocol>& core_;
+    Deliveries<T, Protocol>& deliveries_;
+    Leases<T, Protocol>& leases_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

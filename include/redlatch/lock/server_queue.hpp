@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/error.hpp"
+#include "redlatch/lock/hold_table.hpp"
+#include "redlatch/lock/lock_parts.hpp"
+#include "redlatch/protocol/fair_lock.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/session/session.hpp"
+#include "redlatch/session/subscriptions.hpp"
+#include "redlatch/transport/server_errors.hpp"
+#include "redlatch/wait/lock_request.hpp"
+#include "redlatch/wait/wait_queue.hpp"
+#include "redlatch/wait/waiter.hpp"
+#include "redlatch/wait/waiting_room.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// One thread that stands in the server's queue, and what it knows from its last command.
+struct FairWaiter : Waiter {
+    std::uint64_t id = 0;        // of the slot in the queue, and of the hold
+    std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
+    bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
+    Instant ask_again{};         // unless an event comes earlier
+};
+
+// Lets the waiting threads of all processes stand in one queue on the server, each for itself. No thread asks on behalf
+// of another, and there is no local hand-over: either would let a thread pass others that came before it.
+//
+// A waiting thread has a ticket here (its channel, and a waiting room for it alone) and a slot in the server's queue.
+// The slot lasts a few seconds unless it is refreshed. The background refreshes the slots of all waiters of this process
+// together; the reply shows which waiters have lost their slot. The server notifies the head of the queue when the lock
+// is free:
+//   at a release,
+//   when a waiter before it leaves,
+//   at every refresh, in case such a message was lost.
+//
+// The mutex of the lock guards all members.
+template <class T>
+class ServerQueue {
+public:
+    explicit ServerQueue(LockParts<T, FairProtocol>& parts) : parts_(parts), core_(parts.core) {}
+
+    bool is_waited_for() const { return waiting_ > 0; }
+
+    // --- acquiring --------------------------------------------------------------------------------------------
+
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
+    bool acquire(const LockRequest& request) {
+        std::unique_lock lock(core_.mutex);
+        if (waiting_ == 0) core_.patience.answered();
+        if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
+        if (request.one_try) {
+            const auto answer = parts_.acquires.ask(lock, request, true);
+            return answer && answer->kind == AcquireAnswer::Kind::held;
+        }
+        for (;;) {
+            // Checked before anything is sent, so a refusal leaves nothing to release.
+            if (auto refusal = parts_.leases.mixed_kinds()) throw *std::move(refusal);
+            FairWaiter me;
+            me.id = spare_id();
+            // A waiter that is still subscribed from an earlier wait misses no message between the command and the
+            // sleep.
+            const auto warm = tickets_.find(me.id);
+            const std::uint64_t generation = warm == tickets_.end() ? 0 : warm->second.room.queue.generation();
+            if (!ask_at_first(lock, request, me)) return false;
+            if (me.is_served()) return true;
+            core_.session.count_wait();
+            if (wait(lock, request, me, generation)) return true;
+            if (!me.too_late) return false;
+        }
+    }
+
+    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
+
+    void joined(FairWaiter& me) { tickets_.at(me.id).room.listen(); }
+
+    NextStep next(FairWaiter& me, Instant now) {
+        if (me.is_served()) return {NextStep::Kind::served};
+        if (me.error) std::rethrow_exception(me.error);
+        if (me.too_late) return {NextStep::Kind::leave};
+        const Ticket& ticket = tickets_.at(me.id);
+        const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.told_at);
+        if (ticket.room.queue.is_notified() || now >= ask_again) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, ask_again, ticket.room.is_subscribed()};
+    }
+
+    void ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {
+        Ticket& ticket = tickets_.at(me.id);
+        const std::uint64_t generation = ticket.room.queue.generation();
+        ticket.told_at = never;
+        if (ask_or_queue(lock, request, me, false)) ticket.room.queue.asked(generation, me.ask_again);
+    }
+
+    void left(std::unique_lock<std::mutex>&, FairWaiter&) {}
+
+    // --- releasing --------------------------------------------------------------------------------------------
+
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) {
+        const std::uint64_t id = hold.id;
+        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
+        return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
+            if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && tickets_.contains(id))
+                spare_.push_back(id);
+        });
+    }
+
+    // --- events -----------------------------------------------------------------------------------------------
+
+    // The server notifies the head of its queue.
+    void may_be_free() {}
+
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) {
+        if (now >= refresh_at_) refresh(lock, now);
+        // The session drops subscriptions that have been idle for keep_warm. Drop their tickets, too.
+        std::erase_if(tickets_, [&](const auto& entry) {
+            const Ticket& ticket = entry.second;
+            return !ticket.is_waiting() && now - ticket.idle_since >= Subscriptions::keep_warm;
+        });
+        if (refresh_at_ != never) core_.session.timers().schedule(core_.task, refresh_at_);
+        if (!tickets_.empty()) core_.session.timers().schedule(core_.task, now + Subscriptions::keep_warm);
+    }
+
+    void subscribed(const std::string& channel) {
+        if (Ticket* ticket = ticket_of(channel)) ticket->room.subscribed();
+    }
+
+    void subscription_refused(const std::string& channel, const Reply& why) {
+        if (Ticket* ticket = ticket_of(channel)) ticket->room.refused(error_of(why, core_.key()));
+    }
+
+    // The payload reports that the lock is free, or, to the new head of the queue, in how many ms the new holder's
+    // lease is over.
+    void message(const std::string& channel, std::string_view payload) {
+        Ticket* const ticket = ticket_of(channel);
+        if (!ticket) return;
+        std::int64_t lease = 0;
+        const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
+        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return ticket->room.notify();
+        // One ms more: the key exists until the end of its last millisecond.
+        ticket->told_at = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
+        ticket->room.wake_front();
+    }
+
+    void disconnected(const std::string& channel) {
+        if (Ticket* ticket = ticket_of(channel)) ticket->room.disconnected();
+    }
+
+private:
+    // What this process keeps for one waiter, and for a while afterwards, because its thread is likely to come again.
+    struct Ticket {
+        Ticket(LockCore<T, FairProtocol>& core, std::uint64_t id)
+            : room(core.session, core.task, core.protocol.channel(id)) {}
+
+        bool is_waiting() const { return idle_since == never; }
+
+        WaitingRoom<T, WaitQueue<FairWaiter>> room;
+        Instant told_at = never;     // when it has to ask at the latest, according to a message
+        Instant idle_since = never;  // when the last wait ended; `never` while a thread waits
+    };
+
+    // The longest wait between two commands, even if the reply names a later time.
+    static constexpr Milliseconds longest_sleep{30'000};
+    static constexpr std::size_t waiters_a_refresh = 100;
+
+    // Returns the ticket whose channel this is; null if there is none any more. The name of a channel ends with the id.
+    Ticket* ticket_of(std::string_view channel) {
+        const std::string_view digits = channel.substr(channel.rfind(':') + 1);
+        std::uint64_t id = 0;
+        std::from_chars(digits.data(), digits.data() + digits.size(), id);
+        const auto found = tickets_.find(id);
+        return found == tickets_.end() ? nullptr : &found->second;
+    }
+
+    // Returns an id to wait under. Prefers that of an earlier hold, whose channel may still be subscribed, if no command
+    // in its name can be in flight.
+    std::uint64_t spare_id() {
+        while (!spare_.empty()) {
+            const std::uint64_t id = spare_.back();
+            spare_.pop_back();
+            if (tickets_.contains(id)) return id;
+        }
+        return core_.next_number();
+    }
+
+    // --- asking -----------------------------------------------------------------------------------------------
+
+    // Sends the first command, before there is a ticket. Without success, releases what it may have acquired.
+    bool ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me) {
+        bool answered = false;
+        try {
+            answered = ask_or_queue(lock, request, me, true);
+        } catch (const Error& error) {
+            if (!lock.owns_lock()) lock.lock();
+            // A server that was not reached has nothing to release.
+            if (error.code() != errc::unreachable || me.unsettled != 0) undo_acquire(lock, request, me);
+            throw;
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            undo_acquire(lock, request, me);
+            throw;
+        }
+        if (!answered && me.unsettled != 0) undo_acquire(lock, request, me);
+        return answered;
+    }
+
+    // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
+    bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me, bool first) {
+        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, me.id, first, &me.unsettled);
+        if (!answer) return false;
+        if (answer->kind == AcquireAnswer::Kind::held) me.phase = Waiter::Phase::served;
+        me.too_late = !me.is_served() && core_.outbox.has(me.id);
+        // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
+        const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
+        // One ms more: the key exists until the end of its last millisecond.
+        me.ask_again = Clock::now() + std::min(left, longest_sleep) + Milliseconds(1);
+        return true;
+    }
+
+    void undo_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
+        if (core_.outbox.has(me.id)) return;
+        parts_.deliveries.undo_acquire(lock, me.id, me.unsettled, core_.lease_of(request.lease));
+    }
+
+    // --- waiting ----------------------------------------------------------------------------------------------
+
+    // `generation`: of the ticket from before the first command; 0 if there was no ticket.
+    bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
+              std::uint64_t generation) {
+        Ticket& ticket = ticket_or_leave(lock, request, me);
+        ++waiting_;
+        ticket.idle_since = ticket.told_at = never;
+        ticket.room.queue.asked(generation == 0 ? ticket.room.queue.generation() : generation, me.ask_again);
+        if (refresh_at_ == never) {
+            refresh_at_ = Clock::now() + core_.protocol.slot() / 3;
+            core_.session.timers().schedule(core_.task, refresh_at_);
+        }
+        lock.unlock();
+        bool held = false;
+        try {
+            held = ticket.room.wait(core_.mutex, *this, me, request);
+        } catch (...) {
+            lock.lock();
+            leave(lock, request, me, false);
+            throw;
+        }
+        lock.lock();
+        leave(lock, request, me, held);
+        return held;
+    }
+
+    // Without memory for a ticket, gives up the slot in the queue and rethrows.
+    Ticket& ticket_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
+        try {
+            return tickets_.try_emplace(me.id, core_, me.id).first->second;
+        } catch (...) {
+            undo_acquire(lock, request, me);
+            throw;
+        }
+    }
+
+    // Ends a wait. A waiter that leaves without the lock gives up its slot, and the server notifies the next one.
+    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me, bool held) {
+        const Instant now = Clock::now();
+        if (--waiting_ == 0) {
+            core_.patience.answered();
+            refresh_at_ = never;
+        }
+        if (held) {
+            tickets_.at(me.id).idle_since = now;
+            core_.session.timers().schedule(core_.task, now + Subscriptions::keep_warm);
+            return;
+        }
+        tickets_.erase(me.id);
+        undo_acquire(lock, request, me);
+    }
+
+    // --- refreshing the slots ---------------------------------------------------------------------------------
+
+    void refresh(std::unique_lock<std::mutex>& lock, Instant now) {
+        std::vector<std::uint64_t> waiters;
+        for (const auto& [id, ticket] : tickets_)
+            if (ticket.is_waiting()) waiters.push_back(id);
+        refresh_at_ = waiters.empty() ? never : now + core_.protocol.slot() / 3;
+        lock.unlock();
+        for (std::size_t first = 0; first < waiters.size(); first += waiters_a_refresh) {
+            const std::size_t size = std::min(waiters_a_refresh, waiters.size() - first);
+            post_refresh({waiters.begin() + static_cast<std::ptrdiff_t>(first), size});
+        }
+        lock.lock();
+    }
+
+    void post_refresh(std::span<const std::uint64_t> waiters) {
+        core_.session.post(
+            core_.protocol.refresh(waiters, core_.session.wanted_until(core_.key())),
+            [this, keep = core_.keep(), asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
+             sent = Clock::now()](const Reply& reply) {
+                core_.session.learn_if_late(core_.key(), sent, reply);
+                refreshed(asked, reply);
+            });
+    }
+
+    // Wakes waiters that lost their slot, because the refresh was late or the server lost its data. They join the queue
+    // again.
+    void refreshed(const std::vector<std::uint64_t>& waiters, const Reply& reply) {
+        const std::lock_guard lock(core_.mutex);
+        if (classify(reply) != ReplyClass::answered) {
+            if (waiting_ == 0) return;
+            refresh_at_ = std::min(refresh_at_, Clock::now() + core_.protocol.slot() / 20);
+            core_.session.timers().schedule(core_.task, refresh_at_);
+            return;
+        }
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != waiters.size()) return;
+        for (std::size_t i = 0; i < waiters.size(); ++i) {
+            if (!reply.elements[i].is_integer() || reply.elements[i].integer != 0) continue;
+            const auto ticket = tickets_.find(waiters[i]);
+            if (ticket != tickets_.end() && ticket->second.is_waiting()) ticket->second.room.notify();
+        }
+    }
+
+    LockParts<T, FairProtocol>& parts_;
+    LockCore<T, FairProtocol>& core_;
+    std::map<std::uint64_t, Ticket> tickets_;  // by id: of the waiters, and of recent ones
+    std::vector<std::uint64_t> spare_;         // ids of recent holders, ready to be used again
+    std::size_t waiting_ = 0;
+    Instant refresh_at_ = never;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/backoff.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/quorum/member.hpp"
+#include "redlatch/quorum/quorum_core.hpp"
+#include "redlatch/quorum/quorum_holds.hpp"
+#include "redlatch/quorum/quorum_releases.hpp"
+#include "redlatch/quorum/quorum_votes.hpp"
+#include "redlatch/quorum/round.hpp"
+#include "redlatch/wait/lock_request.hpp"
+#include "redlatch/wait/wait_loop.hpp"
+#include "redlatch/wait/waiter.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Acquires a lock over several. It asks all members at once. If too few could be acquired, it releases them at once. A
+// waiter holds no member: it waits for one that another owner has, acquires it, and asks the others again. So no order
+// of members makes two callers wait for each other.
+//
+// A thread that waits for the replies of a round sleeps on the round's condition variable; replies and its stop token
+// wake it. Between two rounds it sleeps in its own slot; only its stop token wakes it.
+class QuorumAcquire {
+public:
+    QuorumAcquire(QuorumCore& core, QuorumVotes& votes, QuorumHolds& holds, QuorumReleases& releases)
+        : core_(core), votes_(votes), holds_(holds), releases_(releases) {
+        for (std::size_t i = 0; i < core_.members.size(); ++i) order_.push_back(i);
+        std::stable_sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
+            return core_.members[a]->key() < core_.members[b]->key();
+        });
+    }
+
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
+    bool acquire(LockRequest request) {
+        if (request.stop.stop_requested()) return false;
+        if (request.one_try) request.deadline = never;
+        check_lease(request);
+        Caller me;
+        std::unique_lock lock(core_.mutex);
+        ask(lock, me, request);
+        lock.unlock();
+        // Constructed and destroyed without the mutex, which the callback locks.
+        const std::stop_callback on_stop(request.stop, [&] {
+            const std::lock_guard relock(core_.mutex);
+            me.slot.wake(no_receiver_);
+        });
+        lock.lock();
+        return wait_loop(lock, no_receiver_, *this, me, request);
+    }
+
+    // --- the caller's state machine -----------------------------------------------------------------------------
+
+    // Since when too few members have answered, and the first reason. A later reason may only be that an earlier try is
+    // still in flight.
+    struct Failure {
+        Instant since;
+        Error why;
+    };
+
+    // A thread that acquires the lock.
+    struct Caller : Waiter {
+        const Instant begun = Clock::now();
+        Backoff pause{Milliseconds(2), Milliseconds(100)};
+        std::optional<Failure> failing{};
+        std::optional<std::size_t> blocked_on{};  // a member that another owner holds: it waits for that one first
+        Instant ask_again{};                      // when the next round is due
+        bool leaves = false;                      // True if it stops trying
+    };
+
+    NextStep next(Caller& me, Instant now) const {
+        if (me.is_served()) return {NextStep::Kind::served};
+        if (me.leaves) return {NextStep::Kind::leave};
+        if (now >= me.ask_again) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, me.ask_again};
+    }
+
+    // Waits for the member that stood in the way, if there is one, and asks all members.
+    void ask(std::unique_lock<std::mutex>& lock, Caller& me, const LockRequest& request) {
+        lock.unlock();
+        std::optional<std::size_t> waited_for;
+        if (me.blocked_on) {
+            waited_for = wait_for(*std::exchange(me.blocked_on, std::nullopt), me, request);
+            if (!waited_for) return lock.lock();
+        }
+        if (request.stop.stop_requested()) {
+            lock.lock();
+            const auto acquired = [&](std::size_t i) { return i == waited_for; };
+            return void(releases_.give_back(lock, request.owner, acquired, Clock::now()));
+        }
+        const Instant asked = Clock::now();
+        const Instant give_up = give_up_at(request, me.begun, me.failing ? me.failing->since : asked);
+        const Outcome outcome = take(request, waited_for, give_up);
+        lock.lock();
+        if (outcome.held)
+            me.phase = Waiter::Phase::served;
+        else
+            go_on_after(me, outcome, request, {asked, give_up, waited_for.has_value()});
+    }
+
+private:
+    struct Outcome {
+        bool held = false;
+        bool too_late = false;                    // True if enough members were held, but not for long enough
+        bool cut_short = false;                   // True if the caller ended it before it was decided
+        std::optional<std::size_t> blocked_on{};  // a member that another owner holds
+        Instant again_at{};                       // otherwise when to ask again
+        std::optional<Error> why{};               // the error if too few answered
+    };
+
+    // The longest wait for one of several independent members, whose server may be the one that fails.
+    static constexpr Milliseconds slice{3000};
+
+    // How often a call with a limit asks again for members that other callers had at the same time.
+    static constexpr int most_again = 3;
+
+    // A round that was asked at `asked`, could go on until `give_up`, and began with a member that was waited for.
+    struct RoundTimes {
+        Instant asked;
+        Instant give_up;
+        bool in_vain;
+    };
+
+    // Decides how the caller goes on after a round without success. Throws if it cannot succeed.
+    void go_on_after(Caller& me, const Outcome& outcome, const LockRequest& request, const RoundTimes& round) const {
+        const Instant now = Clock::now();
+        if (!outcome.why && !outcome.cut_short) me.failing.reset();
+        if (outcome.why && !me.failing) me.failing = Failure{round.asked, *outcome.why};
+        if (outcome.why && is_for_good(*outcome.why)) throw *outcome.why;
+        // Servers that got less than node_timeout count as slow, not as unreachable.
+        const bool given_time = me.failing && now - me.failing->since >= core_.rules.node_timeout;
+        if (me.failing && (now >= round.give_up || (now >= request.deadline && given_time))) throw me.failing->why;
+        me.leaves = (request.one_try && !me.failing) || now >= request.deadline;
+        if (me.failing) {
+            me.ask_again = std::min(round.give_up, now + me.pause.next());
+            return;
+        }
+        me.blocked_on = outcome.blocked_on;
+        // Pause, so that callers that released a member each do not collide again. An acquire that came too late may
+        // also do so again.
+        const Instant rested = round.in_vain || outcome.too_late ? now + me.pause.next() : now;
+        me.ask_again = outcome.blocked_on ? rested : std::max(rested, std::min(outcome.again_at, now + slice));
+    }
+
+    void check_lease(const LockRequest& request) const {
+        if (!core_.rules.independent || !request.lease) return;
+        if (*request.lease > core_.rules.longest_lease)
+            throw Error(errc::invalid_argument, core_.name,
+                        "the lease is above RedLockOptions::longest_lease, after which a restarted server is trusted "
+                        "again; raise that in all processes");
+        if (*request.lease <= core_.drift_over(*request.lease))
+            throw Error(errc::invalid_argument, core_.name,
+                        "the lease is not longer than servers' clocks may drift apart");
+    }
+
+    static bool is_for_good(const Error& error) {
+        return error.code() != errc::unreachable && error.code() != errc::overloaded &&
+               error.code() != errc::not_replicated;
+    }
+
+    Instant give_up_at(const LockRequest& request, Instant begun, Instant failing_since) const {
+        const ClientOptions& options = core_.client().options();
+        if (request.one_try)
+            return begun + std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
+        return deadline_after(failing_since, options.unreachable_timeout);
+    }
+
+    // --- a round ----------------------------------------------------------------------------------------------
+
+    // Asks all members for one more level. `waited_for` is held already.
+    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up) {
+        std::shared_ptr<QuorumRound> round;
+        try {
+            core_.client().start_losses();
+            core_.client().start_background();
+            round = std::make_shared<QuorumRound>(core_.members.size());
+            return take(request, waited_for, give_up, round);
+        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
+            std::unique_lock lock(core_.mutex);
+            if (round) round->over = true;
+            releases_.give_back(
+                lock, request.owner, [&](std::size_t i) { return i == waited_for || (round && round->had(i)); },
+                Clock::now());
+            throw;
+        }
+    }
+
+    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up,
+                 const std::shared_ptr<QuorumRound>& round) {
+        {
+            // Drops the votes of earlier levels that are lost by now. They must not count as held without a gap.
+            const std::lock_guard lock(core_.mutex);
+            holds_.live_hold(request.owner);
+        }
+        const Instant begun = Clock::now();
+        for (std::size_t i = 0; i < core_.members.size(); ++i) {
+            if (i == waited_for)
+                answered(round, request.owner, i, {TryAnswer::Kind::held});
+            else
+                ask(request, round, i);
+        }
+        // Constructed and destroyed without the mutex, which the callback locks.
+        const std::stop_callback on_stop(request.stop, [&] {
+            const std::lock_guard lock(core_.mutex);
+            round->stopped = true;
+            round->changed.notify_all();
+        });
+        std::unique_lock lock(core_.mutex);
+        round->whole_time = std::min(give_up, begun + core_.rules.node_timeout);
+        const Instant limit = std::min(round->whole_time, request.deadline);
+        Instant asked = begun;
+        for (int again = 0;; ++again) {
+            await_answers(lock, *round, asked, limit);
+            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, *round, begun))
+                return {.held = true};
+            if (again == most_again || (request.deadline == never && !request.one_try)) break;
+            if (round->stopped || !round->goes_first(order_)) break;
+            // Callers that asked at the same time and got the other members are releasing them now.
+            const Instant now = Clock::now();
+            const Clock::duration trip =
+                std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
+            round->changed.wait_until(lock, std::min(limit, now + trip * (1 << again)), [&] { return round->stopped; });
+            asked = Clock::now();
+            if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;
+        }
+        const Outcome outcome = why_not(*round, limit);
+        round->over = true;
+        const auto had = [&](std::size_t i) { return round->had(i); };
+        releases_.give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);
+        return outcome;
+    }
+
+    void await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, Instant asked, Instant limit) {
+        core_.await(lock, round.changed, limit,
+                    [&] { return round.stopped || round.decided(core_.rules.needed, Clock::now()); });
+        const Instant now = Clock::now();
+        // The remaining members will most likely answer soon, too. Waiting for them leaves nothing to the background,
+        // whatever the outcome.
+        const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
+        core_.await(lock, round.changed, soon, [&] { return round.stopped || round.complete(); });
+        if (!round.complete()) core_.stop_attending();
+    }
+
+    void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round, std::size_t member) {
+        const auto tell = [this, keep = core_.keep(), round, owner = request.owner, member](const TryAnswer& answer) {
+            return answered(round, owner, member, answer);
+        };
+        core_.members[member]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
+    }
+
+    // Asks the members again that refused. Returns true if there were any.
+    bool ask_again(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                   const std::shared_ptr<QuorumRound>& round) {
+        bool any = false;
+        for (std::size_t i = 0; i < core_.members.size(); ++i) {
+            if (!round->ask_again(i)) continue;
+            any = true;
+            lock.unlock();
+            ask(request, round, i);
+            lock.lock();
+        }
+        return any;
+    }
+
+    // Handles a member's reply. Returns true if the hold that it reports is wanted.
+    bool answered(const std::shared_ptr<QuorumRound>& round, OwnerNumber owner, std::size_t member,
+                  const TryAnswer& answer) {
+        std::unique_lock lock(core_.mutex);
+        if (core_.closed) return false;
+        if (round->over)
+            return answer.kind == TryAnswer::Kind::held && round->hold != 0 &&
+                   holds_.adopt(lock, {owner, round->hold, member});
+        switch (answer.kind) {
+            case TryAnswer::Kind::refused: round->refused(member); break;
+            case TryAnswer::Kind::failed: round->failed(member, answer.why); break;
+            case TryAnswer::Kind::held:
+                round->held_without_vote(member);
+                try {
+                    votes_.ask_trust(
+                        lock, member,
+                        [this, round, owner, member](Instant trusted_from, const std::optional<Error>& why) {
+                            if (why)
+                                round->failed(member, *why);
+                            else if (round->hold != 0)
+                                holds_.let_vote({owner, round->hold, member}, trusted_from);
+                            else
+                                round->held(member, std::max(trusted_from, Clock::now()));
+                            round->changed.notify_all();
+                        });
+                } catch (const std::bad_alloc&) {  // acquired, so the round releases it
+                    round->failed(member, std::nullopt);
+                }
+                break;
+        }
+        round->changed.notify_all();
+        return true;
+    }
+
+    // `limit`: until when the round waited for replies.
+    Outcome why_not(QuorumRound& round, Instant limit) const {
+        Outcome outcome;
+        const bool decided = round.decided(core_.rules.needed, Clock::now());
+        if (!decided && (round.stopped || limit < round.whole_time)) {
+            outcome.cut_short = true;
+            return outcome;
+        }
+        if (!decided) round.time_is_up();
+        if (round.unreachable(core_.rules.needed)) {
+            outcome.why = round.why();
+            if (!outcome.why)
+                outcome.why.emplace(errc::unreachable, core_.name,
+                                    std::to_string(round.failures()) + " of its " +
+                                        std::to_string(core_.members.size()) +
+                                        " members did not answer in time; are their servers running?");
+        } else {
+            outcome.blocked_on = round.first_refused();
+            outcome.again_at = round.votes_at(core_.rules.needed);
+            outcome.too_late = outcome.again_at <= Clock::now();
+        }
+        return outcome;
+    }
+
+    // Waits for a member that another owner holds. Returns it if it was acquired.
+    std::optional<std::size_t> wait_for(std::size_t member, Caller& me, const LockRequest& request) {
+        LockRequest one = request;
+        if (core_.rules.independent) one.deadline = std::min(request.deadline, Clock::now() + slice);
+        try {
+            if (core_.members[member]->acquire(one)) return member;
+        } catch (const Error& error) {
+            // The next round shows whether only a minority fails.
+            if (!core_.rules.independent || is_for_good(error)) throw;
+            me.ask_again = Clock::now() + Milliseconds(50);
+        }
+        return std::nullopt;
+    }
+
+    QuorumCore& core_;
+    QuorumVotes& votes_;
+    QuorumHolds& holds_;
+    QuorumReleases& releases_;
+    std::vector<std::size_t> order_;  // the members sorted by key: the same order for all callers
+    NoReceiver no_receiver_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

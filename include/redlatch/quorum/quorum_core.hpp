@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/adaptive_spin.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/quorum/member.hpp"
+#include "redlatch/quorum/round.hpp"
+#include "redlatch/session/background_task.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What the parts of one lock over several share.
+//
+// mutex guards all members except the constant ones, and the parts. It is held while the members' validity is read,
+// which locks their mutexes; but nothing is sent and no user code runs meanwhile. idle notifies close() when no thread
+// is inside a member any more.
+struct QuorumCore {
+    QuorumCore(BackgroundTask& state, std::vector<std::shared_ptr<QuorumMember>> of, const QuorumRules& by,
+               const std::string& called)
+        : task(state), members(std::move(of)), rules(by), name(called) {}
+
+    // The member whose client serves the timers.
+    QuorumMember& client() const { return *members.front(); }
+
+    // Keeps the state alive, for completions.
+    std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
+
+    // Returns the allowance for clock drift between independent servers: one percent, and 2 ms for the resolution of a
+    // server's clock.
+    Milliseconds drift_over(Milliseconds lease) const {
+        return rules.independent ? lease / 100 + Milliseconds(2) : Milliseconds(0);
+    }
+
+    Milliseconds longest_watchdog() const {
+        Milliseconds longest{0};
+        for (const auto& member : members) longest = std::max(longest, member->options().watchdog_timeout);
+        return longest;
+    }
+
+    // Waits until `done()` or `until`. This thread spins to receive replies of near servers; the background receives
+    // the others.
+    template <class Done>
+    void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Instant until, Done done) {
+        if (done()) return;
+        lock.unlock();
+        const auto came = [&] {
+            try {
+                for (const auto& member : members) member->attend();
+            } catch (const std::bad_alloc&) {  // the background receives then
+            }
+            const std::lock_guard look(mutex);
+            return done();
+        };
+        if (!brief_wait.reply_came(until, came, brief_wait.for_several)) stop_attending();
+        lock.lock();
+        changed.wait_until(lock, until, done);
+    }
+
+    void stop_attending() {
+        for (const auto& member : members) member->stop_attending();
+    }
+
+    BackgroundTask& task;
+    const std::vector<std::shared_ptr<QuorumMember>> members;
+    const QuorumRules rules;
+    const std::string name;
+    AdaptiveSpin<> brief_wait;
+
+    std::mutex mutex;
+    std::condition_variable idle;
+    std::size_t inside = 0;  // number of InsideMembers
+    bool closed = false;
+};
+
+// Unlocks the mutex in order to call members. close() waits until no InsideMembers is left.
+class InsideMembers {
+public:
+    InsideMembers(QuorumCore& core, std::unique_lock<std::mutex>& lock) : core_(core), lock_(lock) {
+        ++core_.inside;
+        lock_.unlock();
+    }
+    InsideMembers(const InsideMembers&) = delete;
+    InsideMembers& operator=(const InsideMembers&) = delete;
+    ~InsideMembers() {
+        lock_.lock();
+        if (--core_.inside == 0) core_.idle.notify_all();
+    }
+
+private:
+    QuorumCore& core_;
+    std::unique_lock<std::mutex>& lock_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/lock/hold_table.hpp"
+#include "redlatch/quorum/member.hpp"
+#include "redlatch/quorum/quorum_core.hpp"
+#include "redlatch/quorum/quorum_votes.hpp"
+#include "redlatch/quorum/round.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <stop_token>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The holds of one lock over several: which members take part in each, whose votes count, and until when it is valid.
+//
+// A member that did not answer at first, or lost its part of the hold, is asked again at each renewal of the watchdog.
+// Its vote counts from its reply on at the earliest, and only if the hold never lacked votes until then.
+//
+// All members are called with the mutex of the quorum; `lock` holds it.
+class QuorumHolds {
+public:
+    // One member's share of an owner's hold, and from when its vote counts.
+    struct Share {
+        std::uint32_t levels = 0;  // that the member has to release, including those of lost holds
+        std::uint64_t hold = 0;    // the member's hold that votes; another one does not
+        Instant votes_from = never;
+        std::uint32_t leaving = 0, owed = 0;  // levels for release() to release: of this hold, and of lost ones
+    };
+
+    struct Shares {
+        std::vector<Share> of;  // one for each member
+        Instant looked_at{};    // when the validity was last computed
+        Instant look_again{};   // when it will most likely have changed
+        Instant leases_end{};   // the latest lease end of the levels without the watchdog
+        Milliseconds drift{};   // allowance for clock drift over its lease
+    };
+
+    // Identifies a member's part of a hold.
+    struct Part {
+        OwnerNumber owner;
+        std::uint64_t hold;
+        std::size_t member;
+    };
+
+    QuorumHolds(QuorumCore& core, QuorumVotes& votes) : core_(core), votes_(votes) {
+        ends_.reserve(core_.members.size());
+    }
+
+    // --- queries without a command ----------------------------------------------------------------------------
+
+    Hold* live_hold(OwnerNumber owner) {
+        Hold* hold = holds_.find(owner);
+        if (hold) look_at(*hold, Clock::now());
+        return hold && hold->live() ? hold : nullptr;
+    }
+
+    Instant valid_until(OwnerNumber owner) {
+        const Hold* hold = live_hold(owner);
+        return hold ? hold->valid_until : Instant::min();
+    }
+
+    std::stop_token lost(OwnerNumber owner) {
+        Hold* hold = live_hold(owner);
+        if (!hold) {
+            std::stop_source already;
+            already.request_stop();
+            return already.get_token();
+        }
+        if (!hold->lost) hold->lost.emplace();
+        return hold->lost->get_token();
+    }
+
+    // --- acquiring --------------------------------------------------------------------------------------------
+
+    // Records the hold, or one more level of it, once the round has enough votes. Returns false if the acquire took
+    // longer than the votes last. `begun`: when the round began.
+    bool accept(const LockRequest& request, QuorumRound& round, Instant begun) {
+        const Instant now = Clock::now();
+        const ClientOptions& options = core_.client().options();
+        const Milliseconds drift = core_.drift_over(request.lease.value_or(core_.longest_watchdog()));
+        const auto votes = [&](std::size_t i) { return round.had(i) && round.votes_from(i) <= now; };
+        const Instant end = request.lease ? redlatch::valid_until(begun, *request.lease) - drift : never;
+        const Instant until = std::min(end, validity(request.owner, drift, votes));
+        if (until <= now || core_.closed) return false;
+
+        Hold* hold = live_hold(request.owner);
+        const bool first = !hold;
+        // Steps that need memory come first, so that a failure changes nothing.
+        Shares& shares = shares_[request.owner];
+        shares.of.resize(core_.members.size());
+        if (first) hold = &holds_.start(request.owner, ++last_hold_);
+        for (std::size_t i = 0; i < core_.members.size(); ++i) {
+            if (!round.had(i)) continue;
+            Share& share = shares.of[i];
+            const std::uint64_t part = core_.members[i]->part(request.owner).hold;
+            const bool goes_on = !first && part == share.hold;
+            share.votes_from = goes_on ? std::min(share.votes_from, round.votes_from(i)) : round.votes_from(i);
+            share.hold = part;
+            ++share.levels;
+        }
+        shares.looked_at = now;
+        shares.drift = first ? drift : std::max(shares.drift, drift);
+        if (first) shares.leases_end = {};
+        if (request.lease) shares.leases_end = std::max(shares.leases_end, end);
+        hold->enter(begun, request.lease, options.watchdog_timeout);
+        hold->valid_until = end_of(*hold, until);
+        round.over = true;
+        round.hold = hold->id;
+        schedule();
+        return true;
+    }
+
+    // Handles a member's hold that comes late. Returns true if it is still wanted.
+    bool adopt(std::unique_lock<std::mutex>& lock, const Part& part) {
+        Hold* hold = core_.closed ? nullptr : live_hold(part.owner);
+        if (!hold || hold->id != part.hold) return false;
+        Share& share = shares_.at(part.owner).of[part.member];
+        const HeldPart given = core_.members[part.member]->part(part.owner);
+        ++share.levels;
+        if (has(share, given, Clock::now())) return true;  // one more level
+        share.hold = given.hold;
+        share.votes_from = never;
+        ask_for_vote(lock, part);
+        return true;
+    }
+
+    // Lets the part vote from `trusted_from` on, but not before now.
+    void let_vote(const Part& part, Instant trusted_from) {
+        Hold* hold = live_hold(part.owner);
+        if (!hold || hold->id != part.hold) return;
+        Share& share = shares_.at(part.owner).of[part.member];
+        share.votes_from = std::min(share.votes_from, std::max(trusted_from, Clock::now()));
+        look_at(*hold, Clock::now());
+        schedule();
+    }
+
+    // --- releasing --------------------------------------------------------------------------------------------
+
+    // What the members have to release for one level of an owner.
+    struct LevelEnd {
+        bool live;                                      // False if the hold was lost before
+        std::map<OwnerNumber, Shares>::node_type kept;  // the shares, if it was the last level
+        Shares* shares;
+    };
+
+    // Ends one level. Returns nothing if the owner has none.
+    std::optional<LevelEnd> leave_level(OwnerNumber owner) {
+        Hold* hold = holds_.find(owner);
+        if (!hold) return std::nullopt;
+        look_at(*hold, Clock::now());
+        const bool live = hold->live();
+        const std::uint32_t remaining = hold->count + hold->dead - 1;
+        Shares& shares = shares_.at(owner);
+        for (Share& share : shares.of) {
+            share.leaving = share.levels > remaining ? 1 : 0;
+            // The member also expects releases of the levels that it lost.
+            share.owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
+            share.levels = std::min(share.levels, remaining);
+        }
+        if (!live)
+            --hold->dead;
+        else if (hold->count > 1)
+            hold->leave();
+        else
+            holds_.finish(*hold);
+        LevelEnd end{live, {}, &shares};
+        if (remaining == 0) {
+            holds_.erase(owner);
+            end.kept = shares_.extract(owner);
+        }
+        return end;
+    }
+
+    // --- the watchdog -----------------------------------------------------------------------------------------
+
+    // Asks again the members that have no part in a hold, at each renewal.
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now, Instant horizon) {
+        std::vector<Part> missing, untrusted;
+        for (Hold& hold : holds_) {
+            look_at(hold, now);
+            if (!hold.live() || !hold.watched() || hold.renew_at > horizon) continue;
+            const Milliseconds timeout = core_.client().options().watchdog_timeout;
+            hold.renew_at = now + timeout / 3;
+            // The watchdogs of the members renew now, too. Their replies will have come by then.
+            Shares& shares = shares_.at(hold.owner);
+            shares.look_again = now + std::max(Milliseconds(10), timeout / 60);
+            for (std::size_t i = 0; i < shares.of.size(); ++i) {
+                if (!has(shares.of[i], core_.members[i]->part(hold.owner), now))
+                    missing.push_back({hold.owner, hold.id, i});
+                else if (shares.of[i].votes_from == never)
+                    untrusted.push_back({hold.owner, hold.id, i});
+            }
+        }
+        schedule();
+        for (const Part& part : untrusted) ask_for_vote(lock, part);
+        const InsideMembers inside(core_, lock);
+        for (const Part& p : missing) {
+            const auto tell = [this, keep = core_.keep(), p](const TryAnswer& answer) {
+                std::unique_lock relock(core_.mutex);
+                return answer.kind == TryAnswer::Kind::held && adopt(relock, p);
+            };
+            core_.members[p.member]->try_in_background(p.owner, std::nullopt, tell, Receiver::background);
+        }
+    }
+
+    // Recomputes the validity of all holds, because members may have changed.
+    void look(Instant now) {
+        for (Hold& hold : holds_) look_at(hold, now);
+        schedule();
+    }
+
+    // Reports all holds as lost: their supervision ends.
+    void tell_losses() noexcept {
+        for (Hold& hold : holds_) tell_loss(hold);
+    }
+
+private:
+    void ask_for_vote(std::unique_lock<std::mutex>& lock, const Part& part) try {
+        votes_.ask_trust(lock, part.member, [this, part](Instant trusted_from, const std::optional<Error>& why) {
+            if (!why) let_vote(part, trusted_from);
+        });
+    } catch (const std::bad_alloc&) {  // retried at the next renewal
+    }
+
+    // --- validity ---------------------------------------------------------------------------------------------
+
+    // Returns until when enough of the voting members are certainly held. Needs no memory.
+    template <class Votes>
+    Instant validity(OwnerNumber owner, Milliseconds drift, Votes votes) {
+        ends_.clear();
+        for (std::size_t i = 0; i < core_.members.size(); ++i)
+            if (votes(i)) ends_.push_back(core_.members[i]->part(owner).until);
+        if (ends_.size() < core_.rules.needed) return Instant::min();
+        const auto last = ends_.begin() + static_cast<std::ptrdiff_t>(core_.rules.needed - 1);
+        std::nth_element(ends_.begin(), last, ends_.end(), std::greater<>());
+        return *last == Instant::min() ? *last : *last - drift;
+    }
+
+    static bool lasts(const Hold& hold, Instant now) {
+        return hold.valid_until != Instant::min() && hold.lost_at() > now;
+    }
+
+    // Recomputes until when a hold is valid. Votes that came since the last time count only if the hold was valid
+    // without them all the time. A lost part votes no more, even if the member is acquired again.
+    void look_at(Hold& hold, Instant now) {
+        if (!hold.live()) return;
+        Shares& shares = shares_.at(hold.owner);
+        for (std::size_t i = 0; i < shares.of.size(); ++i)
+            if (!has(shares.of[i], core_.members[i]->part(hold.owner), now)) shares.of[i].votes_from = never;
+        const auto votes_since = [&](Instant then) {
+            return
+                [&shares, then](std::size_t i) { return shares.of[i].levels > 0 && shares.of[i].votes_from <= then; };
+        };
+        hold.valid_until = end_of(hold, validity(hold.owner, shares.drift, votes_since(shares.looked_at)));
+        if (!lasts(hold, now)) return lose(hold);
+        hold.valid_until = end_of(hold, validity(hold.owner, shares.drift, votes_since(now)));
+        shares.looked_at = now;
+    }
+
+    // Members may still have longer leases from before. These are not relied upon, because they may hide a restarted
+    // server.
+    Instant end_of(const Hold& hold, Instant until) const {
+        return hold.watched() ? until : std::min(until, shares_.at(hold.owner).leases_end);
+    }
+
+    static bool has(const Share& share, const HeldPart& part, Instant now) {
+        return part.hold != 0 && part.hold == share.hold && part.until > now;
+    }
+
+    // Ends a hold that is lost. Keeps the parts that are left until unlock(), which is still to come.
+    void lose(Hold& hold) {
+        hold.lose();
+        tell_loss(hold);
+        core_.client().raise(Event::Kind::hold_lost, core_.name, "too few of its members are held any more");
+    }
+
+    void tell_loss(Hold& hold) noexcept {
+        if (hold.lost) core_.client().losses().tell(std::move(*hold.lost));
+        hold.lost.reset();
+    }
+
+    void schedule() {
+        if (core_.closed) return;
+        Instant at = never;
+        Instant lost_at = never;
+        for (const Hold& hold : holds_) {
+            if (!hold.live()) continue;
+            at = std::min(at, hold.next_deadline());
+            lost_at = std::min(lost_at, hold.lost_at());
+            const Shares& shares = shares_.at(hold.owner);
+            if (shares.look_again > shares.looked_at) at = std::min(at, shares.look_again);
+            for (const Share& share : shares.of)
+                if (share.votes_from > shares.looked_at) at = std::min(at, share.votes_from);
+        }
+        if (at != never) core_.client().timers().schedule(core_.task, at);
+        if (lost_at != never) core_.client().losses().timers().schedule(core_.task, lost_at);
+    }
+
+    QuorumCore& core_;
+    QuorumVotes& votes_;
+    HoldTable holds_;
+    std::uint64_t last_hold_ = 0;
+    std::map<OwnerNumber, Shares> shares_;
+    std::vector<Instant> ends_;  // scratch memory of validity(), with room for all members
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

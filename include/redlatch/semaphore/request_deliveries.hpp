@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/options.hpp"
+#include "redlatch/protocol/request_marks.hpp"
+#include "redlatch/protocol/request_slots.hpp"
+#include "redlatch/semaphore/pending_requests.hpp"
+#include "redlatch/semaphore/synchronizer_core.hpp"
+#include "redlatch/session/remote_clock.hpp"
+#include "redlatch/transport/server_errors.hpp"
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Delivers the requests of a semaphore or latch that no server has answered in time. It posts each again until it is
+// answered or its mark has expired.
+template <class T, class Protocol>
+class RequestDeliveries {
+public:
+    explicit RequestDeliveries(SynchronizerCore<T, Protocol>& core) : core_(core) {}
+
+    bool empty() const { return pending_.empty(); }
+    Instant next_deadline() const { return pending_.next_deadline(); }
+
+    // Adds a request. `make(request_id)` builds its call; it outlives the caller.
+    void add(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& request_id,
+             PendingRequest::Make make) {
+        const Instant now = Clock::now();
+        pending_.add(
+            {purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(core_.session.options()), now});
+        core_.task.schedule();
+        // This thread sends it, so that it follows the first sending on the same connection.
+        deliver(lock);
+    }
+
+    // Gives back what was taken for callers that do not claim it.
+    void give_back(std::unique_lock<std::mutex>& lock, std::vector<typename Protocol::Want> wants) {
+        add(lock, PendingRequest::Kind::change, core_.take_slot(),
+            [this, wants = std::move(wants)](const RequestId& request_id) {
+                return core_.protocol.give_back(request_id, wants);
+            });
+    }
+
+    // Sends pending requests ahead of a change on the same connection. A late copy of one could otherwise undo the
+    // change.
+    void deliver_first() {
+        std::unique_lock lock(core_.mutex);
+        if (pending_.empty()) return;
+        pending_.hurry(Clock::now());
+        deliver(lock);
+    }
+
+    // Drops and reports the requests whose time is over.
+    void drop_expired(Instant now) {
+        for (const PendingRequest& request : pending_.take_expired(now)) {
+            core_.slots.give_back(request.request_id);
+            report(request, request.request_id.may_be_done ? IdempotentSender<T>::unknowable
+                                                           : "no server has answered for too long");
+        }
+    }
+
+    // Posts what is due.
+    void deliver(std::unique_lock<std::mutex>& lock) {
+        for (const PendingRequest& request : pending_.take_due(Clock::now())) {
+            lock.unlock();
+            try {
+                post(request);
+            } catch (...) {  // no memory, no thread: retried after a pause
+                failed(request.number);
+            }
+            lock.lock();
+        }
+    }
+
+private:
+    // Called without the mutex. A request that was never sent needs the server's time first, to fix until when it is
+    // wanted.
+    void post(const PendingRequest& request) {
+        if (request.request_id.wanted_until != 0) return post_stamped(request);
+        core_.session.with_server_time(
+            core_.key(), Receiver::background,
+            [this, keep = core_.keep(), request = PendingRequest(request)](const std::optional<ServerMilliseconds>& now,
+                                                                           const Reply&, Receiver) mutable {
+                if (!now) return failed(request.number);
+                try {
+                    request.request_id.wanted_until = core_.protocol.marks().wanted_from(*now);
+                    post_stamped(request);
+                } catch (...) {
+                    failed(request.number);
+                }
+            });
+    }
+
+    void post_stamped(const PendingRequest& request) {
+        Completion done = [this, keep = core_.keep(), number = request.number](Reply reply) {
+            delivered(number, std::move(reply));
+        };
+        {
+            const std::lock_guard lock(core_.mutex);
+            PendingRequest* const kept = pending_.find(request.number);
+            if (!kept) return;
+            kept->request_id.wanted_until = request.request_id.wanted_until;
+            kept->sent = Clock::now();
+        }
+        core_.session.post(request.make(request.request_id), std::move(done));
+    }
+
+    void failed(std::uint64_t number) {
+        const std::lock_guard lock(core_.mutex);
+        pending_.failed(number, Clock::now());
+        core_.task.schedule();
+    }
+
+    void delivered(std::uint64_t number, Reply reply) {
+        const std::lock_guard lock(core_.mutex);
+        PendingRequest* const request = pending_.find(number);
+        if (!request) return;
+        const bool is_void = core_.sender.note(request->request_id, request->sent, reply);
+        if (is_void && request->kind == PendingRequest::Kind::change) {
+            request->give_up = Clock::now() + RequestMarks::longest_ttl(core_.session.options());
+            pending_.failed(number, Clock::now());
+        } else if (is_void || core_.is_settled(reply)) {
+            if (request->request_id.is_unknowable)
+                report(*request, IdempotentSender<T>::unknowable);
+            else if (!is_void && classify(reply) != ReplyClass::answered)
+                report(*request, error_of(reply, core_.key()).what());
+            core_.slots.give_back(request->request_id);
+            pending_.remove(number);
+            core_.task.has_changed();
+            // The session may drop the state now.
+            core_.session.timers().schedule(core_.task, Clock::now());
+        } else {
+            pending_.failed(number, Clock::now());
+        }
+        core_.task.schedule();
+    }
+
+    void report(const PendingRequest& request, std::string_view why) {
+        if (request.kind != PendingRequest::Kind::call_off)
+            core_.session.raise(Event::Kind::unlock_not_delivered, core_.key(), why);
+    }
+
+    SynchronizerCore<T, Protocol>& core_;
+    PendingRequests pending_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

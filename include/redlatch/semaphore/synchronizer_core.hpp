@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/protocol/request_slots.hpp"
+#include "redlatch/semaphore/idempotent_sender.hpp"
+#include "redlatch/session/background_task.hpp"
+#include "redlatch/session/session.hpp"
+#include "redlatch/transport/server_errors.hpp"
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The state of a semaphore or latch, as its parts see it.
+class SynchronizerTask : public BackgroundTask {
+public:
+    // Called with its mutex after a change that this process made on the server: its waiters may be served now.
+    virtual void has_changed() = 0;
+
+    // Called with its mutex: sets the time at which the background serves it.
+    virtual void schedule() = 0;
+};
+
+// What the parts of one semaphore or latch in this process share.
+//
+// mutex guards all members except the constant ones, and the parts. It is never held during a command, nor while user
+// code runs.
+template <class T, class Protocol>
+struct SynchronizerCore {
+    SynchronizerCore(SynchronizerTask& state, Session<T>& of, const std::string& key)
+        : task(state), session(of), protocol(of.protocol_context(), key), sender(of, protocol.marks()) {}
+
+    const std::string& key() const noexcept { return protocol.key(); }
+
+    // Keeps the state alive, for completions.
+    std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
+
+    RequestId take_slot() { return slots.take(session.next_request()); }
+
+    // Returns true if a resend is useless: the request is done or can never succeed.
+    static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
+
+    SynchronizerTask& task;
+    Session<T>& session;
+    Protocol protocol;
+    const IdempotentSender<T> sender;
+
+    std::mutex mutex;
+    RequestSlots slots;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

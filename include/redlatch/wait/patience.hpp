@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+#include "redlatch/options.hpp"
+#include "redlatch/transport/reply.hpp"
+
+#include <algorithm>
+#include <optional>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Decides for how long the calls of one name go on while no server answers. The waiting callers of the name share that
+// time. The mutex of the name's state guards it.
+class Patience {
+public:
+    // `unreachable`: how long a call goes on trying to reach a server before it fails.
+    Patience(Milliseconds command_timeout, Milliseconds unreachable)
+        : command_timeout_(command_timeout), unreachable_(unreachable) {}
+
+    Milliseconds unreachable() const noexcept { return unreachable_; }
+
+    // Returns until when a query is retried. `first`: true for the first query of a call. It always gets the time of one
+    // try, because the deadline is meant for the waiting: a short timeout must not do worse than none.
+    template <class Request>
+    Instant give_up_at(const Request& request, bool first) const {
+        const Instant now = Clock::now();
+        if (request.one_try) return now + one_try();
+        // Waiting callers share the time for which a server was unreachable, but each gets a full try.
+        const Instant give_up = deadline_after(failing_since_.value_or(now), unreachable_);
+        const Instant deadline = std::min(request.deadline, std::max(give_up, now + shortest_try));
+        return first ? std::max(deadline, now + std::min(one_try(), honest_try)) : deadline;
+    }
+
+    // Returns true if a query that began at `begun` and was not answered failed for want of time only: a server that got
+    // less than command_timeout counts as slow, not as unreachable. `reached`: true if it may have reached the server.
+    template <class Request>
+    bool was_too_short(const Request& request, Instant begun, const Reply& reply, bool reached) const {
+        const Instant now = Clock::now();
+        if (now < request.deadline || !(reached || reply.kind == Reply::Kind::no_time)) return false;
+        return (request.one_try ? now : request.deadline) - begun < command_timeout_;
+    }
+
+    void answered() { failing_since_.reset(); }
+
+    // Records that a query that began at `begun` got this reply, which is no answer.
+    void failed(Instant begun, const Reply& reply) {
+        // A server that was given less than its time may only be slow.
+        const bool is_away = reply.kind != Reply::Kind::no_time || Clock::now() - begun >= command_timeout_;
+        if (!failing_since_ && is_away) failing_since_ = begun;
+    }
+
+private:
+    static constexpr Milliseconds shortest_try{100};
+    // The least time for the first query of a call, whatever the caller's deadline: connecting may be slow, and a free
+    // lock must not be missed for that.
+    static constexpr Milliseconds honest_try{250};
+
+    Milliseconds one_try() const { return std::max(shortest_try, std::min(command_timeout_, unreachable_)); }
+
+    const Milliseconds command_timeout_;
+    const Milliseconds unreachable_;
+    std::optional<Instant> failing_since_;  // since then no server has replied
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/wait/wait_slot.hpp"
+
+#include <cstdint>
+#include <exception>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// A caller that waits for a lock, for permits or for a count. The mutex of the state that it waits in guards it.
+struct Waiter {
+    enum class Phase {
+        waiting,  // in the queue
+        asking,   // queries the server
+        served,   // has what it wants
+        failed,   // cannot be served; `error` tells why
+    };
+
+    Phase phase = Phase::waiting;
+    bool listens = true;         // false if it retries after pauses of its own and needs no messages
+    std::uint64_t number = 0;    // in the order of arrival; set by the queue
+    std::exception_ptr error{};  // set in phase failed
+    WaitSlot slot{};
+
+    bool is_served() const noexcept { return phase == Phase::served; }
+
+    void fail(std::exception_ptr why) {
+        phase = Phase::failed;
+        error = std::move(why);
+    }
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+// AcquireAttempt: which call follows which reply, without a server. BackgroundTries drives one by completions.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "support/call_words.hpp"
+#include "support/scripted_transport.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Task final : LockTask {
+    void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
+    void may_be_free() override {}
+};
+
+template <class Protocol>
+struct Bench {
+    using Attempt = AcquireAttempt<ScriptedTransport, Protocol>;
+    using Next = typename Attempt::Next;
+
+    explicit Bench(bool first = true) : attempt(core, claim(first)) {}
+
+    Claim claim(bool first) const {
+        Claim one{1, 7, 1, 30s};
+        one.first = first;
+        return one;
+    }
+
+    ScriptedRedis redis;
+    Session<ScriptedTransport> session{redis.transport(), ClientOptions{.command_timeout = 3s}};
+    std::shared_ptr<Task> task = std::make_shared<Task>();
+    LockCore<ScriptedTransport, Protocol> core{*task, session, "orders"};
+    Attempt attempt;
+};
+
+constexpr std::int64_t noon = 1'700'000'000'000;
+
+}  // namespace
+
+TEST_CASE("an attempt asks until command_timeout after the server's time, and is done with the answer") {
+    Bench<RLockProtocol> bench;
+    bench.attempt.begin(noon);
+    CHECK(bench.attempt.claim.until == noon + 3000);
+    CHECK(words_of(bench.attempt.call()).find(std::to_string(noon + 3000)) != std::string::npos);
+    const Instant sent = Clock::now();
+    CHECK(bench.attempt.replied(nil()) == Bench<RLockProtocol>::Next::done);
+    CHECK(bench.attempt.asked.reply.is_nil());
+    CHECK(bench.attempt.asked.sent <= sent);
+    CHECK(bench.attempt.asked.unsettled == 0);
+    CHECK(bench.redis.count("acquire") == 0);
+}
+
+TEST_CASE("an attempt that came too late asks for the time again, three times in all") {
+    Bench<RLockProtocol> bench;
+    using Next = Bench<RLockProtocol>::Next;
+    for (int late = 1; late < 3; ++late) {
+        bench.attempt.begin(noon);
+        CHECK(bench.attempt.replied(ScriptedRedis::late(noon + 10'000)) == Next::time);
+    }
+    bench.attempt.begin(noon);
+    CHECK(bench.attempt.replied(ScriptedRedis::late(noon + 10'000)) == Next::done);
+    CHECK(bench.attempt.asked.unsettled == 0);  // refused for certain
+}
+
+TEST_CASE("an unanswered attempt may take effect until the latest time that it was wanted") {
+    Bench<RLockProtocol> bench;
+    using Next = Bench<RLockProtocol>::Next;
+    bench.attempt.begin(noon);
+    CHECK(bench.attempt.replied(Reply::of(Reply::Kind::unanswered, "nothing")) == Next::done);
+    CHECK(bench.attempt.asked.unsettled == noon + 3000);
+    bench.attempt.begin(noon - 1000);  // the clock was set back
+    CHECK(bench.attempt.replied(Reply::of(Reply::Kind::unanswered, "nothing")) == Next::done);
+    CHECK(bench.attempt.asked.unsettled == noon + 3000);
+    bench.attempt.begin(noon + 5000);
+    CHECK(bench.attempt.replied(Reply::of(Reply::Kind::not_sent, "nothing")) == Next::done);
+    CHECK(bench.attempt.asked.unsettled == noon + 3000);
+}
+
+TEST_CASE("an attempt for a Mutex goes on with the script if the plain command is refused") {
+    Bench<MutexProtocol> bench;
+    using Next = Bench<MutexProtocol>::Next;
+    bench.attempt.begin(noon);
+    CHECK_FALSE(bench.attempt.call().script());
+    CHECK(bench.attempt.replied(nil()) == Next::call);
+    CHECK(bench.attempt.call().script());
+    CHECK(bench.attempt.replied(number(500)) == Next::done);
+    CHECK(bench.attempt.asked.reply.integer == 500);
+}
+
+TEST_CASE("a try in the background that came too late is sent again with the time that the server reported") {
+    ScriptedRedis redis;
+    BasicClient<ScriptedTransport> client(redis.transport());
+    BasicRLock<ScriptedTransport> lock(client, "orders");
+    redis.next("acquire", ScriptedRedis::late(ScriptedRedis::server_now() + 3'600'000));
+    std::optional<TryAnswer::Kind> answer;
+    std::mutex mutex;
+    lock.state().try_in_background(
+        1, std::nullopt,
+        [&](const TryAnswer& one) {
+            const std::lock_guard guard(mutex);
+            answer = one.kind;
+            return true;
+        },
+        Receiver::background);
+    REQUIRE(eventually([&] {
+        const std::lock_guard guard(mutex);
+        return answer.has_value();
+    }));
+    CHECK(*answer == TryAnswer::Kind::held);
+    CHECK(redis.sent("acquire").size() == 2);
+    CHECK_FALSE(lock.state().release(1));
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+// wait_loop() with a host whose decisions the test chooses, and Patience.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+#include <stop_token>
+#include <utility>
+#include <vector>
+
+using namespace redlatch;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Kind = NextStep::Kind;
+
+// A session whose watch() notes that a thread lends itself to it.
+struct NotedReceiver {
+    static std::uint64_t interrupts() { return 0; }
+    bool watch(Instant, std::uint64_t) {
+        ++watched;
+        return may_watch;
+    }
+    static void interrupt_watch() {}
+
+    int watched = 0;
+    bool may_watch = true;
+};
+
+// Takes the prepared steps one after the other; the last one for ever.
+struct Host {
+    NextStep next(Waiter& me, Instant) {
+        if (me.error) std::rethrow_exception(me.error);
+        if (me.is_served()) return {Kind::served};
+        const NextStep step = steps.at(taken);
+        if (taken + 1 < steps.size()) ++taken;
+        return step;
+    }
+
+    void ask(std::unique_lock<std::mutex>& lock, Waiter& me, const WaitRequest&) {
+        REQUIRE(lock.owns_lock());
+        REQUIRE(me.phase == Waiter::Phase::asking);
+        ++asked;
+        if (asked == served_at) me.phase = Waiter::Phase::served;
+        if (asked == failed_at) me.fail(std::make_exception_ptr(std::runtime_error("refused")));
+    }
+
+    std::vector<NextStep> steps;
+    std::size_t taken = 0;
+    int asked = 0;
+    int served_at = 0;
+    int failed_at = 0;
+};
+
+struct Waiting {
+    bool run(Host& host, const WaitRequest& request = {}) {
+        std::unique_lock lock(mutex);
+        const bool served = wait_loop(lock, receiver, host, me, request);
+        REQUIRE(lock.owns_lock());
+        return served;
+    }
+
+    std::mutex mutex;
+    NotedReceiver receiver;
+    Waiter me;
+};
+
+}  // namespace
+
+TEST_CASE("wait loop: a waiter asks until it is served") {
+    Waiting waiting;
+    Host host{.steps = {{Kind::ask}}, .served_at = 3};
+    CHECK(waiting.run(host));
+    CHECK(host.asked == 3);
+}
+
+TEST_CASE("wait loop: a query without success returns the waiter to the queue") {
+    Waiting waiting;
+    Host host{.steps = {{Kind::ask}, {Kind::leave}}};
+    CHECK_FALSE(waiting.run(host));
+    CHECK(host.asked == 1);
+    CHECK(waiting.me.phase == Waiter::Phase::waiting);
+}
+
+TEST_CASE("wait loop: a waiter that fails while it asks throws the reason") {
+    Waiting waiting;
+    Host host{.steps = {{Kind::ask}}, .failed_at = 1};
+    CHECK_THROWS_AS(waiting.run(host), std::runtime_error);
+}
+
+TEST_CASE("wait loop: a waiter that is served at its deadline counts as served") {
+    Waiting waiting;
+    waiting.me.phase = Waiter::Phase::served;
+    Host host{.steps = {{Kind::sleep}}};
+    CHECK(waiting.run(host, {.deadline = Clock::now() - 1s}));
+}
+
+TEST_CASE("wait loop: after the deadline or a stop request nothing is asked") {
+    Waiting waiting;
+    Host host{.steps = {{Kind::ask}}};
+    CHECK_FALSE(waiting.run(host, {.deadline = Clock::now()}));
+    std::stop_source source;
+    source.request_stop();
+    CHECK_FALSE(waiting.run(host, {.stop = source.get_token()}));
+    CHECK(host.asked == 0);
+}
+
+TEST_CASE("wait loop: sleeps until the instant of the step, but not beyond the deadline") {
+    Waiting waiting;
+    const Instant begun = Clock::now();
+    Host host{.steps = {{Kind::sleep, begun + 20ms}, {Kind::leave}}};
+    CHECK_FALSE(waiting.run(host));
+    CHECK(Clock::now() >= begun + 20ms);
+    Host patient{.steps = {{Kind::sleep, begun + 1h}}};
+    CHECK_FALSE(waiting.run(patient, {.deadline = Clock::now() + 20ms}));
+}
+
+TEST_CASE("wait loop: a waiter that may receive lends itself to the session once before it sleeps") {
+    Waiting waiting;
+    Host host{.steps = {{Kind::sleep, never, true}, {Kind::leave}}};
+    CHECK_FALSE(waiting.run(host));
+    CHECK(waiting.receiver.watched == 1);
+    // Another thread receives: the waiter sleeps in its own slot, and tries again after it was woken.
+    waiting.receiver.may_watch = false;
+    const Instant soon = Clock::now() + 5ms;
+    Host refused{
+        .steps = {{Kind::sleep, soon, true}, {Kind::sleep, soon, true}, {Kind::sleep, soon, true}, {Kind::leave}}};
+    CHECK_FALSE(waiting.run(refused));
+    CHECK(waiting.receiver.watched == 3);
+}
+
+TEST_CASE("patience: the first query gets a quarter of a second, whatever the deadline; later ones do not") {
+    const Patience patience(3s, 30s);
+    const Instant now = Clock::now();
+    const WaitRequest request{.deadline = now + 1ms};
+    CHECK(patience.give_up_at(request, true) >= now + 250ms);
+    CHECK(patience.give_up_at(request, false) == request.deadline);
+    CHECK(patience.give_up_at(WaitRequest{.deadline = now, .one_try = true}, true) >= now + 3s);
+}
+
+TEST_CASE("patience: waiters share the time for which no server answered, but each gets a tenth of a second") {
+    Patience patience(3s, 30s);
+    const Reply none = Reply::of(Reply::Kind::unanswered, "nothing");
+    patience.failed(Clock::now() - 20s, none);
+    patience.failed(Clock::now() - 1s, none);  // the first failure counts
+    CHECK(patience.give_up_at(WaitRequest{}, false) <= Clock::now() + 10s);
+    CHECK(patience.give_up_at(WaitRequest{}, false) >= Clock::now() + 9s);
+    patience.answered();
+    patience.failed(Clock::now() - 40s, none);
+    const Instant now = Clock::now();
+    CHECK(patience.give_up_at(WaitRequest{}, false) >= now + 100ms);
+    CHECK(patience.give_up_at(WaitRequest{}, false) <= now + 1s);
+}
+
+TEST_CASE("patience: a server that got less than its time is slow, not away") {
+    Patience patience(3s, 30s);
+    const Reply no_time = Reply::of(Reply::Kind::no_time, "too little");
+    patience.failed(Clock::now() - 1s, no_time);
+    CHECK(patience.give_up_at(WaitRequest{}, false) >= Clock::now() + 29s);
+    const WaitRequest brief{.deadline = Clock::now()};
+    CHECK(patience.was_too_short(brief, Clock::now() - 1s, no_time, false));
+    CHECK_FALSE(patience.was_too_short(brief, Clock::now() - 4s, no_time, false));
+    const Reply unanswered = Reply::of(Reply::Kind::unanswered, "nothing");
+    CHECK(patience.was_too_short(brief, Clock::now() - 1s, unanswered, true));
+    CHECK_FALSE(patience.was_too_short(brief, Clock::now() - 1s, unanswered, false));
+    CHECK_FALSE(patience.was_too_short(WaitRequest{}, Clock::now() - 1s, no_time, false));
+}
