@@ -116,7 +116,7 @@ mutate(own_message_awaited_twice lock/local_queue.hpp
     "integration/rlock_waiting")
 
 # The watching thread leaves, and no thread receives messages for the others.
-mutate(watcher_leaves_in_silence session/session.hpp
+mutate(watcher_leaves_in_silence session/background.hpp
     "if (subscriptions_.has_several_active()) transport_.wake();"
     ""
     "integration/rlock_waiting")
@@ -831,7 +831,7 @@ mutate(telling_many_begins_late session/losses.hpp
     "unit/losses|faults/lost_in_time")
 
 # A client that is destroyed during a hold does not report the loss.
-mutate(end_of_client_is_silent session/session.hpp
+mutate(end_of_client_is_silent session/registry.hpp
     "for (const auto& [_, entry] : states_) entry.state->abandon();"
     ""
     "unit/losses")
@@ -867,7 +867,7 @@ mutate(fork_is_not_counted base/process.hpp
     "integration/client_fork")
 
 # A server whose clock jumps all the time gets the same command in a loop.
-mutate(late_command_sent_in_a_loop session/session.hpp
+mutate(late_command_sent_in_a_loop session/executor.hpp
     "if (verdict == ReplyClass::late) return reply;"
     ""
     "unit/rlock_acquire")

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace redlatch {
@@ -57,6 +60,29 @@ public:
 private:
     mutable std::mutex mutex_;
     std::vector<Entry> entries_;
+};
+
+// Finds the record of each key. A record lives as long as someone refers to it.
+//
+// Thread-safe: mutex_ guards all members. No thread waits here.
+class KeyHoldsTable {
+public:
+    std::shared_ptr<KeyHolds> of(const std::string& key) {
+        const std::lock_guard lock(mutex_);
+        if (records_.size() >= limit_) {
+            std::erase_if(records_, [](const auto& entry) { return entry.second.expired(); });
+            limit_ = std::max<std::size_t>(64, records_.size() * 2);
+        }
+        std::weak_ptr<KeyHolds>& entry = records_[key];
+        auto holds = entry.lock();
+        if (!holds) entry = holds = std::make_shared<KeyHolds>();
+        return holds;
+    }
+
+private:
+    std::mutex mutex_;
+    std::unordered_map<std::string, std::weak_ptr<KeyHolds>> records_;
+    std::size_t limit_ = 64;  // at this size, expired records are erased
 };
 
 }  // namespace v0_1

@@ -79,16 +79,11 @@ public:
         }
     }
 
-    // Returns when the current reading was taken, or a past instant if there is none.
-    Instant read_at() const {
+    // Returns by how much the server's clock may be behind the estimate: the reply took time, and the reading has aged
+    // since. Clocks drift by less than one part in a thousand.
+    Milliseconds error_at(Instant instant) const {
         const std::lock_guard lock(mutex_);
-        return read_at_;
-    }
-
-    // Returns how long the reply took. The server's clock may be behind the estimate by that much.
-    Milliseconds uncertainty() const {
-        const std::lock_guard lock(mutex_);
-        return uncertainty_;
+        return uncertainty_ + std::chrono::duration_cast<Milliseconds>(instant - read_at_) / 1000 + Milliseconds(2);
     }
 
     // Puts the reading in doubt: another server may answer from here on, or this one with another clock.
@@ -112,7 +107,7 @@ private:
     mutable std::mutex mutex_;
     ServerMilliseconds offset_ = 0;  // added to the milliseconds of the steady clock
     Instant read_at_{};              // in the past while there is no reading
-    Milliseconds uncertainty_{0};
+    Milliseconds uncertainty_{0};    // how long the reply took
     bool in_doubt_ = true;
     std::uint32_t route_ = 0;  // the route of the current reading
     std::unordered_map<std::uint32_t, ServerMilliseconds> others_;

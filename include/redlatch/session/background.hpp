@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/thread.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/session/background_task.hpp"
+#include "redlatch/session/executor.hpp"
+#include "redlatch/session/subscriptions.hpp"
+#include "redlatch/session/timers.hpp"
+#include "redlatch/session/watchdog.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The background thread of a session. It starts with the first hold, wait or posted command. It runs the transport,
+// serves the timers and sends renewals. It never waits for a server. Timers, subscriptions and the executor wake it
+// through the transport.
+//
+// mutex_ guards the start of the thread. No thread waits here but the one in end().
+template <Transport T>
+class Background {
+public:
+    Background(Executor<T>& executor, Watchdog<T>& watchdog, Timers& timers, Subscriptions& subscriptions,
+               Listener& listener)
+        : executor_(executor),
+          transport_(executor.transport()),
+          watchdog_(watchdog),
+          timers_(timers),
+          subscriptions_(subscriptions),
+          listener_(listener) {}
+    Background(const Background&) = delete;
+    Background& operator=(const Background&) = delete;
+
+    void start() {
+        if (started_.load(std::memory_order_acquire)) return;
+        const std::lock_guard lock(mutex_);
+        if (thread_.joinable()) return;
+        thread_ = thread_with_signals_blocked([this] { serve(); });
+        started_.store(true, std::memory_order_release);
+    }
+
+    // Waits for the thread, which Executor::end() has ended. A silent server can delay it by one command_timeout.
+    void end() {
+        if (thread_.joinable()) thread_.join();
+    }
+
+    // Makes the calling thread receive messages itself until one has arrived, interrupts() differs from `seen`, or
+    // `until` has come. Returns false if it has to leave that to the background thread.
+    bool watch(Instant until, std::uint64_t seen) {
+        if constexpr (LetsWatch<T>) {
+            if (!transport_.watch(listener_, until, seen)) return false;
+            if (subscriptions_.has_several_active()) transport_.wake();
+            return true;
+        }
+        return false;
+    }
+
+    // Read it before unlocking the mutex under which interrupt_watch() is called.
+    std::uint64_t interrupts() {
+        if constexpr (LetsWatch<T>) return transport_.interrupts();
+        return 0;
+    }
+
+    void interrupt_watch() {
+        if constexpr (LetsWatch<T>) transport_.interrupt_watch();
+    }
+
+private:
+    void serve() {
+        while (!executor_.has_ended()) {
+            try {
+                transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
+                look_after(Clock::now());
+            } catch (...) {
+                // Out of memory: the tasks left in unfinished_ are served in a moment.
+                unfinished_until_ = Clock::now() + Milliseconds(5);
+            }
+        }
+    }
+
+    void look_after(Instant now) {
+        std::vector<Renewal> due;
+        try {
+            serve_due(now, now, due);
+            if (!due.empty()) serve_due(now, now + watchdog_.early(), due);
+        } catch (...) {
+            watchdog_.renew(std::move(due));
+            throw;
+        }
+        if (!due.empty()) watchdog_.renew(std::move(due));
+        unfinished_until_ = never;
+        subscriptions_.sweep(now);
+    }
+
+    // Tasks that could not be served for lack of memory stay in unfinished_.
+    void serve_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
+        if (unfinished_.empty()) unfinished_ = timers_.take_due(horizon);
+        for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->on_timer(now, horizon, due);
+    }
+
+    Executor<T>& executor_;
+    T& transport_;
+    Watchdog<T>& watchdog_;
+    Timers& timers_;
+    Subscriptions& subscriptions_;
+    Listener& listener_;
+    std::mutex mutex_;
+    std::atomic<bool> started_{false};
+    // Used by the thread only: the tasks that are still to be served, and the latest time for that.
+    std::vector<std::shared_ptr<BackgroundTask>> unfinished_;
+    Instant unfinished_until_ = never;
+    std::thread thread_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

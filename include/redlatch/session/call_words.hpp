@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/scripts/script.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The words of a call as the server receives them. Few words need no allocation. The call must outlive them.
+class CallWords {
+public:
+    CallWords(const Call& call, std::string_view publish_command)
+        : script_(call.script()), key_count_(static_cast<std::int64_t>(call.key_count())) {
+        const std::size_t before = script_ ? 3 : 0;
+        const std::size_t size = before + call.size();
+        if (size > few_.size()) many_.resize(size);
+        words_ = size > few_.size() ? std::span(many_) : std::span(few_).first(size);
+        if (script_) {
+            words_[0] = "EVALSHA";
+            words_[1] = script_->digest();
+            words_[2] = key_count_;
+        }
+        for (std::size_t i = 0; i < call.size(); ++i) words_[before + i] = call[i].view(publish_command);
+    }
+    CallWords(const CallWords&) = delete;
+    CallWords& operator=(const CallWords&) = delete;
+
+    // Returns the command that calls the script by its digest, or the plain command.
+    Command command() const { return {words_, script_ ? std::size_t{3} : std::size_t{1}}; }
+
+    // Returns the command that sends the text of the script. It replaces the one of command().
+    Command by_text() const {
+        words_[0] = "EVAL";
+        words_[1] = script_->text;
+        return {words_, 3};
+    }
+
+    std::vector<std::string> copy() const { return {words_.begin(), words_.end()}; }
+
+private:
+    const Script* const script_;
+    const NumberText key_count_;
+    std::array<std::string_view, 16> few_;
+    std::vector<std::string_view> many_;
+    std::span<std::string_view> words_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

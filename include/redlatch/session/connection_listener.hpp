@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/session/events.hpp"
+#include "redlatch/session/registry.hpp"
+#include "redlatch/session/remote_clock.hpp"
+#include "redlatch/session/replica_acks.hpp"
+#include "redlatch/session/subscriptions.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <string>
+#include <string_view>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What a session hears from its transport: passes everything on to the subscriptions, and tracks whether the server can
+// be reached and whether it is another one.
+class ConnectionListener final : public Listener {
+public:
+    ConnectionListener(Subscriptions& subscriptions, Events& events, Registry& registry, RemoteClock& clock,
+                       ReplicaAcks& replicas)
+        : subscriptions_(subscriptions), events_(events), registry_(registry), clock_(clock), replicas_(replicas) {}
+    ConnectionListener(const ConnectionListener&) = delete;
+    ConnectionListener& operator=(const ConnectionListener&) = delete;
+
+    void subscribed(const std::string& channel) override {
+        events_.on_reconnect();
+        subscriptions_.subscribed(channel);
+    }
+
+    void refused(const std::string& channel, const Reply& why) override { subscriptions_.refused(channel, why); }
+
+    void message(const std::string& channel, std::string_view payload) override {
+        subscriptions_.message(channel, payload);
+    }
+
+    void disconnected() override {
+        events_.on_disconnect();
+        subscriptions_.disconnected();
+    }
+
+    void interrupted(const std::string& channel) override { subscriptions_.interrupted(channel); }
+
+    // Holds may be lost on the new server. Waiters wake when their subscription is made again.
+    void on_failover() override {
+        replicas_.forget();
+        clock_.doubt();
+        registry_.on_failover();
+        events_.raise(Event::Kind::moved, {}, "another server is the master now");
+    }
+
+private:
+    Subscriptions& subscriptions_;
+    Events& events_;
+    Registry& registry_;
+    RemoteClock& clock_;
+    ReplicaAcks& replicas_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

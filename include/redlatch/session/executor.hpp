@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/backoff.hpp"
+#include "redlatch/base/pause.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/options.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/scripts/script.hpp"
+#include "redlatch/session/call_words.hpp"
+#include "redlatch/session/counters.hpp"
+#include "redlatch/session/events.hpp"
+#include "redlatch/session/posts_in_flight.hpp"
+#include "redlatch/session/remote_clock.hpp"
+#include "redlatch/session/replica_acks.hpp"
+#include "redlatch/transport/server_errors.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <new>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+namespace detail {
+
+inline constexpr const char* no_memory = "out of memory";
+
+// Sleeps until `until`; only briefly if memory is short.
+inline void rest(Instant until, const std::stop_token& stop) {
+    try {
+        pause(until, stop);
+    } catch (const std::bad_alloc&) {
+        std::this_thread::sleep_for(Milliseconds(1));
+    }
+}
+
+// Calls `send`. A command for which memory was short counts as not sent, and is retried like any such command.
+template <class Send>
+Reply or_not_sent(Send send) {
+    try {
+        return send();
+    } catch (const std::bad_alloc&) {
+        std::this_thread::sleep_for(Milliseconds(1));
+        return Reply::of(Reply::Kind::not_sent, no_memory);
+    }
+}
+
+}  // namespace detail
+
+// Selects the thread that receives the reply to a posted command: the background thread or the posting one. The posting
+// thread then calls attend(), and stop_attending() unless everything is answered.
+enum class Receiver { background, poster };
+
+// Sends the commands of a session. call() waits for the reply, call_with_retry() repeats a call until there is one,
+// post() does not wait. Counts commands and resends. Any thread may call anything.
+//
+// The transport is destroyed before the executor, because the completions of posted commands refer to the executor.
+// After end() nothing here uses the transport any more, except for commands.
+template <Transport T>
+class Executor {
+public:
+    Executor(T& transport, const ClientOptions& options, Counters& counters, Events& events)
+        : transport_(transport), options_(options), counters_(counters), events_(events), replicas_(options) {}
+    Executor(const Executor&) = delete;
+    Executor& operator=(const Executor&) = delete;
+
+    T& transport() noexcept { return transport_; }
+    RemoteClock& clock() noexcept { return clock_; }
+    ReplicaAcks& replicas() noexcept { return replicas_; }
+
+    // Waits up to command_timeout, but at most longest_farewell, for the replies to posted commands, most likely the
+    // release of an unwanted hold. Then ends the background thread's loop.
+    void end() {
+        posts_.wait_for_all(std::min(options_.command_timeout, longest_farewell));
+        ended_ = true;
+        transport_.wake();
+    }
+
+    bool has_ended() const noexcept { return ended_.load(std::memory_order_acquire); }
+
+    // --- waiting for the reply --------------------------------------------------------------------------------
+
+    Reply call(const Command& command, Instant deadline) {
+        counters_.commands.add();
+        return transport_.call(command, deadline);
+    }
+
+    // Sends a call and waits for the reply. A script is called by its digest, or by its text if the server does not
+    // have it cached. One round trip; two for a script that is new to the server.
+    Reply call(const Call& call, Instant deadline) {
+        CallWords words(call, publish_command_for(call));
+        const auto send = [&](const Command& command) {
+            return call.effect == Effect::grants ? call_granting(command, deadline) : this->call(command, deadline);
+        };
+        Reply reply = send(words.command());
+        if (call.script() && classify(reply) == ReplyClass::no_script) reply = send(words.by_text());
+        return reply;
+    }
+
+    // Calls `send(deadline of the try, true if an earlier try may have taken effect)` until it is answered or refused
+    // for good, until `deadline`, or until `stop` is requested. Each try has command_timeout. With `one_try`, a
+    // temporary refusal ends the call, too.
+    template <class Send>
+    Reply call_with_retry(Instant deadline, const std::stop_token& stop, Send send, bool one_try) {
+        Backoff backoff(Milliseconds(2), longest_pause);
+        bool again = false;
+        for (;;) {
+            const Instant now = Clock::now();
+            Reply reply =
+                detail::or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
+            const ReplyClass verdict = classify(reply);
+            if (verdict == ReplyClass::answered) {
+                events_.on_reconnect();
+                return reply;
+            }
+            // no_script here: the server rejected even the text.
+            if (verdict == ReplyClass::refused || verdict == ReplyClass::no_script || stop.stop_requested())
+                return reply;
+            // The sender has already resent it with the time that the reply reported.
+            if (verdict == ReplyClass::late) return reply;
+            if (one_try && verdict == ReplyClass::refused_now) return reply;
+            if (reply.kind == Reply::Kind::unanswered) again = true;
+            // The transport itself waits for its connection; only a temporary refusal by the server needs a pause.
+            if (verdict == ReplyClass::refused_now)
+                detail::rest(std::min(deadline, Clock::now() + backoff.next()), stop);
+            if (Clock::now() >= deadline) return reply;
+            if (verdict == ReplyClass::no_answer) {
+                // The next reply may come from another server, or from this one with another clock.
+                clock_.doubt();
+                events_.on_disconnect();
+            }
+            counters_.resends.add();
+        }
+    }
+
+    // --- without waiting: needs a thread in run() of the transport ----------------------------------------------
+
+    // Sends a command without waiting. `done` is called on any thread.
+    void post(const Command& command, Completion done, Receiver receiver, Effect effect = Effect::any) {
+        Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
+        counters_.commands.add();
+        posts_.begin();
+        try {
+            if (effect == Effect::grants && replicas_.are_required())
+                post_granting(command, std::move(finish));
+            else
+                pass_on(receiver, command, std::move(finish));
+        } catch (...) {
+            posts_.finish();
+            throw;
+        }
+    }
+
+    void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
+        const CallWords words(call, publish_command_for(call));
+        if (!call.script()) return post(words.command(), std::move(done), receiver, call.effect);
+        // The texts live on the caller's stack, so sending the script itself later needs its own copy of them.
+        post(
+            words.command(),
+            [this, &script = *call.script(), effect = call.effect, kept = words.copy(),
+             done = std::move(done)](Reply reply) mutable {
+                if (classify(reply) != ReplyClass::no_script) return done(std::move(reply));
+                try {
+                    std::vector<std::string_view> again(kept.begin(), kept.end());
+                    again[0] = "EVAL";
+                    again[1] = script.text;
+                    post(Command{again, 3}, done, Receiver::background, effect);
+                } catch (...) {
+                    done(Reply::of(Reply::Kind::not_sent, detail::no_memory));
+                }
+            },
+            receiver, call.effect);
+    }
+
+    // Makes the posting thread receive the replies that have arrived.
+    void attend() {
+        if constexpr (LetsAttend<T>) transport_.attend();
+    }
+
+    void stop_attending() {
+        if constexpr (LetsAttend<T>) transport_.wake();
+    }
+
+    // --- the background thread's ------------------------------------------------------------------------------
+
+    // Destructors of states call both, some of them while or after the transport is destroyed.
+    void wake() {
+        if (!ended_) transport_.wake();
+    }
+
+    void subscribe(const std::string& channel, bool wanted) {
+        if (ended_) return;
+        if (wanted) {
+            counters_.commands.add();
+            transport_.subscribe(channel);
+        } else {
+            transport_.unsubscribe(channel);
+        }
+    }
+
+private:
+    static constexpr Milliseconds longest_farewell{1000};
+
+    // Sends a command whose grant counts only if enough replicas have it. The reply tells whether they do.
+    Reply call_granting(const Command& command, Instant deadline) {
+        if (!replicas_.are_required()) return call(command, deadline);
+        const std::uint32_t route = route_of(command);
+        if (replicas_.are_unknown(route)) {
+            const std::array<std::string_view, 1> role{"ROLE"};
+            replicas_.learn(route, call({role, 0, command.words[command.key]}, deadline));
+        }
+        const ReplicaAcks::Batch batch(replicas_, command, route);
+        counters_.commands.add(batch.commands().size());
+        std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
+        return replicas_.merged(replies, route, batch.wanted);
+    }
+
+    void post_granting(const Command& command, Completion done) {
+        if constexpr (PostsSeveral<T>) {
+            const ReplicaAcks::Batch batch(replicas_, command, route_of(command));
+            std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
+            counters_.commands.add(batch.commands().size() - 1);
+            transport_.post_all(batch.commands(), receivers);
+        }
+    }
+
+    void pass_on(Receiver receiver, const Command& command, Completion done) {
+        if constexpr (LetsAttend<T>)
+            if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
+        transport_.post(command, std::move(done));
+    }
+
+    void finish_post(const Completion& done, Reply reply) {
+        try {
+            done(std::move(reply));
+        } catch (...) {  // no memory; the poster takes care of that itself
+        }
+        posts_.finish();
+    }
+
+    // A command that grants something always has a key.
+    std::uint32_t route_of(const Command& command) { return transport_.route(command.words[command.key]); }
+
+    // On a cluster this may have to ask a server first, so only calls that publish do.
+    std::string_view publish_command_for(const Call& call) {
+        return call.publishes() ? std::string_view(transport_.publish_command()) : std::string_view();
+    }
+
+    T& transport_;
+    const ClientOptions& options_;
+    Counters& counters_;
+    Events& events_;
+    RemoteClock clock_;
+    ReplicaAcks replicas_;
+    std::atomic<bool> ended_{false};
+    PostsInFlight posts_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/session/background_task.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The local state of every name in use: one state per kind of primitive and key, shared by all objects of that name. A
+// State is a BackgroundTask with a static `kind`, key() and is_idle().
+//
+// mutex_ guards states_. A state's own mutex may be taken while it is held, never the other way round. No thread waits
+// here.
+class Registry {
+public:
+    Registry() = default;
+    Registry(const Registry&) = delete;
+    Registry& operator=(const Registry&) = delete;
+
+    // Returns the state of `key` and counts one more user. If there is none, makes it: State(owner, key).
+    template <class State, class Owner>
+    State& use(Owner& owner, const std::string& key) {
+        const std::lock_guard lock(mutex_);
+        auto entry = states_.find({State::kind, key});
+        if (entry == states_.end()) {
+            auto state = std::make_shared<State>(owner, key);
+            const Name name{State::kind, state->key()};
+            entry = states_.emplace(name, Entry{std::move(state)}).first;
+        }
+        ++entry->second.users;
+        return static_cast<State&>(*entry->second.state);
+    }
+
+    // Counts one user less. A state without users and holds is removed.
+    template <class State>
+    void leave(State& state) {
+        forget(state, 1);
+    }
+
+    template <class State>
+    void forget_if_unused(State& state) {
+        forget(state, 0);
+    }
+
+    void on_failover() {
+        for (const auto& state : all()) state->on_failover();
+    }
+
+    // Called when no other thread uses the session any more.
+    void abandon() noexcept {
+        for (const auto& [_, entry] : states_) entry.state->abandon();
+    }
+
+private:
+    // Kind and key. The text belongs to the state itself, so a lookup allocates nothing.
+    using Name = std::pair<std::string_view, std::string_view>;
+    struct NameHash {
+        std::size_t operator()(const Name& name) const noexcept {
+            return std::hash<std::string_view>()(name.first) * 31 + std::hash<std::string_view>()(name.second);
+        }
+    };
+
+    struct Entry {
+        std::shared_ptr<BackgroundTask> state;
+        std::size_t users = 0;
+    };
+
+    template <class State>
+    void forget(State& state, std::size_t users_less) {
+        // Destroyed after mutex_ is free: a state's destructor takes other mutexes.
+        std::shared_ptr<BackgroundTask> last;
+        const std::lock_guard lock(mutex_);
+        const auto entry = states_.find({State::kind, state.key()});
+        if (entry == states_.end() || entry->second.state.get() != &state) return;
+        entry->second.users -= users_less;
+        if (entry->second.users > 0 || !state.is_idle()) return;
+        last = std::move(entry->second.state);
+        states_.erase(entry);
+    }
+
+    std::vector<std::shared_ptr<BackgroundTask>> all() {
+        std::vector<std::shared_ptr<BackgroundTask>> states;
+        const std::lock_guard lock(mutex_);
+        for (const auto& [_, entry] : states_) states.push_back(entry.state);
+        return states;
+    }
+
+    std::mutex mutex_;
+    std::unordered_map<Name, Entry, NameHash> states_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+#include "redlatch/options.hpp"
+#include "redlatch/session/executor.hpp"
+#include "redlatch/session/remote_clock.hpp"
+#include "redlatch/transport/server_errors.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Finds out until when a command is wanted, by the clock of the server that receives it. Queries the server only if the
+// reading of its clock is too old.
+template <Transport T>
+class ServerTime {
+public:
+    ServerTime(Executor<T>& executor, const ClientOptions& options) : executor_(executor), options_(options) {}
+    ServerTime(const ServerTime&) = delete;
+    ServerTime& operator=(const ServerTime&) = delete;
+
+    // Returns the current time of the server that has this key. Sends one query (one round trip) if the time is not
+    // known. Returns nothing, and the reason in `failure`, if there is no reply.
+    std::optional<ServerMilliseconds> now(std::string_view key, Instant deadline, Reply& failure) {
+        const std::uint32_t route = route_of(key);
+        const Instant asked = Clock::now();
+        if (const auto known = clock().at(route, asked)) return known;
+        static constexpr std::array<std::string_view, 1> words{"TIME"};
+        failure = executor_.call({words, 0, key}, deadline);
+        return learn(route, asked, failure);
+    }
+
+    // Does the same without waiting. `then(time, failure, receiver)` is called at once, or on any thread after the
+    // reply. By then the poster may have stopped attending, so the background thread receives what follows.
+    template <class Then>
+    void with_now(std::string_view key, Receiver receiver, Then then) {
+        const std::uint32_t route = route_of(key);
+        const Instant asked = Clock::now();
+        if (const auto known = clock().at(route, asked)) return then(known, Reply{}, receiver);
+        static constexpr std::array<std::string_view, 1> words{"TIME"};
+        executor_.post(
+            Command{words, 0, key},
+            [this, route, asked, then = std::move(then)](Reply reply) mutable {
+                const auto time = learn(route, asked, reply);
+                then(time, std::move(reply), Receiver::background);
+            },
+            receiver);
+    }
+
+    // Returns the time until which a renewal is wanted. A renewal must not wait, so an old reading of the clock will
+    // do. Without any reading, the renewal is never void.
+    ServerMilliseconds wanted_until(std::string_view key) const {
+        const auto now = clock().roughly_at(route_of(key), Clock::now());
+        return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
+    }
+
+    // If the reply to a script sent at `sent` reports that the script arrived too late, learns the server's time from
+    // it and returns true.
+    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
+        const auto now = read_late(reply);
+        if (now) clock().learn(route_of(key), sent, Clock::now(), *now);
+        return now.has_value();
+    }
+
+    // Returns when a lease that begins now expires by the server's clock, for a command that is wanted `until`. Never
+    // later than the server's own result; earlier by the error of the clock at most.
+    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
+        return until - options_.command_timeout.count() + lease.count() - clock().error_at(Clock::now()).count();
+    }
+
+    // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
+    // round trip, or two if the server's time is not known. If the reply shows that the server's clock has jumped, the
+    // command is sent again, up to three times in all.
+    template <class Send>
+    Reply call_wanted(std::string_view key, Instant deadline, Send send) {
+        for (int tries = 1;; ++tries) {
+            Reply failure;
+            const auto time = now(key, deadline, failure);
+            if (!time) return failure;
+            const Instant sent = Clock::now();
+            Reply reply = send(*time + options_.command_timeout.count());
+            if (!learn_if_late(key, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+        }
+    }
+
+private:
+    // Reads the reply to TIME. If there is none, nothing was changed, so the command that was to follow counts as not
+    // sent.
+    std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
+        const auto time = read_time(reply);
+        if (!time) {
+            if (classify(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
+            // The command that should have followed was not sent, for want of time. Session::is_away() tells by the
+            // elapsed time whether the server was too slow or the caller's deadline too near.
+            if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;
+            return std::nullopt;
+        }
+        clock().learn(route, asked, Clock::now(), *time);
+        // Valid even if another thread has put the clock in doubt since.
+        return clock().roughly_at(route, Clock::now());
+    }
+
+    RemoteClock& clock() const noexcept { return executor_.clock(); }
+    std::uint32_t route_of(std::string_view key) const { return executor_.transport().route(key); }
+
+    Executor<T>& executor_;
+    const ClientOptions& options_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
