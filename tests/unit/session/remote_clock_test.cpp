@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+// RemoteClock: an estimate of the server's clock that is never behind it.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace redlatch;
+using namespace std::chrono_literals;
+
+namespace {
+
+Instant at(Milliseconds t) { return Instant(1h + t); }
+
+Reply time_reply(std::string seconds, std::string microseconds) {
+    return {Reply::Kind::array, 0, {}, {Reply::of(std::move(seconds)), Reply::of(std::move(microseconds))}, true};
+}
+
+Reply error(std::string text) { return Reply::of(Reply::Kind::error, std::move(text)); }
+
+}  // namespace
+
+TEST_CASE("the reply to TIME is seconds and microseconds") {
+    CHECK(read_time(time_reply("12", "345678")) == 12'345);
+    CHECK_FALSE(read_time(time_reply("12", "")));
+    CHECK_FALSE(read_time(time_reply("-1", "0")));
+    CHECK_FALSE(read_time(time_reply("1x", "0")));
+    CHECK_FALSE(read_time(Reply::of(12)));
+}
+
+TEST_CASE("a late script reports the server's time") {
+    CHECK(read_late(error("LATE 1234")) == 1'234);
+    CHECK_FALSE(read_late(error("LATE ")));
+    CHECK_FALSE(read_late(error("LATE -5")));
+    CHECK_FALSE(read_late(error("ERR")));
+    CHECK_FALSE(read_late(Reply::of(std::string("LATE 1234"))));
+}
+
+TEST_CASE("the estimate counts from the sending of the query, and rounds up") {
+    RemoteClock clock;
+    CHECK_FALSE(clock.at(0, at(0ms)));
+    CHECK_FALSE(clock.roughly_at(0, at(0ms)));
+    clock.learn(0, at(0ms), at(10ms), 5'000);
+    CHECK(clock.at(0, at(0ms)) == 5'001);
+    CHECK(clock.at(0, at(20ms)) == 5'021);
+}
+
+TEST_CASE("a reading is good for a while; an old one is good for a rough estimate") {
+    RemoteClock clock;
+    clock.learn(0, at(0ms), at(1ms), 5'000);
+    const Instant later = at(RemoteClock::good_for + 1ms);
+    CHECK_FALSE(clock.at(0, later));
+    CHECK(clock.roughly_at(0, later) == 5'001 + RemoteClock::good_for.count() + 1);
+    clock.learn(0, at(0ms), at(1ms), 5'000);
+    clock.doubt();
+    CHECK_FALSE(clock.at(0, at(0ms)));
+    CHECK(clock.roughly_at(0, at(0ms)) == 5'001);
+}
+
+TEST_CASE("a server whose clock differs has a reading of its own") {
+    RemoteClock clock;
+    clock.learn(0, at(0ms), at(1ms), 5'000);
+    CHECK(clock.at(1, at(0ms)) == 5'001);
+    clock.learn(1, at(0ms), at(1ms), 9'000);
+    CHECK(clock.at(1, at(0ms)) == 9'001);
+    CHECK(clock.at(0, at(0ms)) == 5'001);
+}
+
+TEST_CASE("the error grows by a thousandth of the age, on top of the time that the reply took") {
+    RemoteClock clock;
+    clock.learn(0, at(0ms), at(10ms), 5'000);
+    CHECK(clock.error_at(at(0ms)) == 12ms);
+    CHECK(clock.error_at(at(10s)) == 22ms);
+}
