@@ -65,7 +65,7 @@ enum class Receiver { background, poster };
 // post() does not wait. Counts commands and resends. Any thread may call anything.
 //
 // The transport is destroyed before the executor, because the completions of posted commands refer to the executor.
-// After end() nothing here uses the transport any more, except for commands.
+// After end() it neither wakes the transport nor subscribes, because that is asked of it even later.
 template <Transport T>
 class Executor {
 public:
