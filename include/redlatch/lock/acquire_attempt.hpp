@@ -50,6 +50,7 @@ public:
     void begin(ServerMilliseconds now) {
         claim.until = now + core_.session.options().command_timeout.count();
         claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
+        if (is_clock_too_rough()) claim.first = false;
         call_.emplace(core_.protocol.acquire(claim));
         learned_at_ = Clock::now();
         sent_ = SendTime();
@@ -59,8 +60,9 @@ public:
 
     Next replied(Reply reply) {
         asked.sent = sent_.as_of_now();
-        // The call fixes the end of the lease by the server's clock, of which we have an estimate only.
-        if constexpr (requires { Protocol::fixes_lease_end; }) asked.sent -= core_.session.clock_error();
+        // The plain command fixes the end of the lease by the server's clock, of which we have an estimate only.
+        if constexpr (requires { Protocol::fixes_lease_end; })
+            if (!call_->script()) asked.sent -= core_.session.clock_error();
         if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
         asked.reply = std::move(reply);
         if (has_to_follow()) return Next::call;
@@ -71,6 +73,14 @@ public:
 
 private:
     static constexpr int most_tries = 3;
+
+    // Returns true if the plain command would shorten the lease by too much: then the script is sent.
+    bool is_clock_too_rough() const {
+        if constexpr (requires { Protocol::fixes_lease_end; })
+            return core_.session.clock_error() > claim.lease / 8;
+        else
+            return false;
+    }
 
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {

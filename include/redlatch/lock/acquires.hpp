@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -33,15 +34,11 @@ public:
 
     // --- first holds ------------------------------------------------------------------------------------------
 
-    // Sends the acquire command for a first hold. Returns nothing if the caller's stop token or deadline ended the
-    // call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
-    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
-        return ask(lock, request, core_.next_number(), first);
-    }
-
-    // Does the same under a given number. With `waiting`, the caller keeps waiting under that number if it is blocked,
-    // and releases the number itself if there is no reply. `*waiting` keeps the server time until which an unanswered
-    // sending may take effect.
+    // Sends the acquire command for a first hold under a new number. Returns nothing if the caller's stop token or
+    // deadline ended the call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
+    //
+    // With `waiting`, the caller keeps waiting under that number if it is blocked, and releases the number itself if
+    // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect.
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                      std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
         if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
@@ -159,13 +156,11 @@ private:
         const Instant give_up = core_.patience.give_up_at(request, first);
         lock.unlock();
         AcquireAttempt<T, Protocol> attempt(core_, claim);
-        attempt.asked.reply = session.call_with_retry(
-            give_up, request.stop,
-            [&](Instant deadline, bool again) {
-                if (again) attempt.claim.first = false;
-                return send_once(attempt, deadline);
-            },
-            request.one_try);
+        Retry retry = session.retry(give_up, request.stop, request.one_try);
+        do {
+            if (retry.is_resend()) attempt.claim.first = false;
+            attempt.asked.reply = send_once(attempt, retry.deadline());
+        } while (retry.again(attempt.asked.reply));
         lock.lock();
         const Asked& asked = attempt.asked;
         if (classify(asked.reply) == ReplyClass::answered)
@@ -175,7 +170,7 @@ private:
         return std::move(attempt.asked);
     }
 
-    Reply send_once(AcquireAttempt<T, Protocol>& attempt, Instant deadline) {
+    Reply send_once(AcquireAttempt<T, Protocol>& attempt, Instant deadline) try {
         using Next = typename AcquireAttempt<T, Protocol>::Next;
         for (;;) {
             Reply failure;
@@ -186,6 +181,8 @@ private:
             while (next == Next::call) next = attempt.replied(core_.session.call(attempt.call(), deadline));
             if (next == Next::done || Clock::now() >= deadline) return std::move(attempt.asked.reply);
         }
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
     }
 
     // Returns false if the caller's stop token or deadline ended the call; otherwise throws.

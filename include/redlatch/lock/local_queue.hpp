@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -176,7 +177,7 @@ private:
     // blocked. `first`: True before any waiting.
     bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
         const std::uint64_t generation = room_.queue.generation();
-        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, first);
+        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, core_.next_number(), first);
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
             acquired_locally();
@@ -245,26 +246,35 @@ private:
     }
 
     void send_hand_over(std::unique_lock<std::mutex>& lock, HandOver& hand_over) {
-        Session<T>& session = core_.session;
         try {
             const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
-            hand_over.reply =
-                session.call_with_retry(parts_.releases.foreground_deadline(), {}, [&](Instant deadline, bool) {
-                    return session.call_wanted(core_.key(), deadline, [&](ServerMilliseconds until) {
-                        hand_over.claim.until = until;
-                        // The successor's lease counts from the first sending that may have taken effect: a resend does
-                        // not prolong it.
-                        if (!hand_over.unknown) hand_over.sent_at = SendTime();
-                        Reply one =
-                            session.call(core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim), deadline);
-                        if (!one.answered() && !one.is_unsent()) hand_over.unknown = true;
-                        return one;
-                    });
-                });
+            Retry retry = core_.session.retry(parts_.releases.foreground_deadline());
+            do hand_over.reply = hand_over_once(hand_over, retry.deadline());
+            while (retry.again(hand_over.reply));
         } catch (...) {  // no memory: handled as if nothing had been sent
             hand_over.reply = Reply::of(Reply::Kind::not_sent, std::string());
         }
+    }
+
+    Reply hand_over_once(HandOver& hand_over, Instant deadline) try {
+        Session<T>& session = core_.session;
+        for (int tries = 1;; ++tries) {
+            Reply failure;
+            const auto now = session.server_time(core_.key(), deadline, failure);
+            if (!now) return failure;
+            hand_over.claim.until = *now + session.options().command_timeout.count();
+            // The successor's lease counts from the first sending that may have taken effect: a resend does not prolong
+            // it.
+            if (!hand_over.unknown) hand_over.sent_at = SendTime();
+            const Instant sent = Clock::now();
+            Reply reply = session.call(core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim), deadline);
+            if (!reply.answered() && !reply.is_unsent()) hand_over.unknown = true;
+            if (!session.learn_if_late(core_.key(), sent, reply) || tries == 3 || Clock::now() >= deadline)
+                return reply;
+        }
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
     }
 
     std::error_code not_handed_over(std::unique_lock<std::mutex>& lock, const HandOver& sent, bool answered,

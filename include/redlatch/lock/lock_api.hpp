@@ -38,19 +38,18 @@ public:
     //   lock(…, ec)      stores the error instead of throwing it
     template <class... Tail>
     requires LockOption<Tail...>
-    [[nodiscard]] auto lock(Tail&&... tail) { return waiting(never, tail...); }
+    [[nodiscard]] auto lock(Tail&&... tail) {
+        const bool held = obtain(request_of(never, tail...), tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return held;
+    }
 
     // Acquires the lock if it is free: one try, one round trip. Takes an optional Lease and std::error_code&.
     template <class... Tail>
     requires TryOption<Tail...>
     [[nodiscard]] bool try_lock(Tail&&... tail) {
-        return detail::answer(
-            [&] {
-                LockRequest request = request_of(tail...);
-                request.one_try = true;
-                return self().acquire(request);
-            },
-            false, tail...);
+        LockRequest request = request_of(never, tail...);
+        request.one_try = true;
+        return obtain(request, tail...);
     }
 
     // Acquires the lock and waits for it until `timeout` has passed, by a monotonic clock. Waits are rounded up to the
@@ -139,9 +138,10 @@ private:
 
     // Sets the owner to the calling thread. No layer below reads the thread number.
     template <class... Tail>
-    static LockRequest request_of(const Tail&... tail) {
+    static LockRequest request_of(Instant deadline, const Tail&... tail) {
         LockRequest request;
         request.owner = this_thread_number();
+        request.deadline = deadline;
         [[maybe_unused]] const auto take = [&](const auto& argument) {
             using Argument = std::remove_cvref_t<decltype(argument)>;
             if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
@@ -151,28 +151,20 @@ private:
         return request;
     }
 
+    // Acquires the lock, and stores the error if the caller wants that.
     template <class... Tail>
-    auto waiting(Instant deadline, Tail&... tail) {
-        const bool held = detail::answer(
-            [&] {
-                LockRequest request = request_of(tail...);
-                request.deadline = deadline;
-                return self().acquire(request);
-            },
-            false, tail...);
-        if constexpr (detail::has_stop_token<Tail&...>) return held;
+    bool obtain(const LockRequest& request, Tail&... tail) {
+        if constexpr (detail::has_error_code<Tail&...>)
+            return detail::answer([&] { return self().acquire(request); }, false, tail...);
+        else
+            return self().acquire(request);
     }
 
     template <class... Tail>
     bool timed(Instant deadline, Tail&... tail) {
-        return detail::answer(
-            [&] {
-                LockRequest request = request_of(tail...);
-                request.deadline = deadline;
-                request.one_try = deadline <= Clock::now();
-                return self().acquire(request);
-            },
-            false, tail...);
+        LockRequest request = request_of(deadline, tail...);
+        request.one_try = deadline <= Clock::now();
+        return obtain(request, tail...);
     }
 };
 

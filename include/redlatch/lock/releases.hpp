@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -91,11 +92,13 @@ public:
         Instant sent{};
         bool unknown = false;
         lock.unlock();
-        const Reply reply = core_.session.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+        Retry retry = core_.session.retry(foreground_deadline());
+        Reply reply;
+        do {
             sent = Clock::now();
-            unknown = again;
-            return core_.session.call(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
-        });
+            unknown = retry.is_resend();
+            reply = call_level(leaving, retry.deadline());
+        } while (retry.again(reply));
         lock.lock();
         if (Hold* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
             hold->doubtful |= unknown || !reply.answered();
@@ -116,10 +119,11 @@ public:
         try {
             const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
-            reply = core_.session.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
-                resent = again;
-                return call_release(leaving.hold, again, deadline);
-            });
+            Retry retry = core_.session.retry(foreground_deadline());
+            do {
+                resent = retry.is_resend();
+                reply = call_release(leaving.hold, resent, retry.deadline());
+            } while (retry.again(reply));
         } catch (...) {  // no memory: handled as if nothing had been sent
             reply = Reply::of(Reply::Kind::not_sent, std::string());
         }
@@ -227,7 +231,7 @@ private:
     }
 
     // Sends the last release. `again`: True if an earlier sending may have taken effect.
-    Reply call_release(std::uint64_t hold, bool again, Instant deadline) {
+    Reply call_release(std::uint64_t hold, bool again, Instant deadline) try {
         Protocol& protocol = core_.protocol;
         if constexpr (requires { protocol.first_release(hold); })
             if (!again) {
@@ -240,6 +244,15 @@ private:
                 return reply;
             }
         return core_.session.call(protocol.release(hold, 0, Milliseconds(0)), deadline);
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
+    }
+
+    // Sends the release of a level that is not the last.
+    Reply call_level(const Leaving& leaving, Instant deadline) try {
+        return core_.session.call(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
     }
 
     template <class Released>

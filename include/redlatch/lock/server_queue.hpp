@@ -67,7 +67,7 @@ public:
         if (waiting_ == 0) core_.patience.answered();
         if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
         if (request.one_try) {
-            const auto answer = parts_.acquires.ask(lock, request, true);
+            const auto answer = parts_.acquires.ask(lock, request, core_.next_number(), true);
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
         for (;;) {

@@ -52,15 +52,16 @@ public:
         if (request.one_try) request.deadline = never;
         check_lease(request);
         Caller me;
-        std::unique_lock lock(core_.mutex);
-        ask(lock, me, request);
-        lock.unlock();
+        {
+            std::unique_lock lock(core_.mutex);
+            ask(lock, me, request);
+        }
         // Constructed and destroyed without the mutex, which the callback locks.
         const std::stop_callback on_stop(request.stop, [&] {
-            const std::lock_guard relock(core_.mutex);
+            const std::lock_guard lock(core_.mutex);
             me.slot.wake(no_receiver_);
         });
-        lock.lock();
+        std::unique_lock lock(core_.mutex);
         return wait_loop(lock, no_receiver_, *this, me, request);
     }
 

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -129,11 +130,10 @@ public:
         std::unique_lock lock(core_.mutex);
         RequestId request_id = core_.take_slot();
         lock.unlock();
-        const Instant give_up = Clock::now() + patience_.unreachable();
-        const Reply reply = core_.session.call_with_retry(give_up, {}, [&](Instant deadline, bool) {
-            deliveries_.deliver_first();
-            return core_.sender.send(request_id, deadline, make);
-        });
+        Retry retry = core_.session.retry(Clock::now() + patience_.unreachable());
+        Reply reply;
+        do reply = change_once(request_id, make, retry.deadline());
+        while (retry.again(reply));
         lock.lock();
         if (!core_.is_settled(reply)) {
             if (then == Undelivered::retry)
@@ -287,9 +287,10 @@ private:
         const Instant give_up = patience_.give_up_at(request, first);
         const Instant begun = Clock::now();
         lock.unlock();
-        const Reply reply = core_.session.call_with_retry(
-            give_up, request.stop, [&](Instant deadline, bool) { return send(wants, request_id, deadline); },
-            request.one_try);
+        Retry retry = core_.session.retry(give_up, request.stop, request.one_try);
+        Reply reply;
+        do reply = send(wants, request_id, retry.deadline());
+        while (retry.again(reply));
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
             patience_.failed(begun, reply);
@@ -317,7 +318,15 @@ private:
         }
     }
 
-    Reply send(std::span<const Want> wants, RequestId& request_id, Instant deadline) {
+    template <class Make>
+    Reply change_once(RequestId& request_id, const Make& make, Instant deadline) try {
+        deliveries_.deliver_first();
+        return core_.sender.send(request_id, deadline, make);
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
+    }
+
+    Reply send(std::span<const Want> wants, RequestId& request_id, Instant deadline) try {
         const auto make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
         if constexpr (Protocol::takes) {
             return core_.sender.send(request_id, deadline, make);
@@ -326,6 +335,8 @@ private:
             if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
             return reply;
         }
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
     }
 
     // Handles a request without a proper reply.

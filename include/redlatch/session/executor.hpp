@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/base/backoff.hpp"
-#include "redlatch/base/pause.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/options.hpp"
 #include "redlatch/protocol/call.hpp"
@@ -13,6 +11,7 @@
 #include "redlatch/session/posts_in_flight.hpp"
 #include "redlatch/session/remote_clock.hpp"
 #include "redlatch/session/replica_acks.hpp"
+#include "redlatch/session/retry.hpp"
 #include "redlatch/transport/server_errors.hpp"
 #include "redlatch/transport/transport.hpp"
 
@@ -21,7 +20,6 @@
 #include <atomic>
 #include <cstdint>
 #include <new>
-#include <stop_token>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -35,24 +33,10 @@ namespace detail {
 
 inline constexpr const char* no_memory = "out of memory";
 
-// Sleeps until `until`; only briefly if memory is short.
-inline void rest(Instant until, const std::stop_token& stop) {
-    try {
-        pause(until, stop);
-    } catch (const std::bad_alloc&) {
-        std::this_thread::sleep_for(Milliseconds(1));
-    }
-}
-
-// Calls `send`. A command for which memory was short counts as not sent, and is retried like any such command.
-template <class Send>
-Reply or_not_sent(Send send) {
-    try {
-        return send();
-    } catch (const std::bad_alloc&) {
-        std::this_thread::sleep_for(Milliseconds(1));
-        return Reply::of(Reply::Kind::not_sent, no_memory);
-    }
+// Returns the reply to a command for which memory was short, after a moment in which there may be more.
+inline Reply short_of_memory() {
+    std::this_thread::sleep_for(Milliseconds(1));
+    return Reply::of(Reply::Kind::not_sent, no_memory);
 }
 
 }  // namespace detail
@@ -61,8 +45,7 @@ Reply or_not_sent(Send send) {
 // thread then calls attend(), and stop_attending() unless everything is answered.
 enum class Receiver { background, poster };
 
-// Sends the commands of a session. call() waits for the reply, call_with_retry() repeats a call until there is one,
-// post() does not wait. Counts commands and resends. Any thread may call anything.
+// Sends the commands of a session. call() waits for the reply, post() does not. retry() decides whether a call is repeated. Counts commands and resends. Any thread may call anything.
 //
 // The transport is destroyed before the executor, because the completions of posted commands refer to the executor.
 // After end() it neither wakes the transport nor subscribes, because that is asked of it even later.
@@ -96,51 +79,23 @@ public:
     }
 
     // Sends a call and waits for the reply. A script is called by its digest, or by its text if the server does not
-    // have it cached. One round trip; two for a script that is new to the server.
-    Reply call(const Call& call, Instant deadline) {
+    // have it cached. One round trip; two for a script that is new to the server. A call for which memory was short
+    // counts as not sent.
+    Reply call(const Call& call, Instant deadline) try {
+        const bool is_grant = call.effect == Effect::grants && replicas_.are_required();
         CallWords words(call, publish_command_for(call));
-        const auto send = [&](const Command& command) {
-            return call.effect == Effect::grants ? call_granting(command, deadline) : this->call(command, deadline);
-        };
-        Reply reply = send(words.command());
-        if (call.script() && classify(reply) == ReplyClass::no_script) reply = send(words.by_text());
-        return reply;
+        counters_.commands.add();
+        Reply reply = is_grant ? call_granting(words.command(), deadline) : transport_.call(words.command(), deadline);
+        if (!call.script() || classify(reply) != ReplyClass::no_script) return reply;
+        counters_.commands.add();
+        return is_grant ? call_granting(words.by_text(), deadline) : transport_.call(words.by_text(), deadline);
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
     }
 
-    // Calls `send(deadline of the try, true if an earlier try may have taken effect)` until it is answered or refused
-    // for good, until `deadline`, or until `stop` is requested. Each try has command_timeout. With `one_try`, a
-    // temporary refusal ends the call, too.
-    template <class Send>
-    Reply call_with_retry(Instant deadline, const std::stop_token& stop, Send send, bool one_try) {
-        Backoff backoff(Milliseconds(2), longest_pause);
-        bool again = false;
-        for (;;) {
-            const Instant now = Clock::now();
-            Reply reply =
-                detail::or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
-            const ReplyClass verdict = classify(reply);
-            if (verdict == ReplyClass::answered) {
-                events_.on_reconnect();
-                return reply;
-            }
-            // no_script here: the server rejected even the text.
-            if (verdict == ReplyClass::refused || verdict == ReplyClass::no_script || stop.stop_requested())
-                return reply;
-            // The sender has already resent it with the time that the reply reported.
-            if (verdict == ReplyClass::late) return reply;
-            if (one_try && verdict == ReplyClass::refused_now) return reply;
-            if (reply.kind == Reply::Kind::unanswered) again = true;
-            // The transport itself waits for its connection; only a temporary refusal by the server needs a pause.
-            if (verdict == ReplyClass::refused_now)
-                detail::rest(std::min(deadline, Clock::now() + backoff.next()), stop);
-            if (Clock::now() >= deadline) return reply;
-            if (verdict == ReplyClass::no_answer) {
-                // The next reply may come from another server, or from this one with another clock.
-                clock_.doubt();
-                events_.on_disconnect();
-            }
-            counters_.resends.add();
-        }
+    // Decides whether a call is sent again: see Retry.
+    Retry retry(const Retry::Limits& limits) {
+        return Retry(limits, options_.command_timeout, clock_, events_, counters_);
     }
 
     // --- without waiting: needs a thread in run() of the transport ----------------------------------------------
@@ -213,14 +168,13 @@ private:
 
     // Sends a command whose grant counts only if enough replicas have it. The reply tells whether they do.
     Reply call_granting(const Command& command, Instant deadline) {
-        if (!replicas_.are_required()) return call(command, deadline);
         const std::uint32_t route = route_of(command);
         if (replicas_.are_unknown(route)) {
             const std::array<std::string_view, 1> role{"ROLE"};
             replicas_.learn(route, call({role, 0, command.words[command.key]}, deadline));
         }
         const ReplicaAcks::Batch batch(replicas_, command, route);
-        counters_.commands.add(batch.commands().size());
+        counters_.commands.add(batch.commands().size() - 1);
         std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
         return replicas_.merged(replies, route, batch.wanted);
     }

@@ -19,8 +19,10 @@ inline namespace v0_1 {
 template <class T>
 Reply query(Session<T>& session, std::string_view key, const Call& call, Instant limit = never) {
     const Instant give_up = std::min(limit, deadline_after(Clock::now(), session.options().unreachable_timeout));
-    Reply reply =
-        session.call_with_retry(give_up, {}, [&](Instant deadline, bool) { return session.call(call, deadline); });
+    Retry retry = session.retry(give_up);
+    Reply reply;
+    do reply = session.call(call, retry.deadline());
+    while (retry.again(reply));
     if (classify(reply) != ReplyClass::answered) throw error_of(reply, key);
     return reply;
 }

@@ -142,7 +142,10 @@ template <class T>
 std::vector<std::string> check_server(Session<T>& session) {
     const Instant give_up = deadline_after(Clock::now(), session.options().unreachable_timeout);
     const auto answer = [&](auto send) {
-        Reply reply = session.call_with_retry(give_up, {}, [&](Instant deadline, bool) { return send(deadline); });
+        Retry retry = session.retry(give_up);
+        Reply reply;
+        do reply = send(retry.deadline());
+        while (retry.again(reply));
         if (!reply.answered()) throw error_of(reply, {});
         return reply;
     };

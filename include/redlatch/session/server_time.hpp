@@ -76,21 +76,6 @@ public:
         return until - options_.command_timeout.count() + lease.count() - clock().error_at(Clock::now()).count();
     }
 
-    // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
-    // round trip, or two if the server's time is not known. If the reply shows that the server's clock has jumped, the
-    // command is sent again, up to three times in all.
-    template <class Send>
-    Reply call_wanted(std::string_view key, Instant deadline, Send send) {
-        for (int tries = 1;; ++tries) {
-            Reply failure;
-            const auto time = now(key, deadline, failure);
-            if (!time) return failure;
-            const Instant sent = Clock::now();
-            Reply reply = send(*time + options_.command_timeout.count());
-            if (!learn_if_late(key, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
-        }
-    }
-
 private:
     // Reads the reply to TIME. If there is none, nothing was changed, so the command that was to follow counts as not
     // sent.
@@ -98,7 +83,7 @@ private:
         const auto time = read_time(reply);
         if (!time) {
             if (classify(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
-            // The command that should have followed was not sent, for want of time. Session::is_away() tells by the
+            // The command that should have followed was not sent, for want of time. Patience tells by the
             // elapsed time whether the server was too slow or the caller's deadline too near.
             if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;
             return std::nullopt;

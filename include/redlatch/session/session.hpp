@@ -90,9 +90,9 @@ public:
     Reply call(const Command& command, Instant deadline) { return executor_.call(command, deadline); }
     Reply call(const Call& call, Instant deadline) { return executor_.call(call, deadline); }
 
-    template <class Send>
-    Reply call_with_retry(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
-        return executor_.call_with_retry(deadline, stop, std::move(send), one_try);
+    // Decides whether a call is sent again: `do reply = call(…, retry.deadline()); while (retry.again(reply));`
+    Retry retry(Instant deadline, std::stop_token stop = {}, bool one_try = false) {
+        return executor_.retry({deadline, std::move(stop), one_try});
     }
 
     void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
@@ -107,16 +107,6 @@ public:
     void attend() { executor_.attend(); }
     void stop_attending() { executor_.stop_attending(); }
 
-    // The least time for the first query of a call, whatever the caller's deadline: connecting may be slow, and a free
-    // lock must not be missed for that.
-    static constexpr Milliseconds honest_try{250};
-
-    // Returns true if a call that started at `begun` and ended with this failure shows that no server is there. A
-    // server that was given less than its time may only be slow.
-    bool is_away(const Reply& reply, Instant begun) const {
-        return reply.kind != Reply::Kind::no_time || Clock::now() - begun >= options_.command_timeout;
-    }
-
     // --- expiry of commands by the server's clock: ServerTime, RemoteClock ----------------------------------------
 
     std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
@@ -127,11 +117,6 @@ public:
     void with_server_time(std::string_view key, Receiver receiver, Then then) {
         start_background();
         server_time_.with_now(key, receiver, std::move(then));
-    }
-
-    template <class Send>
-    Reply call_wanted(std::string_view key, Instant deadline, Send send) {
-        return server_time_.call_wanted(key, deadline, std::move(send));
     }
 
     ServerMilliseconds wanted_until(std::string_view key) const { return server_time_.wanted_until(key); }

@@ -101,6 +101,26 @@ TEST_CASE("an attempt for a Mutex goes on with the script if the plain command i
     CHECK(bench.attempt.asked.reply.integer == 500);
 }
 
+TEST_CASE("a Mutex with a lease that the estimate of the server's clock is too rough for is acquired by the script") {
+    Bench<MutexProtocol> bench;
+    using Next = Bench<MutexProtocol>::Next;
+    const Instant now = Clock::now();
+    bench.session.server_clock().learn(0, now - 5s, now, noon);
+    bench.attempt.begin(noon);
+    CHECK(bench.attempt.call().script());
+    // The script's lease begins when the server executes it.
+    CHECK(bench.attempt.replied(text("OK")) == Next::done);
+    CHECK(bench.attempt.asked.sent >= now);
+    // Five seconds are little beside a lease of a minute.
+    Bench<MutexProtocol> patient;
+    patient.session.server_clock().learn(0, now - 5s, now, noon);
+    patient.attempt.claim.lease = 1min;
+    patient.attempt.begin(noon);
+    CHECK_FALSE(patient.attempt.call().script());
+    CHECK(patient.attempt.replied(text("OK")) == Next::done);
+    CHECK(patient.attempt.asked.sent <= Clock::now() - 5s);
+}
+
 TEST_CASE("a try in the background that came too late is sent again with the time that the server reported") {
     ScriptedRedis redis;
     BasicClient<ScriptedTransport> client(redis.transport());

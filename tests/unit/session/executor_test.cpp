@@ -33,13 +33,13 @@ struct Fixture {
     Instant soon() const { return Clock::now() + 10s; }
 
     Reply retry(const std::stop_token& stop = {}, bool one_try = false) {
-        return executor.call_with_retry(
-            soon(), stop,
-            [&](Instant deadline, bool again) {
-                resends.push_back(again);
-                return executor.call(call, deadline);
-            },
-            one_try);
+        Retry retry = executor.retry({soon(), stop, one_try});
+        Reply reply;
+        do {
+            resends.push_back(retry.is_resend());
+            reply = executor.call(call, retry.deadline());
+        } while (retry.again(reply));
+        return reply;
     }
     std::vector<bool> resends;
 };
@@ -108,31 +108,26 @@ TEST_CASE("the server's time is queried once") {
     CHECK(fixture.server_time.wanted_until("orders") >= 100'051);
 }
 
-TEST_CASE("a command is not sent without the server's time") {
+TEST_CASE("without the server's time there is a reason, and nothing was sent") {
     Fixture fixture;
     fixture.redis.next("TIME", text("noon"));
     fixture.redis.next("TIME", lost());
-    const auto never_sent = [](ServerMilliseconds) {
-        FAIL("sent");
-        return Reply{};
-    };
-    CHECK(fixture.server_time.call_wanted("orders", fixture.soon(), never_sent).kind == Reply::Kind::malformed);
-    CHECK(fixture.server_time.call_wanted("orders", fixture.soon(), never_sent).kind == Reply::Kind::no_time);
+    Reply failure;
+    CHECK_FALSE(fixture.server_time.now("orders", fixture.soon(), failure));
+    CHECK(failure.kind == Reply::Kind::malformed);
+    CHECK_FALSE(fixture.server_time.now("orders", fixture.soon(), failure));
+    CHECK(failure.kind == Reply::Kind::no_time);
 }
 
-TEST_CASE("a command that came too late is sent again by the time that the server reported, three times at most") {
+TEST_CASE("a reply that came too late tells the server's time") {
     Fixture fixture;
     fixture.redis.next("TIME", array({text("100"), text("0")}));
-    std::vector<ServerMilliseconds> wanted;
-    const auto late = [&](ServerMilliseconds until) {
-        wanted.push_back(until);
-        return ScriptedRedis::late(200'000 * static_cast<std::int64_t>(wanted.size()));
-    };
-    CHECK(fixture.server_time.call_wanted("orders", fixture.soon(), late).is_error());
-    REQUIRE(wanted.size() == 3);
-    CHECK(wanted[0] < 200'000);
-    CHECK(wanted[1] > 200'000);
-    CHECK(wanted[2] > 400'000);
+    Reply failure;
+    REQUIRE(fixture.server_time.now("orders", fixture.soon(), failure));
+    CHECK_FALSE(fixture.server_time.learn_if_late("orders", Clock::now(), number(1)));
+    CHECK(fixture.server_time.learn_if_late("orders", Clock::now(), ScriptedRedis::late(200'000)));
+    CHECK(*fixture.server_time.now("orders", fixture.soon(), failure) >= 200'000);
+    CHECK(fixture.redis.count("TIME") == 1);
 }
 
 TEST_CASE("after its end, the executor neither wakes the transport nor subscribes") {
