@@ -685,14 +685,14 @@ mutate(background_waits_to_connect net/side_work.hpp
     "integration/command_connection")
 
 # A call fails because its own connection is refused, although another one is open.
-mutate(late_connection_fails_a_call redis/hiredis_transport.hpp
+mutate(late_connection_fails_a_call redis/standalone.hpp
     "return other ? call(*other, refused) : answer;"
     "return other ? answer : answer;"
     "faults/refusal")
 
 # Renewals wait for a connection that is refused, until the hold is lost.
-mutate(renewals_wait_for_their_line redis/hiredis_transport.hpp
-    "link.hand_over_to(*other);"
+mutate(renewals_wait_for_their_line redis/standalone.hpp
+    "one.hand_over_to(*other);"
     "static_cast<void>(other);"
     "faults/refusal")
 
@@ -703,8 +703,8 @@ mutate(connection_is_handed_over_to_itself redis/command_connection.hpp
     "integration/.*command_connection_test")
 
 # Each connection waits out its back-off, although another one has shown that the server is back.
-mutate(good_news_is_kept redis/hiredis_transport.hpp
-    "bool has_ended_pause = subscriber.try_again();"
+mutate(good_news_is_kept redis/standalone.hpp
+    "bool has_ended_pause = subscriber_.try_again();"
     "bool has_ended_pause = false;"
     "faults/recovery")
 
@@ -721,22 +721,28 @@ mutate(waits_for_the_old_node redis/command_connection.hpp
     "faults/failover")
 
 # Commands that wait for replicas share a connection with others, which wait, too.
-mutate(waits_for_replicas_on_shared_lines redis/hiredis_transport.hpp
-    "return on_a_line(own, deadline,"
-    "static_cast<void>(own);\n            return on_a_line(line(), deadline,"
+mutate(waits_for_replicas_on_shared_lines redis/standalone.hpp
+    "return with_substitute(own, deadline,"
+    "static_cast<void>(own);\n            return with_substitute(connection(), deadline,"
     "integration/replica_wait")
 
 # The same in a cluster.
-mutate(waits_for_replicas_on_the_line_of_the_node redis/cluster.hpp
-    "if (!together) return line.call_all"
-    "if (!together || deadline != Instant{}) return line.call_all"
+mutate(waits_for_replicas_on_the_line_of_the_node redis/cluster_node.hpp
+    "if (!together) return shared.call_all"
+    "if (!together || deadline != Instant{}) return shared.call_all"
     "integration/replica_wait")
 
 # A call in a cluster fails because a further connection is refused, although its node has one.
-mutate(late_connection_fails_a_call_in_a_cluster redis/cluster.hpp
-    "return refused && line.is_connected() ?"
+mutate(late_connection_fails_a_call_in_a_cluster redis/cluster_node.hpp
+    "return refused && shared.is_connected() ?"
     "return refused && false ?"
     "faults/cluster")
+
+# A child that is forked while nodes leave the cluster finds some that have ended.
+mutate(nodes_end_before_they_leave_the_list redis/slot_map.hpp
+    "const std::unique_ptr<const Nodes> earlier(nodes_.exchange(nodes.release(), std::memory_order_acq_rel));"
+    "delete nodes_.load();\n        nodes_.store(nodes.release());"
+    "unit/slot_map")
 
 # A plugin is unloaded during its look-up of a name, which then returns into unloaded code.
 mutate(look_up_outlives_its_code net/resolver.hpp

@@ -57,9 +57,9 @@ inline std::optional<HostPort> read_node(const Reply& node, const HostPort& aske
     const Reply& port = node.elements[1];
     if (!host.is_nil() && host.kind != Reply::Kind::text) return std::nullopt;
     if (!is_host(host.text) || !port.is_integer() || port.integer < 0 || port.integer > 65535) return std::nullopt;
-    HostPort place{host.text.empty() ? asked.host : host.text, static_cast<std::uint16_t>(port.integer)};
-    if (host.text == "?" || place.port == 0) place.host.clear();
-    return place;
+    HostPort endpoint{host.text.empty() ? asked.host : host.text, static_cast<std::uint16_t>(port.integer)};
+    if (host.text == "?" || endpoint.port == 0) endpoint.host.clear();
+    return endpoint;
 }
 
 }  // namespace detail
@@ -101,13 +101,13 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
     const auto blank = text.find(' ');
     if (blank == std::string_view::npos) return std::nullopt;
     const auto slot = detail::number_up_to(text.substr(0, blank), 0, slot_count - 1);
-    const std::string_view place = text.substr(blank + 1);
-    const auto colon = place.rfind(':');
-    if (!slot || colon == std::string_view::npos || !detail::is_host(place.substr(0, colon))) return std::nullopt;
-    const auto port = detail::number_up_to(place.substr(colon + 1), 1, 65535);
+    const std::string_view endpoint = text.substr(blank + 1);
+    const auto colon = endpoint.rfind(':');
+    if (!slot || colon == std::string_view::npos || !detail::is_host(endpoint.substr(0, colon))) return std::nullopt;
+    const auto port = detail::number_up_to(endpoint.substr(colon + 1), 1, 65535);
     if (!port) return std::nullopt;
     redirect.slot = *slot;
-    redirect.to = {colon == 0 ? asked.host : std::string(place.substr(0, colon)), *port};
+    redirect.to = {colon == 0 ? asked.host : std::string(endpoint.substr(0, colon)), *port};
     return redirect;
 }
 

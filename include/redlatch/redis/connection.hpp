@@ -29,7 +29,7 @@ inline bool says_master(const Reply& role) {
 struct Connection {
     Socket socket;
     ReplyReader reader;
-    std::uint64_t place = 0;  // under which it was opened, if the server may change: see MasterTracker
+    std::uint64_t place = 0;  // the epoch in which it was opened, if the server may change: see MasterTracker
     // May be set by any thread while another one is in open(), which then ends soon: another server is wanted by now.
     std::atomic<bool> abandoned{false};
 

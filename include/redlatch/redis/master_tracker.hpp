@@ -23,7 +23,7 @@ inline namespace v0_1 {
 // epoch above 0.
 struct MasterVote {
     HostPort master;
-    std::uint64_t epoch = 0;
+    std::uint64_t config_epoch = 0;
 };
 
 namespace detail {
@@ -53,7 +53,7 @@ inline std::optional<MasterVote> read_vote(const Reply& address, const Reply& de
     MasterVote vote{std::move(*master)};
     for (std::size_t i = 0; i + 1 < details.elements.size(); i += 2)
         if (details.elements[i].text == "config-epoch")
-            vote.epoch = detail::sentinel_number<std::uint64_t>(details.elements[i + 1].text).value_or(0);
+            vote.config_epoch = detail::sentinel_number<std::uint64_t>(details.elements[i + 1].text).value_or(0);
     return vote;
 }
 
@@ -69,13 +69,13 @@ inline std::vector<MasterVote> ranked(std::span<const MasterVote> votes, const s
         auto same = std::find_if(candidates.begin(), candidates.end(),
                                  [&](const Candidate& c) { return c.vote.master == vote.master; });
         if (same == candidates.end()) same = candidates.insert(candidates.end(), Candidate{vote});
-        same->vote.epoch = std::max(same->vote.epoch, vote.epoch);
+        same->vote.config_epoch = std::max(same->vote.config_epoch, vote.config_epoch);
         same->voters += voters;
     };
     if (known) add({*known}, 0);
     for (const MasterVote& vote : votes) add(vote, 1);
     std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-        if (a.vote.epoch != b.vote.epoch) return a.vote.epoch > b.vote.epoch;
+        if (a.vote.config_epoch != b.vote.config_epoch) return a.vote.config_epoch > b.vote.config_epoch;
         return a.voters > b.voters;
     });
     std::vector<MasterVote> order;
@@ -101,15 +101,15 @@ inline std::optional<HostPort> read_announcement(std::string_view channel, std::
     return std::nullopt;
 }
 
-// Tracks where the master is believed to be, for all connections of a client. The place of the master has a number,
-// which grows whenever the master may have moved. Connections opened under a smaller number must be closed.
+// Tracks where the master is believed to be, for all connections of a client. An epoch of ours begins whenever the master
+// may have moved. Connections opened in an earlier epoch must be closed.
 //
 // Thread-safe: mutex_ guards all members. No function waits.
 class MasterTracker {
 public:
-    std::uint64_t place() const {
+    std::uint64_t epoch() const {
         const std::lock_guard lock(mutex_);
-        return place_;
+        return epoch_;
     }
 
     std::optional<HostPort> known() const {
@@ -139,17 +139,17 @@ public:
     bool hear(const MasterVote& vote) {
         {
             const std::lock_guard lock(mutex_);
-            if (!master_ || vote.epoch <= epoch_) return false;
-            epoch_ = vote.epoch;
+            if (!master_ || vote.config_epoch <= config_epoch_) return false;
+            config_epoch_ = vote.config_epoch;
         }
         return announce(vote.master);
     }
 
-    // Called when the server at this place refused a command that only a master carries out. Returns false if the place
+    // Called when the server of this epoch refused a command that only a master carries out. Returns false if the epoch
     // is an earlier one.
-    bool doubt(std::uint64_t place) {
+    bool doubt(std::uint64_t epoch) {
         const std::lock_guard lock(mutex_);
-        if (place != place_) return false;
+        if (epoch != epoch_) return false;
         leave();
         return true;
     }
@@ -161,36 +161,36 @@ public:
         proven_at_.reset();
     }
 
-    // Called when the server has confirmed that it is the master, on a connection begun when the place was `seen`.
-    // Returns the place of the connection, or nothing if the master may have moved meanwhile.
+    // Called when the server has confirmed that it is the master, on a connection begun in the epoch `seen`.
+    // Returns the epoch of the connection, or nothing if the master may have moved meanwhile.
     std::optional<std::uint64_t> prove(const MasterVote& vote, std::uint64_t seen, Instant now) {
         const std::lock_guard lock(mutex_);
-        if (seen != place_) return std::nullopt;
+        if (seen != epoch_) return std::nullopt;
         const bool moved = master_ && *master_ != vote.master;
-        if (moved && place_ == proven_place_) ++place_;
-        proven_place_ = place_;
+        if (moved && epoch_ == proven_epoch_) ++epoch_;
+        proven_epoch_ = epoch_;
         master_ = vote.master;
         announced_.reset();
-        epoch_ = std::max(epoch_, vote.epoch);
+        config_epoch_ = std::max(config_epoch_, vote.config_epoch);
         proven_at_ = now;
-        return place_;
+        return epoch_;
     }
 
 private:
     static constexpr Milliseconds fresh{500};
 
     void leave() {
-        ++place_;
+        ++epoch_;
         proven_at_.reset();
     }
 
     mutable std::mutex mutex_;
-    std::uint64_t place_ = 1;
-    std::uint64_t proven_place_ = 0;  // the place under which master_ was last proven
+    std::uint64_t epoch_ = 1;
+    std::uint64_t proven_epoch_ = 0;  // the one in which master_ was last proven
     std::optional<HostPort> master_;
     std::optional<HostPort> announced_;  // not proven yet
     std::optional<Instant> proven_at_;
-    std::uint64_t epoch_ = 0;
+    std::uint64_t config_epoch_ = 0;
 };
 
 }  // namespace v0_1

@@ -97,17 +97,17 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
 
 // Opens connections to the master that the sentinels of a URL name, and learns when the master moves.
 //
-// open_master(), doubt() and place() may be called by any thread; the rest by the serving thread only.
+// open_master(), doubt() and epoch() may be called by any thread; the rest by the serving thread only.
 class Sentinels {
 public:
-    // `on_move` is called, on any thread, when the number of the place has grown.
+    // `on_move` is called, on any thread, when the epoch has grown.
     Sentinels(const Url& url, std::function<void()> on_move)
         : url_(url), on_move_(std::move(on_move)), watchers_(url.sentinels.size()) {}
 
     // Opens a connection to the master. Tries the server that was just announced or proven, then those that the
     // sentinels name, then the known one. Accepts only a server that reports itself as the master.
     std::optional<Reply> open_master(Connection& link, Instant deadline) {
-        const std::uint64_t seen = view_.place();
+        const std::uint64_t seen = view_.epoch();
         const Instant now = Clock::now();
         if (const auto guess = view_.guess(now)) {
             if (!open(link, {*guess}, seen, part_of(now, deadline, 2))) return std::nullopt;
@@ -127,11 +127,11 @@ public:
         return refusal;
     }
 
-    std::uint64_t place() const { return view_.place(); }
+    std::uint64_t epoch() const { return view_.epoch(); }
 
-    // Called when the server at that place answered as only a replica does.
-    void doubt(std::uint64_t place) {
-        if (view_.doubt(place)) on_move_();
+    // Called when the server of that epoch answered as only a replica does.
+    void doubt(std::uint64_t epoch) {
+        if (view_.doubt(epoch)) on_move_();
     }
 
     // --- the serving thread -----------------------------------------------------------------------------------
@@ -189,13 +189,13 @@ private:
 
     std::optional<Reply> open(Connection& link, const MasterVote& candidate, std::uint64_t seen, Instant deadline) {
         if (auto refusal = link.open(url_.at(candidate.master), deadline, ServerRole::master)) return refusal;
-        const auto place = view_.prove(candidate, seen, Clock::now());
-        if (!place) {
+        const auto epoch = view_.prove(candidate, seen, Clock::now());
+        if (!epoch) {
             link.socket.close();
             return Reply::of(Reply::Kind::not_sent, url_.display() + " has just moved");
         }
-        link.place = *place;
-        if (*place != seen) on_move_();
+        link.place = *epoch;
+        if (*epoch != seen) on_move_();
         return std::nullopt;
     }
 

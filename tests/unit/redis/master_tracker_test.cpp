@@ -32,9 +32,9 @@ TEST_CASE("the vote of a sentinel is an address with the epoch of its failover")
     const auto vote = read_vote(address("10.0.0.1", "6379"), details("7"));
     REQUIRE(vote);
     CHECK(vote->master == a);
-    CHECK(vote->epoch == 7);
+    CHECK(vote->config_epoch == 7);
     // Without permission to query the epoch, the vote counts all the same.
-    CHECK(read_vote(address("10.0.0.1", "6379"), error("NOPERM no"))->epoch == 0);
+    CHECK(read_vote(address("10.0.0.1", "6379"), error("NOPERM no"))->config_epoch == 0);
     CHECK(read_vote(address("::1", "1"), nil())->master == HostPort{"::1", 1});
 }
 
@@ -43,8 +43,8 @@ TEST_CASE("a reply that is not a valid address is not a vote") {
          {nil(), number(1), error("NOAUTH"), array({}), array({text("h")}), address("", "1"), address("h", "0"),
           address("h", "65536"), address("h", "x"), address("h", "-1"), address(std::string(256, 'h'), "1")})
         CHECK_FALSE(read_vote(reply, nil()));
-    CHECK(read_vote(address("h", "1"), details("x"))->epoch == 0);
-    CHECK(read_vote(address("h", "1"), array({text("config-epoch")}))->epoch == 0);
+    CHECK(read_vote(address("h", "1"), details("x"))->config_epoch == 0);
+    CHECK(read_vote(address("h", "1"), array({text("config-epoch")}))->config_epoch == 0);
 }
 
 TEST_CASE("candidates in order: by the latest failover, then by the most votes, then the known master") {
@@ -78,16 +78,16 @@ TEST_CASE("only a reply to ROLE that begins with \"master\" counts as one of a m
     CHECK_FALSE(says_master(error("NOPERM")));
 }
 
-TEST_CASE("an announced master gets a new place number and is tried first until it is proven or rejected") {
+TEST_CASE("an announced master begins a new epoch and is tried first until it is proven or rejected") {
     MasterTracker view;
     CHECK_FALSE(view.guess(now));
-    CHECK(view.prove({a, 1}, view.place(), now) == 1);
+    CHECK(view.prove({a, 1}, view.epoch(), now) == 1);
     CHECK(view.known() == a);
     CHECK_FALSE(view.announce(a));
-    CHECK(view.place() == 1);
+    CHECK(view.epoch() == 1);
     CHECK(view.announce(b));
     CHECK_FALSE(view.announce(b));  // repeated by the other sentinels
-    CHECK(view.place() == 2);
+    CHECK(view.epoch() == 2);
     CHECK(view.guess(now) == b);
     CHECK(view.known() == a);
     SUBCASE("it proves to be the master") {
@@ -111,11 +111,11 @@ TEST_CASE("a connection begun before the master moved does not count") {
     CHECK(view.known() == a);
 }
 
-TEST_CASE("a master found at another address without an announcement gets a new place number, too") {
+TEST_CASE("a master found at another address without an announcement begins a new epoch, too") {
     MasterTracker view;
     REQUIRE(view.prove({a, 1}, 1, now) == 1);
     CHECK(view.prove({b, 2}, 1, now) == 2);
-    CHECK(view.place() == 2);
+    CHECK(view.epoch() == 2);
 }
 
 TEST_CASE("a sentinel's reply reports a move only if its failover is later than the known one") {
@@ -125,9 +125,9 @@ TEST_CASE("a sentinel's reply reports a move only if its failover is later than 
     CHECK_FALSE(view.hear({b, 2}));  // this sentinel was disconnected meanwhile
     CHECK_FALSE(view.hear({b, 3}));
     CHECK_FALSE(view.hear({a, 4}));
-    CHECK(view.place() == 1);
+    CHECK(view.epoch() == 1);
     CHECK(view.hear({b, 5}));
-    CHECK(view.place() == 2);
+    CHECK(view.epoch() == 2);
 }
 
 TEST_CASE("a proven master is tried without a query for a moment, unless it is doubted") {
@@ -138,8 +138,8 @@ TEST_CASE("a proven master is tried without a query for a moment, unless it is d
     CHECK_FALSE(view.doubt(7));
     CHECK(view.doubt(1));
     CHECK_FALSE(view.doubt(1));  // by the other commands that were refused together with the first
-    CHECK(view.place() == 2);
+    CHECK(view.epoch() == 2);
     CHECK_FALSE(view.guess(now));
-    // It is found at another address, and no connection was made under the new number before.
+    // It is found at another address, and no connection was made in the new epoch before.
     CHECK(view.prove({b, 2}, 2, now) == 2);
 }

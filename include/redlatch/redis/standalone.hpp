@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+#include "redlatch/base/url.hpp"
+#include "redlatch/redis/command_connection.hpp"
+#include "redlatch/redis/deployment.hpp"
+#include "redlatch/redis/own_connections.hpp"
+#include "redlatch/redis/pubsub_connection.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// One Redis server, and all connections to it.
+//
+// Up to `shared` connections carry the commands of all threads, each thread always on the same one. They are opened on
+// first use, so a program with one thread has one. If a further one cannot be opened (for example, because the password
+// was changed), the existing ones carry everything. Commands that are sent together use a connection of their own until
+// they are answered, because they may wait for replicas and would delay all that follows. One more connection carries
+// the subscriptions.
+//
+// After a time-out or a malformed reply a connection is closed and never reused. It is opened again with exponential
+// back-off and jitter, and logs in again. There is no thread here: see run().
+//
+// There is no lock here, either: the connections are thread-safe, and the set of them only grows.
+class Standalone : public Deployment {
+public:
+    static constexpr std::size_t shared = 4;
+
+    Standalone(const Url& url, Milliseconds timeout)
+        : Standalone(url, timeout,
+                     [this](Connection& connection, Instant deadline) { return connection.open(url_, deadline); }) {}
+
+    Reply call(const Command& command, Instant deadline) override {
+        return with_substitute(connection(), deadline, [&](CommandConnection& one, bool& refused) {
+            return one.call(command, deadline, &refused);
+        });
+    }
+
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) override {
+        return own_.with_one([&](CommandConnection& own) {
+            return with_substitute(own, deadline, [&](CommandConnection& one, bool& refused) {
+                return one.call_all(commands, deadline, &refused);
+            });
+        });
+    }
+
+    void post(const Command& command, Completion done) override { connection().post(command, std::move(done)); }
+
+    void post_all(std::span<const Command> commands, std::span<Completion> done) override {
+        own_.with_one([&](CommandConnection& own) { own.post_all(commands, done); });
+    }
+
+    void post_attended(const Command& command, Completion done) override {
+        connection().post(command, std::move(done), true);
+    }
+    void attend() override { connection().attend(); }
+
+    void subscribe(const std::string& channel) override {
+        subscriber_.subscribe(channel);
+        wake();
+    }
+
+    void unsubscribe(const std::string& channel) override {
+        subscriber_.unsubscribe(channel);
+        wake();
+    }
+
+    // Does one round of poll() over the subscriber connection and the command connections that no other thread reads.
+    void run(Listener& listener, Instant deadline) override {
+        ready_.clear();
+        ready_.push_back({pipe_.fd(), POLLIN, 0});
+        const PubSubConnection::Duty duty = subscriber_.duty();
+        Instant due = std::min(deadline, duty.due);
+        if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
+        each_connection([&](CommandConnection& one) {
+            const CommandConnection::Watch watch = one.watch();
+            due = std::min(due, watch.due);
+            if (watch.fd >= 0) ready_.push_back({watch.fd, watch.events, 0});
+        });
+        due = std::min(due, watch_more(ready_));
+        ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
+        pipe_.drain();
+        serve_more(listener);
+        const Instant limit = Clock::now() + timeout_;
+        subscriber_.serve(listener, limit);
+        each_connection([&](CommandConnection& one) {
+            one.drive(limit);
+            if (one.is_connected()) return;
+            if (CommandConnection* const other = connected()) one.hand_over_to(*other);
+        });
+    }
+
+    bool watch(Listener& listener, Instant deadline, std::uint64_t seen) override {
+        const PubSubConnection::Watch outcome = subscriber_.watch(listener, deadline, interrupts_, seen);
+        if (outcome == PubSubConnection::Watch::lost) wake();
+        return outcome == PubSubConnection::Watch::done;
+    }
+
+    // All keys are on the one server.
+    std::uint32_t route(std::string_view) const noexcept override { return 0; }
+    std::string_view publish_command() override { return "PUBLISH"; }
+
+    void close_inherited() noexcept override {
+        each_connection([](CommandConnection& one) { one.close_inherited(); });
+        subscriber_.close_inherited();
+    }
+
+    std::uint64_t connections() const override {
+        std::uint64_t sum = 0;
+        each_connection([&](const CommandConnection& one) { sum += one.connections(); });
+        return sum;
+    }
+
+    std::uint64_t reconnects() const override {
+        std::uint64_t sum = 0;
+        each_connection(
+            [&](const CommandConnection& one) { sum += std::max<std::uint64_t>(one.connections(), 1) - 1; });
+        return sum;
+    }
+
+protected:
+    // `open` finds the server.
+    Standalone(const Url& url, Milliseconds timeout, Opener open)
+        : url_(url),
+          timeout_(timeout),
+          open_(std::move(open)),
+          subscriber_(
+              open_, timeout, [this] { wake(); }, false, [this] { answers(); }) {}
+
+    template <class Visit>
+    void each_connection(Visit visit) {
+        for (CommandConnection& one : shared_) visit(one);
+        own_.each(visit);
+    }
+    template <class Visit>
+    void each_connection(Visit visit) const {
+        for (const CommandConnection& one : shared_) visit(one);
+        own_.each(visit);
+    }
+
+    // Leaves a server that is not the one of this epoch.
+    void leave_before(std::uint64_t epoch) {
+        each_connection([&](CommandConnection& one) { one.leave_before(epoch); });
+    }
+    void leave_before(std::uint64_t epoch, Listener& listener) {
+        leave_before(epoch);
+        subscriber_.leave_before(epoch, listener);
+    }
+
+    // Called at the end. Afterwards neither the opener nor a completion is called any more.
+    void finish() noexcept {
+        subscriber_.finish();
+        each_connection([](CommandConnection& one) { one.forget_posted(); });
+    }
+
+private:
+    // What else run() watches, and until when, and what else it serves afterwards.
+    virtual Instant watch_more(std::vector<pollfd>&) { return never; }
+    virtual void serve_more(Listener&) {}
+
+    // The one of the calling thread.
+    CommandConnection& connection() { return shared_[this_thread_number() % shared]; }
+
+    // Returns a connected one, or null.
+    CommandConnection* connected() noexcept {
+        for (CommandConnection& one : shared_)
+            if (one.is_connected()) return &one;
+        return nullptr;
+    }
+
+    // Calls on this connection, or on a connected one if this one cannot connect.
+    template <class Call>
+    std::invoke_result_t<Call, CommandConnection&, bool&> with_substitute(CommandConnection& one, Instant deadline,
+                                                                          Call call) {
+        bool refused = false;
+        auto answer = call(one, refused);
+        if (!refused || Clock::now() >= deadline) return answer;
+        CommandConnection* const other = connected();
+        return other ? call(*other, refused) : answer;
+    }
+
+    // Called when one connection has received a reply: ends the reconnect pauses of the others.
+    void answers() noexcept {
+        bool has_ended_pause = subscriber_.try_again();
+        each_connection([&](CommandConnection& one) { has_ended_pause |= one.try_again(); });
+        if (has_ended_pause) wake();
+    }
+
+    CommandConnection make_connection() {
+        return CommandConnection(
+            url_, open_, timeout_, [this] { wake(); }, CommandConnection::Connecting::until_deadline,
+            [this] { return connected() != nullptr; }, [this] { answers(); });
+    }
+
+    template <std::size_t... I>
+    std::array<CommandConnection, shared> make_connections(std::index_sequence<I...>) {
+        return {((void)I, make_connection())...};
+    }
+
+    const Url url_;
+    const Milliseconds timeout_;
+    const Opener open_;
+    std::vector<pollfd> ready_;  // run()'s own
+    PubSubConnection subscriber_;
+    std::array<CommandConnection, shared> shared_ = make_connections(std::make_index_sequence<shared>());
+    OwnConnections own_{
+        [this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
