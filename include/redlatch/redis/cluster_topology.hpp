@@ -92,6 +92,7 @@ public:
         const Instant now = Clock::now();
         const NodePtr node = wants_query(lock, now, needed) ? begin_query(lock, now) : nullptr;
         if (!node) return;
+        const std::uint64_t number = node->queried;
         const auto words = query_words();
         lock.unlock();
         struct Answers {
@@ -102,7 +103,7 @@ public:
         std::vector<Completion> receivers;
         // Both use one connection: their replies arrive one after the other.
         for (std::size_t i = 0; i < words.size(); ++i)
-            receivers.push_back([this, node, answers, number = node->queried, i](Reply reply) {
+            receivers.push_back([this, node, answers, number, i](Reply reply) {
                 answers->replies[i] = std::move(reply);
                 if (--answers->missing == 0) learn(number, node, std::move(answers->replies));
             });

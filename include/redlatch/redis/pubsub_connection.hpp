@@ -96,11 +96,11 @@ public:
         });
     }
 
-    // Called when the server has moved. Ends a connection to an earlier place than this one and allows a new attempt
+    // Called when the server has moved. Ends a connection of an earlier epoch than this one and allows a new attempt
     // without a pause.
-    void leave_before(std::uint64_t place, Listener& listener) {
+    void leave_before(std::uint64_t epoch, Listener& listener) {
         const std::lock_guard serving(serving_);
-        if (is_open() && link_.place < place) {
+        if (is_open() && link_.place < epoch) {
             // The watching thread notices the end.
             if (watched_)
                 link_.socket.fail();
@@ -108,7 +108,7 @@ public:
                 or_begin_anew(listener, [&] { lose(listener); });
         }
         const std::lock_guard lock(mutex_);
-        if (opening_) opening_from_ = place;
+        if (opening_) opening_from_ = epoch;
         link_.abandoned = true;
         next_attempt_ = {};
         backoff_.reset();
@@ -365,7 +365,7 @@ private:
     std::vector<std::pair<std::string, bool>> changes_;
     Instant next_attempt_{};
     bool opening_ = false;
-    std::uint64_t opening_from_ = 0;  // an attempt in progress for an earlier place reaches the wrong server
+    std::uint64_t opening_from_ = 0;  // an attempt in progress of an earlier epoch reaches the wrong server
     SideWork opening_aside_;          // last: it ends before the members it uses
 };
 
