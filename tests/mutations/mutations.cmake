@@ -571,16 +571,16 @@ mutate(next_expiry_overflows protocol/permit_expirable_semaphore.hpp
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 # Half a command stays in the buffer when memory runs out, and corrupts all that follow.
-mutate(half_a_command_is_sent redis/command_connection.hpp
-    "out_.resize(before);\n            throw;"
+mutate(half_a_command_is_sent redis/pipeline.hpp
+    "to_write_.resize(before);\n            throw;"
     "throw;"
-    "faults/(no_memory|failing)")
+    "unit/pipeline|faults/(no_memory|failing)")
 
 # Connections that are accepted and closed at once are opened again without back-off.
-mutate(reconnects_in_a_storm redis/command_connection.hpp
-    "if (!proven_) {\n            attempt_failed_"
-    "if (false) {\n            attempt_failed_"
-    "faults/data_loss")
+mutate(reconnects_in_a_storm redis/reconnect_policy.hpp
+    "if (is_proven_) return;"
+    "return;"
+    "unit/reconnect_policy|faults/data_loss")
 
 # A wake-up during a drain leaves a byte that is never read.
 mutate(wake_up_left_in_the_pipe net/wake_pipe.hpp
@@ -637,7 +637,7 @@ mutate(errors_of_the_program_lost net/openssl.hpp
     "integration/tls_test")
 
 # Decrypted bytes that exceed the buffer wait for the next bytes from the network.
-mutate(decrypted_is_left_behind redis/command_connection.hpp
+mutate(decrypted_is_left_behind redis/reply_receiver.hpp
     "std::array<char, TlsSession::full_room> bytes;"
     "std::array<char, 1024> bytes;"
     "integration/tls_test")
@@ -650,7 +650,7 @@ mutate(goodbye_of_a_child net/socket.hpp
 
 # A command that is posted while a connection ends has no thread to complete it.
 mutate(posted_and_stranded redis/command_connection.hpp
-    "if (in_flight() > 0) call_driver(lock);\n    }\n\n    // --- writing"
+    "if (pipeline_.in_flight() > 0) call_driver(lock);\n    }\n\n    // --- writing"
     "}\n\n    // --- writing"
     "integration/command_connection")
 
@@ -674,8 +674,8 @@ mutate(watcher_leaves_without_a_word redis/pubsub_connection.hpp
 
 # A thread that writes waits for a server that does not read, beyond its own deadline.
 mutate(writes_beyond_its_deadline redis/command_connection.hpp
-    "if (full_) break;"
-    "if (full_ && link_.socket.wait(POLLOUT, Clock::now() + timeout_)) continue;"
+    "sent = socket().send_some(bytes);"
+    "do sent = socket().send_some(bytes);\n            while (sent == Socket::Sent::some && socket().wait(POLLOUT, Clock::now() + timeout_));"
     "integration/command_connection|faults/server")
 
 # The background thread waits for a connection that is not answered, and every renewal with it.
@@ -709,15 +709,15 @@ mutate(good_news_is_kept redis/standalone.hpp
     "faults/recovery")
 
 # A thread that connects to a frozen master waits for the time-out, although another server is the master by now.
-mutate(waits_for_the_old_master redis/command_connection.hpp
-    "place_ = place;\n        link_.abandoned = true;"
+mutate(waits_for_the_old_master redis/reconnector.hpp
+    "place_ = place;\n        abandon();"
     "place_ = place;"
     "faults/failover")
 
 # The same for a node of a cluster.
 mutate(waits_for_the_old_node redis/command_connection.hpp
-    "link_.abandoned = true;\n        if (connected_) fail(lock, Reply::Kind::unanswered, \"another server does"
-    "if (connected_) fail(lock, Reply::Kind::unanswered, \"another server does"
+    "reconnector_.abandon();"
+    ""
     "faults/failover")
 
 # Commands that wait for replicas share a connection with others, which wait, too.
