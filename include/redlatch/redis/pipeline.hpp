@@ -125,7 +125,6 @@ public:
             Reply reply;
             detail::copy_reply(reply, why, is_sent && is_first ? first : why.kind);
             answered.add(slots_[head_].exchange, slots_[head_].posted, std::move(reply));
-            if (!is_sent) --waiting_;
             ++head_;
         }
         clear();

@@ -158,6 +158,9 @@ TEST_CASE_FIXTURE(Fixture, "one write takes all that wait, and what comes meanwh
     CHECK(states() == States{2, 0, 1});
     CHECK(pipeline.stage() == bytes_of("C"));
     CHECK(states() == States{2, 1, 0});
+    CHECK_FALSE(pipeline.has_bytes());
+    pipeline.wrote({}, false);
+    CHECK(pipeline.stage().empty());
 }
 
 TEST_CASE_FIXTURE(Fixture, "a write without room goes on where it stopped, before what came later") {
@@ -342,12 +345,14 @@ TEST_CASE_FIXTURE(Fixture, "a caller that leaves has its replies, and those of t
 }
 
 TEST_CASE_FIXTURE(Fixture, "a caller that leaves before its command is written: the command is sent all the same") {
-    Caller leaving(1);
-    call(leaving, {A});
+    Caller leaving(2);
+    call(leaving, {A, B});
     pipeline.abandon(leaving, Reply::of(Reply::Kind::unanswered, "too late"));
-    CHECK(pipeline.stage() == bytes_of("A"));
+    CHECK(leaving.replies[0].text == "too late");
+    CHECK(leaving.replies[1].text == "too late");
+    CHECK(pipeline.stage() == bytes_of("AB"));
     pipeline.wrote({}, false);
-    CHECK(take(arrived({1})).empty());
+    CHECK(take(arrived({1, 2})).empty());
     CHECK(states() == States{0, 0, 0});
 }
 
@@ -398,8 +403,11 @@ TEST_CASE_FIXTURE(Fixture, "posted commands move to another queue, behind those 
     other.call(caller, {A});
     other.write();
     other.post(A, "there");
+    post(A, "gone");
+    write();
     post(B, "b", start + 1s);
     post(C, "c");
+    take(arrived({9}));
     other.pipeline.take_over(pipeline);
     CHECK(states() == States{0, 0, 0});
     CHECK_FALSE(pipeline.has_bytes());
@@ -410,7 +418,7 @@ TEST_CASE_FIXTURE(Fixture, "posted commands move to another queue, behind those 
     CHECK(other.pipeline.due() == start + 1s);
     other.take(arrived({3, 4}));
     CHECK(other.completed == "there=2 ");
-    CHECK(completed == "b=3 c=4 ");
+    CHECK(completed == "gone=9 b=3 c=4 ");
 
     post(A, "again");
     CHECK(pipeline.stage() == bytes_of("A"));
