@@ -572,6 +572,13 @@ inline Instant valid_until(Instant sent, Milliseconds lease) {
 namespace redlatch {
 inline namespace v0_1 {
 
+namespace detail {
+
+// The text of a reply for which there is no memory. Short enough to need no allocation.
+inline constexpr const char* no_memory = "out of memory";
+
+}  // namespace detail
+
 // The result of a command: the server's reply, or the reason why there is none. Short texts and numbers need no
 // allocation.
 struct Reply {
@@ -1236,64 +1243,6 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/base/backoff.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// The longest pause between retries of anything that needs a server. All clients must work again within a second after
-// the server is back.
-inline constexpr Milliseconds longest_pause{500};
-
-// Provides exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from
-// `first` to `most`. The jitter keeps clients that failed together from returning together; it needs no good
-// randomness.
-class Backoff {
-public:
-    constexpr Backoff(Milliseconds first, Milliseconds most) : first_(first), most_(most) {}
-
-    // `random` is any number; it selects the delay.
-    Clock::duration next(std::uint64_t random) {
-        bound_ = bound_ == Milliseconds::zero() ? first_ : std::min(most_, bound_ * 2);
-        const auto full = std::chrono::duration_cast<Clock::duration>(bound_);
-        const auto half = full / 2;
-        return half + Clock::duration(static_cast<Clock::rep>(random % static_cast<std::uint64_t>(half.count() + 1)));
-    }
-
-    Clock::duration next() {
-        // The low bits of the clock differ between clients, which is enough. A multiplication spreads them (Knuth's, by
-        // the golden ratio).
-        const auto ticks = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
-        return next((ticks * 0x9e37'79b9'7f4a'7c15ULL) >> 16);
-    }
-
-    void reset() { bound_ = Milliseconds::zero(); }
-
-private:
-    Milliseconds first_;
-    Milliseconds most_;
-    Milliseconds bound_{0};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/base/pause.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Sleeps until the instant, or until a stop is requested.
-inline void pause(Instant until, const std::stop_token& stop) {
-    std::mutex mutex;
-    std::condition_variable_any never_notified;
-    std::unique_lock lock(mutex);
-    never_notified.wait_until(lock, stop, until, [] { return false; });
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
 // redlatch/base/process.hpp
 
 namespace redlatch {
@@ -1361,90 +1310,6 @@ inline ProcessMark this_process() noexcept { return {detail::fork_generation(), 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/base/suspended.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-#ifdef CLOCK_BOOTTIME
-
-namespace detail {
-
-inline Clock::duration read_clock(clockid_t clock) noexcept {
-    timespec now{};
-    ::clock_gettime(clock, &now);
-    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
-
-}  // namespace detail
-
-// Returns how long this machine has been suspended since boot. The steady clock stops during suspension, but leases do
-// not. So an increase brings the end of a hold closer than its instant says. The result is never too large, and too
-// small by less than the time between two readings of a clock. Makes no system call where the C library can avoid it.
-inline Clock::duration suspended() noexcept {
-    Clock::duration least = Clock::duration::max();
-    Clock::duration found{};
-    // A thread that was delayed or suspended between the readings reads again.
-    for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
-        const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
-        const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
-        const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
-        if (after - before >= least) continue;
-        least = after - before;
-        found = std::max(since_boot - after, Clock::duration::zero());
-    }
-    return found;
-}
-
-#else
-
-inline Clock::duration suspended() noexcept { return {}; }
-
-#endif
-
-// Returns the increase since suspended() returned `before`. An increase below 1 ms counts as zero, because the readings
-// cannot resolve it.
-inline Clock::duration suspended_since(Clock::duration before) noexcept {
-    const Clock::duration grown = suspended() - before;
-    return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
-}
-
-// Records when a command was sent, for a lease that continues while this machine is suspended.
-class SendTime {
-public:
-    // Returns the send time on the steady clock as it is now: earlier by the time suspended since then.
-    Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
-
-private:
-    Instant at_ = Clock::now();
-    Clock::duration suspended_ = suspended();
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/base/thread.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Starts a thread that blocks all signals, so that the program's own threads receive them.
-template <class Function>
-std::thread thread_with_signals_blocked(Function&& function) {
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    struct Restore {
-        const sigset_t& mask;
-        ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
-    } const restore{before};
-    return std::thread(std::forward<Function>(function));
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
 // redlatch/protocol/native_commands.hpp
 
 namespace redlatch {
@@ -1501,71 +1366,23 @@ struct ProtocolContext {
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/session/key_holds.hpp
+// redlatch/base/thread.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Records which owners in this process hold a key, whatever the kind of lock. Two kinds of locks on one key would
-// mistake each other's holds for their own. So the second kind is refused while the process holds the first. Both sides
-// of a read-write lock are one family. The read side finds out here whether its owner is the writer.
-//
-// Thread-safe: mutex_ guards all members. It is taken while the mutex of a lock's state is held. No thread waits here.
-class KeyHolds {
-public:
-    // One hold, by its number. `writes` is true for the write side.
-    struct Entry {
-        std::string_view family;
-        OwnerNumber owner;
-        std::uint64_t hold;
-        bool writes;
-    };
-
-    void taken(const Entry& entry) {
-        const std::lock_guard lock(mutex_);
-        entries_.push_back(entry);
-    }
-
-    void ended(std::uint64_t hold) noexcept {
-        const std::lock_guard lock(mutex_);
-        std::erase_if(entries_, [hold](const Entry& e) { return e.hold == hold; });
-    }
-
-    // Returns another family that holds the key, or an empty string if there is none.
-    std::string_view other_than(std::string_view family) const noexcept {
-        const std::lock_guard lock(mutex_);
-        for (const Entry& e : entries_)
-            if (e.family != family) return e.family;
-        return {};
-    }
-
-    // Returns the number of the owner's hold as the writer, or 0 if it has none.
-    std::uint64_t writer_of(OwnerNumber owner) const noexcept {
-        const std::lock_guard lock(mutex_);
-        for (const Entry& e : entries_)
-            if (e.writes && e.owner == owner) return e.hold;
-        return 0;
-    }
-
-private:
-    mutable std::mutex mutex_;
-    std::vector<Entry> entries_;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/base/wait_on.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Waits like wait_until(). `never` means without a timeout, because it would overflow a timespec. May wake spuriously.
-inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>& lock, Instant until) {
-    if (until == never)
-        wake.wait(lock);
-    else
-        wake.wait_until(lock, until);
+// Starts a thread that blocks all signals, so that the program's own threads receive them.
+template <class Function>
+std::thread thread_with_signals_blocked(Function&& function) {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    struct Restore {
+        const sigset_t& mask;
+        ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
+    } const restore{before};
+    return std::thread(std::forward<Function>(function));
 }
 
 }  // namespace v0_1
@@ -1652,340 +1469,76 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/session/lateness.hpp
+// redlatch/session/call_words.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Measures how late one thread recently was to do its due work: the longest delay of the last one or two spans. A span
-// is longer than the time between two wake-ups of an idle client. One thread measures; any thread may query.
-class Lateness {
+// The words of a call as the server receives them. Few words need no allocation. The call must outlive them.
+class CallWords {
 public:
-    static constexpr Milliseconds span = std::chrono::minutes(1);
-    static constexpr Milliseconds shortest_notice{5};
-    static constexpr Milliseconds longest_notice{200};
-
-    // Records that work due at `due` was done at `now`.
-    void add(Instant due, Instant now) noexcept {
-        if (now >= begun_ + span) {
-            before_ = now >= begun_ + 2 * span ? Clock::duration::zero() : longest_.load();
-            longest_ = Clock::duration::zero();
-            begun_ = now;
+    CallWords(const Call& call, std::string_view publish_command)
+        : script_(call.script()), key_count_(static_cast<std::int64_t>(call.key_count())) {
+        const std::size_t before = script_ ? 3 : 0;
+        const std::size_t size = before + call.size();
+        if (size > few_.size()) many_.resize(size);
+        words_ = size > few_.size() ? std::span(many_) : std::span(few_).first(size);
+        if (script_) {
+            words_[0] = "EVALSHA";
+            words_[1] = script_->digest();
+            words_[2] = key_count_;
         }
-        longest_ = std::max(longest_.load(), now - due);
+        for (std::size_t i = 0; i < call.size(); ++i) words_[before + i] = call[i].view(publish_command);
+    }
+    CallWords(const CallWords&) = delete;
+    CallWords& operator=(const CallWords&) = delete;
+
+    // Returns the command that calls the script by its digest, or the plain command.
+    Command command() const { return {words_, script_ ? std::size_t{3} : std::size_t{1}}; }
+
+    // Returns the command that sends the text of the script. It replaces the one of command().
+    Command by_text() const {
+        words_[0] = "EVAL";
+        words_[1] = script_->text;
+        return {words_, 3};
     }
 
-    // Returns how much earlier to schedule work that must not be late: twice the lateness.
-    Clock::duration notice() const noexcept {
-        const Clock::duration late = std::max(longest_.load(), before_.load());
-        return std::clamp<Clock::duration>(std::min<Clock::duration>(late, longest_notice) * 2, shortest_notice,
-                                           longest_notice);
-    }
+    std::vector<std::string> copy() const { return {words_.begin(), words_.end()}; }
 
 private:
-    std::atomic<Clock::duration> longest_{Clock::duration::zero()};  // in this span
-    std::atomic<Clock::duration> before_{Clock::duration::zero()};   // in the previous span
-    Instant begun_{};  // start of this span; used by the measuring thread only
+    const Script* const script_;
+    const NumberText key_count_;
+    std::array<std::string_view, 16> few_;
+    std::vector<std::string_view> many_;
+    std::span<std::string_view> words_;
 };
 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/session/timers.hpp
+// redlatch/session/counters.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Holds the deadlines of all tasks that one thread serves, earliest first. A client has two: one for the background
-// thread, and one for the thread that reports losses.
-//
-// schedule() only ever moves an entry to an earlier time. A lock that is acquired and released a thousand times a
-// second leaves its entry where it is. When the entry comes up, on_timer() finds nothing due and schedules the next
-// time. So acquiring a lock costs no shared work here, and each entry comes up needlessly at most once per renewal
-// period.
-//
-// mutex_ guards all members and all writes to size_ and TimerSlot::scheduled_. No thread waits here. schedule() wakes
-// the thread if it sleeps beyond the new deadline.
-class Timers {
+// A number that any thread may raise and read. It orders nothing else.
+class Counter {
 public:
-    // Selects one of the two times of a BackgroundTask.
-    enum class Of { care, loss };
-
-    explicit Timers(std::function<void()> wake, Of of = Of::care)
-        : wake_(std::move(wake)), slot_(of == Of::care ? &BackgroundTask::care_ : &BackgroundTask::loss_) {}
-
-    // Call it with the task's own mutex held, which on_timer() and expire() take, too. Then an entry that is being
-    // taken out is still to be processed, and the first test needs no lock on mutex_.
-    void schedule(BackgroundTask& watched, Instant at) noexcept {
-        TimerSlot& slot = watched.*slot_;
-        if (slot.scheduled_.load() <= at) return;
-        {
-            const std::lock_guard lock(mutex_);
-            const Instant scheduled = slot.scheduled_;
-            if (scheduled <= at) return;
-            if (scheduled != never) slot.entry_ = entries_.extract({scheduled, &watched});
-            slot.scheduled_ = at;
-            slot.entry_.value().first = at;
-            entries_.insert(std::move(slot.entry_));
-            size_ = entries_.size();
-            if (at >= sleeping_until_) return;
-        }
-        wake_();
-    }
-
-    // Removes the task. Called by its destructor; after it, take_due() and take_first_due() no longer return the task.
-    void forget(BackgroundTask& watched) {
-        TimerSlot& slot = watched.*slot_;
-        const std::lock_guard lock(mutex_);
-        if (const Instant scheduled = slot.scheduled_; scheduled != never) entries_.erase({scheduled, &watched});
-        slot.scheduled_ = never;
-        size_ = entries_.size();
-    }
-
-    // Removes and returns the tasks that are due at `until`.
-    std::vector<std::shared_ptr<BackgroundTask>> take_due(Instant until) {
-        const std::lock_guard lock(mutex_);
-        std::vector<std::shared_ptr<BackgroundTask>> due;
-        due.reserve(entries_.size());  // so that a failure changes nothing
-        sleeping_until_ = {};
-        // Null for a task whose destructor waits for our mutex.
-        while (is_due(until))
-            if (auto alive = take_first()) due.push_back(std::move(alive));
-        return due;
-    }
-
-    // Removes and returns the first task that is due at `until`, or null if there is none. Allocates no memory.
-    std::shared_ptr<BackgroundTask> take_first_due(Instant until) noexcept {
-        const std::lock_guard lock(mutex_);
-        sleeping_until_ = {};
-        while (is_due(until))
-            if (auto alive = take_first()) return alive;
-        return nullptr;
-    }
-
-    // Returns the number of scheduled tasks. Takes no mutex, so it may be called with any lock held.
-    std::size_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
-
-    // Returns the latest time until which the thread may sleep. The thread calls it when it is about to sleep.
-    Instant sleep_until() {
-        const std::lock_guard lock(mutex_);
-        sleeping_until_ = entries_.empty() ? never : entries_.begin()->first;
-        return sleeping_until_;
-    }
+    void add(std::uint64_t by = 1) noexcept { value_.fetch_add(by, std::memory_order_relaxed); }
+    std::uint64_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
 
 private:
-    bool is_due(Instant until) const { return !entries_.empty() && entries_.begin()->first <= until; }
-
-    std::shared_ptr<BackgroundTask> take_first() {
-        BackgroundTask& watched = *entries_.begin()->second;
-        TimerSlot& slot = watched.*slot_;
-        slot.entry_ = entries_.extract(entries_.begin());
-        slot.scheduled_ = never;
-        size_ = entries_.size();
-        return watched.weak_from_this().lock();
-    }
-
-    const std::function<void()> wake_;
-    TimerSlot BackgroundTask::*const slot_;
-    std::mutex mutex_;
-    TimerEntries entries_;
-    std::atomic<std::size_t> size_{0};  // of entries_
-    Instant sleeping_until_{};
+    std::atomic<std::uint64_t> value_{0};
 };
 
-}  // namespace v0_1
-}  // namespace redlatch
+// What a session counts. Stats describes each of the members.
+struct Counters {
+    Counter commands, acquisitions, waits, handoffs, renewals, lost_holds, resends;
 
-// redlatch/session/losses.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// The stop source of a lost() token. It holds all that reporting needs, so reporting cannot fail.
-class LossSource {
-public:
-    std::stop_token get_token() const noexcept { return one_.front().get_token(); }
-
-private:
-    friend class Losses;
-    std::list<std::stop_source> one_{1};
-};
-
-// Reports losses in time, whatever the transport, the server and the event handlers do. A thread of its own checks
-// holds that are no longer certain (BackgroundTask::expire()). It requests the stop tokens of lost holds in order, with
-// no lock of ours held. Their callbacks are the user's, and one that blocks delays those after it.
-//
-// start() comes before there is anything to lose, and may fail. After it, reporting needs neither a new thread nor
-// memory.
-class Losses {
-public:
-    Losses() = default;
-    Losses(const Losses&) = delete;
-    Losses& operator=(const Losses&) = delete;
-    ~Losses() { end(); }
-
-    // The deadlines at which BackgroundTask::expire() is called.
-    Timers& timers() noexcept { return desk_->timers; }
-
-    // Starts the thread. Throws std::system_error if it cannot.
-    void start() {
-        const std::lock_guard lock(desk_->mutex);
-        if (thread_.joinable() || desk_->ended) return;
-        thread_ = thread_with_signals_blocked([desk = desk_] { work(*desk); });
+    Stats stats(std::uint64_t reconnects) const noexcept {
+        return {commands.value(), acquisitions.value(), waits.value(),   handoffs.value(),
+                renewals.value(), lost_holds.value(),   resends.value(), reconnects};
     }
-
-    // Requests a stop on the token soon; without a thread, in end(). Any lock may be held.
-    void tell(LossSource lost) noexcept {
-        const std::lock_guard lock(desk_->mutex);
-        desk_->told.splice(desk_->told.end(), lost.one_);
-        desk_->changed.notify_one();
-    }
-
-    // Returns how long before the end of a lease to report its loss, because reporting takes time. It is the sum of two
-    // parts, limited to Lateness::longest_notice:
-    //   - twice the recent lateness of the thread
-    //   - the time to report to every owner, because holds that are renewed together are lost together
-    Clock::duration notice() const noexcept {
-        const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size());
-        return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);
-    }
-
-    // Reports what is still queued and ends the thread. If the thread itself calls it, the thread ends by itself
-    // afterwards.
-    void end() {
-        {
-            const std::lock_guard lock(desk_->mutex);
-            desk_->ended = true;
-            desk_->changed.notify_one();
-        }
-        if (thread_.get_id() == std::this_thread::get_id()) {
-            thread_.detach();
-        } else {
-            if (thread_.joinable()) thread_.join();
-            tell_all(*desk_);
-        }
-    }
-
-private:
-    // State shared with the thread, which may outlive us. `mutex` guards the members after it and the start of the
-    // thread; `changed` wakes the thread.
-    struct Desk {
-        Lateness lateness;
-        Timers timers{[this] { wake(); }, Timers::Of::loss};
-        std::mutex mutex;
-        std::condition_variable changed;
-        std::list<std::stop_source> told;
-        bool woken = false;  // an earlier deadline was scheduled
-        bool ended = false;
-
-        void wake() {
-            const std::lock_guard lock(mutex);
-            woken = true;
-            changed.notify_one();
-        }
-    };
-
-    static constexpr Milliseconds again{5};
-    static constexpr std::chrono::microseconds one_telling{10};  // a generous estimate
-
-    static void work(Desk& desk) {
-        while (sleep(desk, desk.timers.sleep_until())) {
-            const Instant due = desk.timers.sleep_until();  // may be an earlier one that woke the thread
-            const Instant now = Clock::now();
-            // One after another, so that no owner waits for the callbacks of later ones.
-            while (expire_first_due(desk, now)) tell_all(desk);
-            tell_all(desk);
-            if (due <= now) desk.lateness.add(due, Clock::now());
-        }
-        tell_all(desk);
-    }
-
-    // Returns true if a task was due. On return it refers to nothing of the client: user code runs next and may destroy
-    // the client.
-    static bool expire_first_due(Desk& desk, Instant now) noexcept {
-        const auto watched = desk.timers.take_first_due(now);
-        if (!watched) return false;
-        try {
-            watched->expire(now);
-        } catch (...) {
-            desk.timers.schedule(*watched, now + again);
-        }
-        return true;
-    }
-
-    // Sleeps until there is work. Returns false at the end.
-    static bool sleep(Desk& desk, Instant until) {
-        std::unique_lock lock(desk.mutex);
-        while (!desk.ended && !desk.woken && desk.told.empty() && Clock::now() < until)
-            wait_on(desk.changed, lock, until);
-        desk.woken = false;
-        return !desk.ended;
-    }
-
-    static void tell_all(Desk& desk) {
-        for (;;) {
-            std::list<std::stop_source> one;
-            {
-                const std::lock_guard lock(desk.mutex);
-                if (desk.told.empty()) return;
-                one.splice(one.begin(), desk.told, desk.told.begin());
-            }
-            one.front().request_stop();
-        }
-    }
-
-    std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
-    std::thread thread_;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/session/lost_levels.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Remembers levels of lost holds whose unlock() is still to come: that unlock() reports errc::hold_lost, not
-// errc::not_owner. They are kept for the process rather than with the lock, because the locked object may be gone by
-// then. Many unlock() calls never come, because a hold with its own lease need not be released. So only the latest are
-// kept.
-//
-// Thread-safe: mutex_ guards all members. No thread waits here.
-class LostLevels {
-public:
-    static constexpr std::size_t most = 10'000;
-
-    void add(std::string_view kind, std::string_view key, OwnerNumber owner, std::uint32_t levels) {
-        std::string name = name_of(kind, key, owner);
-        const std::lock_guard lock(mutex_);
-        if (levels_.size() >= most) {
-            levels_.erase(order_.front());
-            order_.pop_front();
-        }
-        if (!levels_.contains(name)) order_.push_back(name);
-        levels_[std::move(name)] += levels;
-    }
-
-    // Takes one level. Returns true if there was one.
-    bool take(std::string_view kind, std::string_view key, OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        if (levels_.empty()) return false;
-        const auto found = levels_.find(name_of(kind, key, owner));
-        if (found == levels_.end() || found->second == 0) return false;
-        --found->second;
-        return true;
-    }
-
-private:
-    static std::string name_of(std::string_view kind, std::string_view key, OwnerNumber owner) {
-        std::string name = std::to_string(owner);
-        return name.append(" ").append(kind).append(key);
-    }
-
-    std::mutex mutex_;
-    std::unordered_map<std::string, std::uint32_t> levels_;
-    std::deque<std::string> order_;  // of first insertion
 };
 
 }  // namespace v0_1
@@ -2078,6 +1631,87 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
+// redlatch/session/events.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Passes events on to the user's handler, and tracks whether the server can be reached: that is an event only when it
+// changes. Any thread may call anything, with any lock held; the handler runs on the thread of the Notifier.
+class Events {
+public:
+    explicit Events(const ClientOptions& options) : options_(options) {}
+    Events(const Events&) = delete;
+    Events& operator=(const Events&) = delete;
+
+    // Starts the thread for the handler, if there is one. Throws std::system_error if it cannot.
+    void start() {
+        if (options_.on_event) notifier_.start();
+    }
+
+    // Notifies the user's handler. Drops the event if memory is short.
+    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
+        if (!options_.on_event) return;
+        try {
+            notifier_.notify([handler = options_.on_event,
+                              event = Event{kind, std::string(name), std::string(detail)}] { handler(event); });
+        } catch (...) {
+        }
+    }
+
+    void on_disconnect() noexcept {
+        if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, "the connection to the server is lost");
+    }
+
+    void on_reconnect() noexcept {
+        if (away_.load(std::memory_order_relaxed) && away_.exchange(false))
+            raise(Event::Kind::reconnected, {}, "the server answers again");
+    }
+
+private:
+    const ClientOptions& options_;
+    std::atomic<bool> away_{false};
+    Notifier notifier_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/posts_in_flight.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Counts the posted commands whose reply is still to come.
+//
+// mutex_ guards count_. done_ wakes the thread in wait_for_all(), the one that ends the session, when none is left.
+class PostsInFlight {
+public:
+    void begin() {
+        const std::lock_guard lock(mutex_);
+        ++count_;
+    }
+
+    void finish() {
+        const std::lock_guard lock(mutex_);
+        if (--count_ == 0) done_.notify_all();
+    }
+
+    // Returns false if some are left after `patience`.
+    bool wait_for_all(Milliseconds patience) {
+        std::unique_lock lock(mutex_);
+        return done_.wait_for(lock, patience, [this] { return count_ == 0; });
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable done_;
+    std::size_t count_ = 0;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
 // redlatch/session/remote_clock.hpp
 
 namespace redlatch {
@@ -2148,16 +1782,11 @@ public:
         }
     }
 
-    // Returns when the current reading was taken, or a past instant if there is none.
-    Instant read_at() const {
+    // Returns by how much the server's clock may be behind the estimate: the reply took time, and the reading has aged
+    // since. Clocks drift by less than one part in a thousand.
+    Milliseconds error_at(Instant instant) const {
         const std::lock_guard lock(mutex_);
-        return read_at_;
-    }
-
-    // Returns how long the reply took. The server's clock may be behind the estimate by that much.
-    Milliseconds uncertainty() const {
-        const std::lock_guard lock(mutex_);
-        return uncertainty_;
+        return uncertainty_ + std::chrono::duration_cast<Milliseconds>(instant - read_at_) / 1000 + Milliseconds(2);
     }
 
     // Puts the reading in doubt: another server may answer from here on, or this one with another clock.
@@ -2181,7 +1810,7 @@ private:
     mutable std::mutex mutex_;
     ServerMilliseconds offset_ = 0;  // added to the milliseconds of the steady clock
     Instant read_at_{};              // in the past while there is no reading
-    Milliseconds uncertainty_{0};
+    Milliseconds uncertainty_{0};    // how long the reply took
     bool in_doubt_ = true;
     std::uint32_t route_ = 0;  // the route of the current reading
     std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
@@ -2296,6 +1925,64 @@ private:
     mutable std::mutex mutex_;                    // guards known_
     std::map<std::uint32_t, std::size_t> known_;  // the most that the current master of each route has had
 };
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/backoff.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The longest pause between retries of anything that needs a server. All clients must work again within a second after
+// the server is back.
+inline constexpr Milliseconds longest_pause{500};
+
+// Provides exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from
+// `first` to `most`. The jitter keeps clients that failed together from returning together; it needs no good
+// randomness.
+class Backoff {
+public:
+    constexpr Backoff(Milliseconds first, Milliseconds most) : first_(first), most_(most) {}
+
+    // `random` is any number; it selects the delay.
+    Clock::duration next(std::uint64_t random) {
+        bound_ = bound_ == Milliseconds::zero() ? first_ : std::min(most_, bound_ * 2);
+        const auto full = std::chrono::duration_cast<Clock::duration>(bound_);
+        const auto half = full / 2;
+        return half + Clock::duration(static_cast<Clock::rep>(random % static_cast<std::uint64_t>(half.count() + 1)));
+    }
+
+    Clock::duration next() {
+        // The low bits of the clock differ between clients, which is enough. A multiplication spreads them (Knuth's, by
+        // the golden ratio).
+        const auto ticks = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+        return next((ticks * 0x9e37'79b9'7f4a'7c15ULL) >> 16);
+    }
+
+    void reset() { bound_ = Milliseconds::zero(); }
+
+private:
+    Milliseconds first_;
+    Milliseconds most_;
+    Milliseconds bound_{0};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/pause.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Sleeps until the instant, or until a stop is requested.
+inline void pause(Instant until, const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any never_notified;
+    std::unique_lock lock(mutex);
+    never_notified.wait_until(lock, stop, until, [] { return false; });
+}
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -2459,6 +2146,280 @@ inline Error unexpected(const Reply& reply, std::string_view name) {
             "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
                 " where a script gives none"};
 }
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/retry.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Decides whether a command is sent again, until it is answered or refused for good, until a deadline, or until a stop
+// is requested. It sends nothing itself:
+//   do
+//       reply = …call(…, retry.deadline());
+//   while (retry.again(reply));
+class Retry {
+public:
+    struct Limits {
+        Instant deadline;
+        std::stop_token stop{};
+        bool one_try = false;  // true if a temporary refusal ends the call, too
+    };
+
+    Retry(const Limits& limits, Milliseconds command_timeout, RemoteClock& clock, Events& events, Counters& counters)
+        : limits_(limits), command_timeout_(command_timeout), clock_(clock), events_(events), counters_(counters) {}
+
+    // Returns until when the next try may take. Each has command_timeout.
+    Instant deadline() const { return std::min(limits_.deadline, Clock::now() + command_timeout_); }
+
+    // Returns true if an earlier try may have taken effect.
+    bool is_resend() const noexcept { return is_resend_; }
+
+    // Takes the reply to a try. Returns true if the command has to be sent again; then it has paused, if the server or
+    // a shortage of memory demands it.
+    bool again(const Reply& reply) {
+        const ReplyClass verdict = classify(reply);
+        if (verdict == ReplyClass::answered) {
+            events_.on_reconnect();
+            return false;
+        }
+        // no_script here: the server rejected even the text. late: the sender has already resent it with the time that
+        // the reply reported.
+        if (verdict == ReplyClass::refused || verdict == ReplyClass::no_script || verdict == ReplyClass::late ||
+            limits_.stop.stop_requested())
+            return false;
+        if (limits_.one_try && verdict == ReplyClass::refused_now) return false;
+        if (reply.kind == Reply::Kind::unanswered) is_resend_ = true;
+        // The transport itself waits for its connection; only a temporary refusal by the server needs a pause.
+        if (verdict == ReplyClass::refused_now) rest(std::min(limits_.deadline, Clock::now() + backoff_.next()));
+        if (Clock::now() >= limits_.deadline) return false;
+        if (verdict == ReplyClass::no_answer) {
+            // The next reply may come from another server, or from this one with another clock.
+            clock_.doubt();
+            events_.on_disconnect();
+        }
+        counters_.resends.add();
+        return true;
+    }
+
+private:
+    // Sleeps until `until`; only briefly if memory is short.
+    void rest(Instant until) const {
+        try {
+            pause(until, limits_.stop);
+        } catch (const std::bad_alloc&) {
+            std::this_thread::sleep_for(Milliseconds(1));
+        }
+    }
+
+    const Limits limits_;
+    const Milliseconds command_timeout_;
+    RemoteClock& clock_;
+    Events& events_;
+    Counters& counters_;
+    Backoff backoff_{Milliseconds(2), longest_pause};
+    bool is_resend_ = false;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/executor.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+namespace detail {
+
+// Returns the reply to a command for which memory was short, after a moment in which there may be more.
+inline Reply short_of_memory() {
+    std::this_thread::sleep_for(Milliseconds(1));
+    return Reply::of(Reply::Kind::not_sent, no_memory);
+}
+
+}  // namespace detail
+
+// Selects the thread that receives the reply to a posted command: the background thread or the posting one. The posting
+// thread then calls attend(), and stop_attending() unless everything is answered.
+enum class Receiver { background, poster };
+
+// Sends the commands of a session. call() waits for the reply, post() does not. Counts commands and resends. Any thread
+// may call anything.
+//
+// The transport is destroyed before the executor, because the completions of posted commands refer to the executor.
+// After end() it neither wakes the transport nor subscribes, because that is asked of it even later.
+template <Transport T>
+class Executor {
+public:
+    Executor(T& transport, const ClientOptions& options, Counters& counters, Events& events)
+        : transport_(transport), options_(options), counters_(counters), events_(events), replicas_(options) {}
+    Executor(const Executor&) = delete;
+    Executor& operator=(const Executor&) = delete;
+
+    T& transport() noexcept { return transport_; }
+    RemoteClock& clock() noexcept { return clock_; }
+    ReplicaAcks& replicas() noexcept { return replicas_; }
+
+    // Waits up to command_timeout, but at most longest_farewell, for the replies to posted commands, most likely the
+    // release of an unwanted hold. Then ends the background thread's loop.
+    void end() {
+        posts_.wait_for_all(std::min(options_.command_timeout, longest_farewell));
+        ended_ = true;
+        transport_.wake();
+    }
+
+    bool has_ended() const noexcept { return ended_.load(std::memory_order_acquire); }
+
+    // --- waiting for the reply --------------------------------------------------------------------------------
+
+    Reply call(const Command& command, Instant deadline) {
+        counters_.commands.add();
+        return transport_.call(command, deadline);
+    }
+
+    // Sends a call and waits for the reply. A script is called by its digest, or by its text if the server does not
+    // have it cached. One round trip; two for a script that is new to the server. A call for which memory was short
+    // counts as not sent.
+    Reply call(const Call& call, Instant deadline) try {
+        const bool is_grant = call.effect == Effect::grants && replicas_.are_required();
+        CallWords words(call, publish_command_for(call));
+        counters_.commands.add();
+        Reply reply = is_grant ? call_granting(words.command(), deadline) : transport_.call(words.command(), deadline);
+        if (!call.script() || classify(reply) != ReplyClass::no_script) return reply;
+        counters_.commands.add();
+        return is_grant ? call_granting(words.by_text(), deadline) : transport_.call(words.by_text(), deadline);
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
+    }
+
+    // Decides whether a call is sent again: see Retry.
+    Retry retry(const Retry::Limits& limits) {
+        return Retry(limits, options_.command_timeout, clock_, events_, counters_);
+    }
+
+    // --- without waiting: needs a thread in run() of the transport ----------------------------------------------
+
+    // Sends a command without waiting. `done` is called on any thread.
+    void post(const Command& command, Completion done, Receiver receiver, Effect effect = Effect::any) {
+        Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
+        counters_.commands.add();
+        posts_.begin();
+        try {
+            if (effect == Effect::grants && replicas_.are_required())
+                post_granting(command, std::move(finish));
+            else
+                pass_on(receiver, command, std::move(finish));
+        } catch (...) {
+            posts_.finish();
+            throw;
+        }
+    }
+
+    void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
+        const CallWords words(call, publish_command_for(call));
+        if (!call.script()) return post(words.command(), std::move(done), receiver, call.effect);
+        // The texts live on the caller's stack, so sending the script itself later needs its own copy of them.
+        post(
+            words.command(),
+            [this, &script = *call.script(), effect = call.effect, kept = words.copy(),
+             done = std::move(done)](Reply reply) mutable {
+                if (classify(reply) != ReplyClass::no_script) return done(std::move(reply));
+                try {
+                    std::vector<std::string_view> again(kept.begin(), kept.end());
+                    again[0] = "EVAL";
+                    again[1] = script.text;
+                    post(Command{again, 3}, done, Receiver::background, effect);
+                } catch (...) {
+                    done(Reply::of(Reply::Kind::not_sent, detail::no_memory));
+                }
+            },
+            receiver, call.effect);
+    }
+
+    // Makes the posting thread receive the replies that have arrived.
+    void attend() {
+        if constexpr (LetsAttend<T>) transport_.attend();
+    }
+
+    void stop_attending() {
+        if constexpr (LetsAttend<T>) transport_.wake();
+    }
+
+    // --- the background thread's ------------------------------------------------------------------------------
+
+    // Destructors of states call both, some of them while or after the transport is destroyed.
+    void wake() {
+        if (!ended_) transport_.wake();
+    }
+
+    void subscribe(const std::string& channel, bool wanted) {
+        if (ended_) return;
+        if (wanted) {
+            counters_.commands.add();
+            transport_.subscribe(channel);
+        } else {
+            transport_.unsubscribe(channel);
+        }
+    }
+
+private:
+    static constexpr Milliseconds longest_farewell{1000};
+
+    // Sends a command whose grant counts only if enough replicas have it. The reply tells whether they do.
+    Reply call_granting(const Command& command, Instant deadline) {
+        const std::uint32_t route = route_of(command);
+        if (replicas_.are_unknown(route)) {
+            const std::array<std::string_view, 1> role{"ROLE"};
+            replicas_.learn(route, call({role, 0, command.words[command.key]}, deadline));
+        }
+        const ReplicaAcks::Batch batch(replicas_, command, route);
+        counters_.commands.add(batch.commands().size() - 1);
+        std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
+        return replicas_.merged(replies, route, batch.wanted);
+    }
+
+    void post_granting(const Command& command, Completion done) {
+        if constexpr (PostsSeveral<T>) {
+            const ReplicaAcks::Batch batch(replicas_, command, route_of(command));
+            std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
+            counters_.commands.add(batch.commands().size() - 1);
+            transport_.post_all(batch.commands(), receivers);
+        }
+    }
+
+    void pass_on(Receiver receiver, const Command& command, Completion done) {
+        if constexpr (LetsAttend<T>)
+            if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
+        transport_.post(command, std::move(done));
+    }
+
+    void finish_post(const Completion& done, Reply reply) {
+        try {
+            done(std::move(reply));
+        } catch (...) {  // no memory; the poster takes care of that itself
+        }
+        posts_.finish();
+    }
+
+    // A command that grants something always has a key.
+    std::uint32_t route_of(const Command& command) { return transport_.route(command.words[command.key]); }
+
+    // On a cluster this may have to ask a server first, so only calls that publish do.
+    std::string_view publish_command_for(const Call& call) {
+        return call.publishes() ? std::string_view(transport_.publish_command()) : std::string_view();
+    }
+
+    T& transport_;
+    const ClientOptions& options_;
+    Counters& counters_;
+    Events& events_;
+    RemoteClock clock_;
+    ReplicaAcks replicas_;
+    std::atomic<bool> ended_{false};
+    PostsInFlight posts_;
+};
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -2682,181 +2643,210 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/session/session.hpp
+// redlatch/session/timers.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Selects the thread that receives the reply to a posted command: the background thread or the posting one. The posting
-// thread then calls attend(), and stop_attending() unless everything is answered.
-enum class Receiver { background, poster };
-
-// Owns what all primitives of one client share within one process: the transport, the identity, the counters, the
-// background thread with its timers and subscriptions, and the local state of every name in use.
+// Holds the deadlines of all tasks that one thread serves, earliest first. A client has two: one for the background
+// thread, and one for the thread that reports losses.
 //
-// The background thread starts with the first hold, wait or posted command. It runs the transport, serves the timers
-// and sends renewals. Urgent work at the end of a hold is left to the thread of Losses, which never waits for a server.
-//   - mutex_ guards states_. A state's own mutex may be taken while it is held, never the other way round.
-//   - key_holds_mutex_ guards key_holds_ and its limit.
-//   - background_mutex_ guards the start of the thread.
-//   - posts_mutex_ guards posts_; posts_done_ wakes the destructor when none is left.
-template <Transport T>
-class Session {
+// schedule() only ever moves an entry to an earlier time. A lock that is acquired and released a thousand times a
+// second leaves its entry where it is. When the entry comes up, on_timer() finds nothing due and schedules the next
+// time. So acquiring a lock costs no shared work here, and each entry comes up needlessly at most once per renewal
+// period.
+//
+// mutex_ guards all members and all writes to size_ and TimerSlot::scheduled_. No thread waits here. schedule() wakes
+// the thread if it sleeps beyond the new deadline.
+class Timers {
 public:
-    Session(T transport, const ClientOptions& options, const Session* parent = nullptr)
-        : options_(options),
-          replicas_(options),
-          parent_(parent),
-          timers_([this] { wake(); }),
-          subscriptions_([this](const std::string& channel, bool wanted) { subscribe(channel, wanted); },
-                         [this] { wake(); }),
-          transport_(std::move(transport)) {}
+    // Selects one of the two times of a BackgroundTask.
+    enum class Of { care, loss };
 
-    Session(const Session&) = delete;
-    Session& operator=(const Session&) = delete;
+    explicit Timers(std::function<void()> wake, Of of = Of::care)
+        : wake_(std::move(wake)), slot_(of == Of::care ? &BackgroundTask::care_ : &BackgroundTask::loss_) {}
 
-    // Waits up to command_timeout, but at most longest_farewell, for the replies to posted commands, most likely the
-    // release of an unwanted hold. Then waits for the background thread, which a silent server can delay by one
-    // command_timeout.
-    ~Session() {
+    // Call it with the task's own mutex held, which on_timer() and expire() take, too. Then an entry that is being
+    // taken out is still to be processed, and the first test needs no lock on mutex_.
+    void schedule(BackgroundTask& watched, Instant at) noexcept {
+        TimerSlot& slot = watched.*slot_;
+        if (slot.scheduled_.load() <= at) return;
         {
-            std::unique_lock lock(posts_mutex_);
-            const Milliseconds patience = std::min(options_.command_timeout, longest_farewell);
-            posts_done_.wait_for(lock, patience, [this] { return posts_ == 0; });
+            const std::lock_guard lock(mutex_);
+            const Instant scheduled = slot.scheduled_;
+            if (scheduled <= at) return;
+            if (scheduled != never) slot.entry_ = entries_.extract({scheduled, &watched});
+            slot.scheduled_ = at;
+            slot.entry_.value().first = at;
+            entries_.insert(std::move(slot.entry_));
+            size_ = entries_.size();
+            if (at >= sleeping_until_) return;
         }
-        stopping_ = true;
-        transport_.wake();
-        if (background_.joinable()) background_.join();
-        for (const auto& [_, entry] : states_) entry.state->abandon();
-        losses_.end();
+        wake_();
     }
 
-    const ClientOptions& options() const noexcept { return options_; }
-    const std::string& uuid() const noexcept { return uuid_; }
-
-    // Returns false in a child that was forked after this session was created.
-    bool is_of_this_process() const noexcept { return process_ == this_process(); }
-
-    T& transport() noexcept { return transport_; }
-    Timers& timers() noexcept { return timers_; }
-    Losses& losses() noexcept { return losses_; }
-    Subscriptions& subscriptions() noexcept { return subscriptions_; }
-
-    // Returns true if this process was forked from one that used the client. Holds of the parent are then not ours.
-    bool is_fork_child() const noexcept { return parent_ != nullptr; }
-
-    // Returns the number of a request that leaves a mark on the server against its own copies. A number is never reused
-    // in a session, because a mark outlives the local state that made it.
-    std::uint64_t next_request() { return ++last_request_; }
-
-    ProtocolContext protocol_context() noexcept { return {uuid_, options_, native_commands_}; }
-
-    // --- commands ---------------------------------------------------------------------------------------------
-
-    Reply call(const Command& command, Instant deadline) {
-        count(commands_);
-        return transport_.call(command, deadline);
+    // Removes the task. Called by its destructor; after it, take_due() and take_first_due() no longer return the task.
+    void forget(BackgroundTask& watched) {
+        TimerSlot& slot = watched.*slot_;
+        const std::lock_guard lock(mutex_);
+        if (const Instant scheduled = slot.scheduled_; scheduled != never) entries_.erase({scheduled, &watched});
+        slot.scheduled_ = never;
+        size_ = entries_.size();
     }
 
-    // Sends a command whose grant counts only if enough replicas have it. The reply tells whether they do.
-    Reply call_granting(const Command& command, Instant deadline) {
-        if (!replicas_.are_required()) return call(command, deadline);
-        const std::uint32_t route = route_of(command);
-        if (replicas_.are_unknown(route)) {
-            const std::array<std::string_view, 1> role{"ROLE"};
-            replicas_.learn(route, call({role, 0, command.words[command.key]}, deadline));
-        }
-        const ReplicaAcks::Batch batch(replicas_, command, route);
-        count(commands_, batch.commands().size());
-        std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
-        return replicas_.merged(replies, route, batch.wanted);
+    // Removes and returns the tasks that are due at `until`.
+    std::vector<std::shared_ptr<BackgroundTask>> take_due(Instant until) {
+        const std::lock_guard lock(mutex_);
+        std::vector<std::shared_ptr<BackgroundTask>> due;
+        due.reserve(entries_.size());  // so that a failure changes nothing
+        sleeping_until_ = {};
+        // Null for a task whose destructor waits for our mutex.
+        while (is_due(until))
+            if (auto alive = take_first()) due.push_back(std::move(alive));
+        return due;
     }
 
-    // Sends a call and waits for the reply. A script is called by its digest, or by its text if the server does not
-    // have it cached. One round trip; two for a script that is new to the server.
-    Reply call(const Call& call, Instant deadline) {
-        CallWords words(call, publish_command_for(call));
-        const auto send = [&](const Command& command) {
-            return call.effect == Effect::grants ? call_granting(command, deadline) : this->call(command, deadline);
-        };
-        Reply reply = send(words.command());
-        if (call.script() && classify(reply) == ReplyClass::no_script) reply = send(words.by_text());
-        return reply;
+    // Removes and returns the first task that is due at `until`, or null if there is none. Allocates no memory.
+    std::shared_ptr<BackgroundTask> take_first_due(Instant until) noexcept {
+        const std::lock_guard lock(mutex_);
+        sleeping_until_ = {};
+        while (is_due(until))
+            if (auto alive = take_first()) return alive;
+        return nullptr;
     }
 
-    // Sends a command without waiting. `done` is called on any thread.
-    void post(const Command& command, Completion done, Receiver receiver = Receiver::background,
-              Effect effect = Effect::any) {
-        start_background();
-        Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
-        count(commands_);
-        count_post();
-        try {
-            if (effect == Effect::grants && replicas_.are_required())
-                post_granting(command, std::move(finish));
-            else
-                pass_on(receiver, command, std::move(finish));
-        } catch (...) {
-            uncount_post();
-            throw;
-        }
+    // Returns the number of scheduled tasks. Takes no mutex, so it may be called with any lock held.
+    std::size_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
+
+    // Returns the latest time until which the thread may sleep. The thread calls it when it is about to sleep.
+    Instant sleep_until() {
+        const std::lock_guard lock(mutex_);
+        sleeping_until_ = entries_.empty() ? never : entries_.begin()->first;
+        return sleeping_until_;
     }
 
-    void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
-        const CallWords words(call, publish_command_for(call));
-        if (!call.script()) return post(words.command(), std::move(done), receiver, call.effect);
-        // The texts live on the caller's stack, so sending the script itself later needs its own copy of them.
-        post(
-            words.command(),
-            [this, &script = *call.script(), effect = call.effect, kept = words.copy(),
-             done = std::move(done)](Reply reply) mutable {
-                if (classify(reply) != ReplyClass::no_script) return done(std::move(reply));
-                try {
-                    std::vector<std::string_view> again(kept.begin(), kept.end());
-                    again[0] = "EVAL";
-                    again[1] = script.text;
-                    post(Command{again, 3}, done, Receiver::background, effect);
-                } catch (...) {
-                    done(Reply::of(Reply::Kind::not_sent, no_memory));
-                }
-            },
-            receiver, call.effect);
+private:
+    bool is_due(Instant until) const { return !entries_.empty() && entries_.begin()->first <= until; }
+
+    std::shared_ptr<BackgroundTask> take_first() {
+        BackgroundTask& watched = *entries_.begin()->second;
+        TimerSlot& slot = watched.*slot_;
+        slot.entry_ = entries_.extract(entries_.begin());
+        slot.scheduled_ = never;
+        size_ = entries_.size();
+        return watched.weak_from_this().lock();
     }
 
-    // Makes the posting thread receive the replies that have arrived.
-    void attend() {
-        if constexpr (LetsAttend<T>) transport_.attend();
-    }
+    const std::function<void()> wake_;
+    TimerSlot BackgroundTask::*const slot_;
+    std::mutex mutex_;
+    TimerEntries entries_;
+    std::atomic<std::size_t> size_{0};  // of entries_
+    Instant sleeping_until_{};
+};
 
-    void stop_attending() {
-        if constexpr (LetsAttend<T>) transport_.wake();
-    }
+}  // namespace v0_1
+}  // namespace redlatch
 
-    // --- expiry of commands by the server's clock ---------------------------------------------------------------
+// redlatch/base/suspended.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+#ifdef CLOCK_BOOTTIME
+
+namespace detail {
+
+inline Clock::duration read_clock(clockid_t clock) noexcept {
+    timespec now{};
+    ::clock_gettime(clock, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+}  // namespace detail
+
+// Returns how long this machine has been suspended since boot. The steady clock stops during suspension, but leases do
+// not. So an increase brings the end of a hold closer than its instant says. The result is never too large, and too
+// small by less than the time between two readings of a clock. Makes no system call where the C library can avoid it.
+inline Clock::duration suspended() noexcept {
+    Clock::duration least = Clock::duration::max();
+    Clock::duration found{};
+    // A thread that was delayed or suspended between the readings reads again.
+    for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
+        const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
+        const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
+        const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
+        if (after - before >= least) continue;
+        least = after - before;
+        found = std::max(since_boot - after, Clock::duration::zero());
+    }
+    return found;
+}
+
+#else
+
+inline Clock::duration suspended() noexcept { return {}; }
+
+#endif
+
+// Returns the increase since suspended() returned `before`. An increase below 1 ms counts as zero, because the readings
+// cannot resolve it.
+inline Clock::duration suspended_since(Clock::duration before) noexcept {
+    const Clock::duration grown = suspended() - before;
+    return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
+}
+
+// Records when a command was sent, for a lease that continues while this machine is suspended.
+class SendTime {
+public:
+    // Returns the send time on the steady clock as it is now: earlier by the time suspended since then.
+    Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
+
+private:
+    Instant at_ = Clock::now();
+    Clock::duration suspended_ = suspended();
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/server_time.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Finds out until when a command is wanted, by the clock of the server that receives it. Queries the server only if the
+// reading of its clock is too old.
+template <Transport T>
+class ServerTime {
+public:
+    ServerTime(Executor<T>& executor, const ClientOptions& options) : executor_(executor), options_(options) {}
+    ServerTime(const ServerTime&) = delete;
+    ServerTime& operator=(const ServerTime&) = delete;
 
     // Returns the current time of the server that has this key. Sends one query (one round trip) if the time is not
     // known. Returns nothing, and the reason in `failure`, if there is no reply.
-    std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
-        const std::uint32_t route = transport_.route(key);
+    std::optional<ServerMilliseconds> now(std::string_view key, Instant deadline, Reply& failure) {
+        const std::uint32_t route = route_of(key);
         const Instant asked = Clock::now();
-        if (const auto known = clock_.at(route, asked)) return known;
+        if (const auto known = clock().at(route, asked)) return known;
         static constexpr std::array<std::string_view, 1> words{"TIME"};
-        failure = call({words, 0, key}, deadline);
-        return learn_time(route, asked, failure);
+        failure = executor_.call({words, 0, key}, deadline);
+        return learn(route, asked, failure);
     }
 
     // Does the same without waiting. `then(time, failure, receiver)` is called at once, or on any thread after the
     // reply. By then the poster may have stopped attending, so the background thread receives what follows.
     template <class Then>
-    void with_server_time(std::string_view key, Receiver receiver, Then then) {
-        const std::uint32_t route = transport_.route(key);
+    void with_now(std::string_view key, Receiver receiver, Then then) {
+        const std::uint32_t route = route_of(key);
         const Instant asked = Clock::now();
-        if (const auto known = clock_.at(route, asked)) return then(known, Reply{}, receiver);
+        if (const auto known = clock().at(route, asked)) return then(known, Reply{}, receiver);
         static constexpr std::array<std::string_view, 1> words{"TIME"};
-        post(
-            {words, 0, key},
+        executor_.post(
+            Command{words, 0, key},
             [this, route, asked, then = std::move(then)](Reply reply) mutable {
-                const auto time = learn_time(route, asked, reply);
+                const auto time = learn(route, asked, reply);
                 then(time, std::move(reply), Receiver::background);
             },
             receiver);
@@ -2865,7 +2855,7 @@ public:
     // Returns the time until which a renewal is wanted. A renewal must not wait, so an old reading of the clock will
     // do. Without any reading, the renewal is never void.
     ServerMilliseconds wanted_until(std::string_view key) const {
-        const auto now = clock_.roughly_at(transport_.route(key), Clock::now());
+        const auto now = clock().roughly_at(route_of(key), Clock::now());
         return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
     }
 
@@ -2873,92 +2863,180 @@ public:
     // it and returns true.
     bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
         const auto now = read_late(reply);
-        if (now) clock_.learn(transport_.route(key), sent, Clock::now(), *now);
+        if (now) clock().learn(route_of(key), sent, Clock::now(), *now);
         return now.has_value();
     }
 
-    RemoteClock& server_clock() noexcept { return clock_; }
-
     // Returns when a lease that begins now expires by the server's clock, for a command that is wanted `until`. Never
-    // later than the server's own result; earlier by clock_error() at most.
+    // later than the server's own result; earlier by the error of the clock at most.
     ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
-        return until - options_.command_timeout.count() + lease.count() - clock_error().count();
+        return until - options_.command_timeout.count() + lease.count() - clock().error_at(Clock::now()).count();
     }
 
-    // Returns by how much the server's clock may be behind our estimate. The reading has aged since, and the reply took
-    // time. Clocks drift by less than one part in a thousand.
-    Milliseconds clock_error() const {
-        const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - clock_.read_at());
-        return clock_.uncertainty() + age / 1000 + Milliseconds(2);
+private:
+    // Reads the reply to TIME. If there is none, nothing was changed, so the command that was to follow counts as not
+    // sent.
+    std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
+        const auto time = read_time(reply);
+        if (!time) {
+            if (classify(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
+            // The command that should have followed was not sent, for want of time. Patience tells by the
+            // elapsed time whether the server was too slow or the caller's deadline too near.
+            if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;
+            return std::nullopt;
+        }
+        clock().learn(route, asked, Clock::now(), *time);
+        // Valid even if another thread has put the clock in doubt since.
+        return clock().roughly_at(route, Clock::now());
     }
 
-    // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
-    // round trip, or two if the server's time is not known. If the reply shows that the server's clock has jumped, the
-    // command is sent again, up to three times in all.
-    template <class Send>
-    Reply call_wanted(std::string_view key, Instant deadline, Send send) {
-        for (int tries = 1;; ++tries) {
-            Reply failure;
-            const auto now = server_time(key, deadline, failure);
-            if (!now) return failure;
-            const Instant sent = Clock::now();
-            Reply reply = send(*now + options_.command_timeout.count());
-            if (!learn_if_late(key, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+    RemoteClock& clock() const noexcept { return executor_.clock(); }
+    std::uint32_t route_of(std::string_view key) const { return executor_.transport().route(key); }
+
+    Executor<T>& executor_;
+    const ClientOptions& options_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/watchdog.hpp
+
+// The watchdog keeps the leases of holds that were taken without a lease of their own. BackgroundTask::on_timer() says
+// which renewals are due, the watchdog sends them, and BackgroundTask::renewed() receives the outcome.
+namespace redlatch {
+inline namespace v0_1 {
+
+inline constexpr std::size_t renewals_a_call = 100;
+
+// Sorts renewals into batches that one call can carry out, those with the same route, script and lease, and calls
+// `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep their order.
+template <class Route, class Send>
+void for_each_batch(std::span<Renewal> due, Milliseconds watchdog_timeout, Route route, Send send) {
+    const auto way = [&](const Renewal& r) {
+        return std::tuple(route(r.key), r.script, r.lease.value_or(watchdog_timeout));
+    };
+    std::stable_sort(due.begin(), due.end(), [&](const Renewal& a, const Renewal& b) { return way(a) < way(b); });
+    while (!due.empty()) {
+        std::size_t size = 1;
+        while (size < std::min(due.size(), renewals_a_call) && way(due[size]) == way(due[0])) ++size;
+        send(std::span<const Renewal>(due.first(size)));
+        due = due.subspan(size);
+    }
+}
+
+// Returns the call that renews a batch. The batch must outlive it.
+inline Call renewal_call(std::span<const Renewal> batch, Milliseconds watchdog_timeout, ServerMilliseconds until) {
+    Call call(*batch.front().script, {}, {}, Effect::grants);
+    for (const Renewal& renewal : batch) call.append_key(renewal.key);
+    call.append(batch.front().lease.value_or(watchdog_timeout));
+    call.append(until);
+    for (const Renewal& renewal : batch) call.append(renewal.field);
+    return call;
+}
+
+// Reads the outcome of one renewal of a batch from the reply. A renewal that too few replicas confirmed is unknown.
+inline BackgroundTask::Renewed outcome_of(const Reply& reply, std::size_t index, std::size_t batch_size) {
+    const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch_size;
+    if (!whole || !reply.elements[index].is_integer()) return BackgroundTask::Renewed::unknown;
+    if (reply.elements[index].integer != 1) return BackgroundTask::Renewed::refused;
+    return reply.replicated ? BackgroundTask::Renewed::yes : BackgroundTask::Renewed::unknown;
+}
+
+// Sends renewals, up to a hundred in one call. Used by the background thread only, which never waits for a reply.
+template <Transport T>
+class Watchdog {
+public:
+    Watchdog(Executor<T>& executor, ServerTime<T>& server_time, Events& events, Counters& counters,
+             Milliseconds watchdog_timeout)
+        : executor_(executor),
+          server_time_(server_time),
+          events_(events),
+          counters_(counters),
+          watchdog_timeout_(watchdog_timeout) {}
+    Watchdog(const Watchdog&) = delete;
+    Watchdog& operator=(const Watchdog&) = delete;
+
+    // Returns how much earlier than necessary to renew a hold if another one is due. So holds that were acquired at
+    // different times are renewed together from then on.
+    Milliseconds early() const noexcept { return watchdog_timeout_ / 6; }
+
+    void renew(std::vector<Renewal> due) {
+        for_each_batch(
+            due, watchdog_timeout_, [this](std::string_view key) { return executor_.transport().route(key); },
+            [this](std::span<const Renewal> batch) { send_or_try_again(batch); });
+    }
+
+private:
+    void send_or_try_again(std::span<const Renewal> batch) {
+        try {
+            send({batch.begin(), batch.end()});
+        } catch (...) {
+            for (const Renewal& renewal : batch)
+                renewal.of->renewed(renewal, BackgroundTask::Renewed::unknown, Clock::now());
         }
     }
 
-    // Calls `send(deadline of the try, true if an earlier try may have taken effect)` until it is answered or refused
-    // for good, until `deadline`, or until `stop` is requested. Each try has command_timeout. With `one_try`, a
-    // temporary refusal ends the call, too.
-    template <class Send>
-    Reply call_with_retry(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
-        Backoff backoff(Milliseconds(2), longest_pause);
-        bool again = false;
-        for (;;) {
-            const Instant now = Clock::now();
-            Reply reply = or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
-            const ReplyClass verdict = classify(reply);
-            if (verdict == ReplyClass::answered) {
-                on_reconnect();
-                return reply;
+    void send(std::vector<Renewal> batch) {
+        const Call call = renewal_call(batch, watchdog_timeout_, server_time_.wanted_until(batch.front().key));
+        const SendTime sent_at;
+        const Instant sent = Clock::now();
+        executor_.post(call, [this, sent, sent_at, batch = std::move(batch)](const Reply& reply) {
+            classify(reply) == ReplyClass::no_answer ? events_.on_disconnect() : events_.on_reconnect();
+            server_time_.learn_if_late(batch.front().key, sent, reply);
+            for (std::size_t i = 0; i < batch.size(); ++i) {
+                const auto outcome = outcome_of(reply, i, batch.size());
+                if (outcome == BackgroundTask::Renewed::yes && !batch[i].lease) counters_.renewals.add();
+                batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
             }
-            // no_script here: the server rejected even the text.
-            if (verdict == ReplyClass::refused || verdict == ReplyClass::no_script || stop.stop_requested())
-                return reply;
-            // The sender has already resent it with the time that the reply reported.
-            if (verdict == ReplyClass::late) return reply;
-            if (one_try && verdict == ReplyClass::refused_now) return reply;
-            if (reply.kind == Reply::Kind::unanswered) again = true;
-            // The transport itself waits for its connection; only a temporary refusal by the server needs a pause.
-            if (verdict == ReplyClass::refused_now) rest(std::min(deadline, Clock::now() + backoff.next()), stop);
-            if (Clock::now() >= deadline) return reply;
-            if (verdict == ReplyClass::no_answer) {
-                // The next reply may come from another server, or from this one with another clock.
-                clock_.doubt();
-                on_disconnect();
-            }
-            count(resends_);
-        }
+        });
     }
 
-    // The least time for the first query of a call, whatever the caller's deadline: connecting may be slow, and a free
-    // lock must not be missed for that.
-    static constexpr Milliseconds honest_try{250};
+    Executor<T>& executor_;
+    ServerTime<T>& server_time_;
+    Events& events_;
+    Counters& counters_;
+    const Milliseconds watchdog_timeout_;
+};
 
-    // Returns true if a call that started at `begun` and ended with this failure shows that no server is there. A
-    // server that was given less than its time may only be slow.
-    bool is_away(const Reply& reply, Instant begun) const {
-        return reply.kind != Reply::Kind::no_time || Clock::now() - begun >= options_.command_timeout;
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/background.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The background thread of a session. It starts with the first hold, wait or posted command. It runs the transport,
+// serves the timers and sends renewals. It never waits for a server. Timers, subscriptions and the executor wake it
+// through the transport.
+//
+// mutex_ guards the start of the thread. No thread waits here but the one in end().
+template <Transport T>
+class Background {
+public:
+    Background(Executor<T>& executor, Watchdog<T>& watchdog, Timers& timers, Subscriptions& subscriptions,
+               Listener& listener)
+        : executor_(executor),
+          transport_(executor.transport()),
+          watchdog_(watchdog),
+          timers_(timers),
+          subscriptions_(subscriptions),
+          listener_(listener) {}
+    Background(const Background&) = delete;
+    Background& operator=(const Background&) = delete;
+
+    void start() {
+        if (started_.load(std::memory_order_acquire)) return;
+        const std::lock_guard lock(mutex_);
+        if (thread_.joinable()) return;
+        thread_ = thread_with_signals_blocked([this] { serve(); });
+        started_.store(true, std::memory_order_release);
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
-
-    void start_background() {
-        if (background_started_.load(std::memory_order_acquire)) return;
-        const std::lock_guard lock(background_mutex_);
-        if (background_.joinable()) return;
-        background_ = thread_with_signals_blocked([this] { serve(); });
-        background_started_.store(true, std::memory_order_release);
+    // Waits for the thread, which Executor::end() has ended. A silent server can delay it by one command_timeout.
+    void end() {
+        if (thread_.joinable()) thread_.join();
     }
 
     // Makes the calling thread receive messages itself until one has arrived, interrupts() differs from `seen`, or
@@ -2982,235 +3060,9 @@ public:
         if constexpr (LetsWatch<T>) transport_.interrupt_watch();
     }
 
-    // Notifies the user's handler. Drops the event if memory is short.
-    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
-        if (!options_.on_event) return;
-        try {
-            notifier_.notify([handler = options_.on_event,
-                              event = Event{kind, std::string(name), std::string(detail)}] { handler(event); });
-        } catch (...) {
-        }
-    }
-
-    // Starts everything that reporting a loss needs, so that reporting cannot fail later. Call it before anything is
-    // held. Throws std::system_error if no thread can be started.
-    void start_losses() {
-        if (losses_started_.load(std::memory_order_acquire)) return;
-        losses_.start();
-        if (options_.on_event) notifier_.start();
-        losses_started_.store(true, std::memory_order_release);
-    }
-
-    // --- counters ---------------------------------------------------------------------------------------------
-
-    using Counter = std::atomic<std::uint64_t>;
-    static void count(Counter& counter, std::uint64_t by = 1) { counter.fetch_add(by, std::memory_order_relaxed); }
-
-    void count_acquisition() { count(acquisitions_); }
-    void count_wait() { count(waits_); }
-    void count_handoff() { count(handoffs_); }
-    void count_renewal() { count(renewals_); }
-    void count_lost_hold() { count(lost_holds_); }
-
-    Stats stats() const {
-        Stats s{commands_, acquisitions_, waits_, handoffs_, renewals_, lost_holds_, resends_, 0};
-        if constexpr (requires { transport_.reconnects(); }) s.reconnects = transport_.reconnects();
-        return s;
-    }
-
-    // --- state of a key across kinds of lock --------------------------------------------------------------------
-
-    // Returns the record of the threads of this process that hold the key, whatever the kind of lock.
-    std::shared_ptr<KeyHolds> key_holds(const std::string& key) {
-        const std::lock_guard lock(key_holds_mutex_);
-        if (key_holds_.size() >= key_holds_limit_) {
-            std::erase_if(key_holds_, [](const auto& entry) { return entry.second.expired(); });
-            key_holds_limit_ = std::max<std::size_t>(64, key_holds_.size() * 2);
-        }
-        std::weak_ptr<KeyHolds>& entry = key_holds_[key];
-        auto holds = entry.lock();
-        if (!holds) entry = holds = std::make_shared<KeyHolds>();
-        return holds;
-    }
-
-    LostLevels& lost_levels() noexcept { return lost_levels_; }
-
-    // --- the local state of names -----------------------------------------------------------------------------
-
-    // Returns the state of `key`, which is created if there is none, and counts one more user.
-    template <class State>
-    State& use_state(const std::string& key) {
-        const std::lock_guard lock(mutex_);
-        auto entry = states_.find({State::kind, key});
-        if (entry == states_.end()) {
-            auto state = std::make_shared<State>(*this, key);
-            const StateName name{State::kind, state->key()};
-            entry = states_.emplace(name, StateEntry{std::move(state)}).first;
-        }
-        ++entry->second.users;
-        return static_cast<State&>(*entry->second.state);
-    }
-
-    // Counts one user less. A state without users and holds is removed.
-    template <class State>
-    void leave_state(State& state) {
-        forget_state(state, 1);
-    }
-
-    template <class State>
-    void forget_if_unused(State& state) {
-        forget_state(state, 0);
-    }
-
 private:
-    static constexpr std::size_t renewals_a_call = 100;
-    static constexpr Milliseconds longest_farewell{1000};
-
-    // Reads the reply to TIME. If there is none, nothing was changed, so the command that was to follow counts as not
-    // sent.
-    std::optional<ServerMilliseconds> learn_time(std::uint32_t route, Instant asked, Reply& reply) {
-        const auto time = read_time(reply);
-        if (!time) {
-            if (classify(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
-            // The command that should have followed was not sent, for want of time. is_away() tells by the elapsed time
-            // whether the server was too slow or the caller's deadline too near.
-            if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;
-            return std::nullopt;
-        }
-        clock_.learn(route, asked, Clock::now(), *time);
-        // Valid even if another thread has put the clock in doubt since.
-        return clock_.roughly_at(route, Clock::now());
-    }
-
-    // A command that grants something always has a key.
-    std::uint32_t route_of(const Command& command) { return transport_.route(command.words[command.key]); }
-
-    void pass_on(Receiver receiver, const Command& command, Completion done) {
-        if constexpr (LetsAttend<T>)
-            if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
-        transport_.post(command, std::move(done));
-    }
-
-    void post_granting(const Command& command, Completion done) {
-        if constexpr (PostsSeveral<T>) {
-            const ReplicaAcks::Batch batch(replicas_, command, route_of(command));
-            std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
-            count(commands_, batch.commands().size() - 1);
-            transport_.post_all(batch.commands(), receivers);
-        }
-    }
-
-    void finish_post(const Completion& done, Reply reply) {
-        try {
-            done(std::move(reply));
-        } catch (...) {  // no memory; the poster takes care of that itself
-        }
-        uncount_post();
-    }
-
-    void count_post() {
-        const std::lock_guard lock(posts_mutex_);
-        ++posts_;
-    }
-
-    void uncount_post() {
-        const std::lock_guard lock(posts_mutex_);
-        if (--posts_ == 0) posts_done_.notify_all();
-    }
-
-    static constexpr const char* no_memory = "out of memory";
-
-    // Sleeps until `until`; only briefly if memory is short.
-    static void rest(Instant until, const std::stop_token& stop) {
-        try {
-            redlatch::pause(until, stop);
-        } catch (const std::bad_alloc&) {
-            std::this_thread::sleep_for(Milliseconds(1));
-        }
-    }
-
-    // Calls `send`. A command for which memory was short counts as not sent, and is retried like any such command.
-    template <class Send>
-    static Reply or_not_sent(Send send) {
-        try {
-            return send();
-        } catch (const std::bad_alloc&) {
-            std::this_thread::sleep_for(Milliseconds(1));
-            return Reply::of(Reply::Kind::not_sent, no_memory);
-        }
-    }
-
-    // On a cluster this may have to ask a server first, so only calls that publish do.
-    std::string_view publish_command_for(const Call& call) {
-        return call.publishes() ? std::string_view(transport_.publish_command()) : std::string_view();
-    }
-
-    // The words of a call, without an allocation if they are few. The call must outlive them.
-    class CallWords {
-    public:
-        CallWords(const Call& call, std::string_view publish_command)
-            : script_(call.script()), key_count_(static_cast<std::int64_t>(call.key_count())) {
-            const std::size_t before = script_ ? 3 : 0;
-            const std::size_t size = before + call.size();
-            if (size > few_.size()) many_.resize(size);
-            words_ = size > few_.size() ? std::span(many_) : std::span(few_).first(size);
-            if (script_) {
-                words_[0] = "EVALSHA";
-                words_[1] = script_->digest();
-                words_[2] = key_count_;
-            }
-            for (std::size_t i = 0; i < call.size(); ++i) words_[before + i] = call[i].view(publish_command);
-        }
-        CallWords(const CallWords&) = delete;
-        CallWords& operator=(const CallWords&) = delete;
-
-        Command command() const { return {words_, script_ ? std::size_t{3} : std::size_t{1}}; }
-
-        Command by_text() const {
-            words_[0] = "EVAL";
-            words_[1] = script_->text;
-            return {words_, 3};
-        }
-
-        std::vector<std::string> copy() const { return {words_.begin(), words_.end()}; }
-
-    private:
-        const Script* const script_;
-        const NumberText key_count_;
-        std::array<std::string_view, 16> few_;
-        std::vector<std::string_view> many_;
-        std::span<std::string_view> words_;
-    };
-
-    // Kind and key. The text belongs to the state itself, so a lookup allocates nothing.
-    using StateName = std::pair<std::string_view, std::string_view>;
-    struct StateNameHash {
-        std::size_t operator()(const StateName& name) const noexcept {
-            return std::hash<std::string_view>()(name.first) * 31 + std::hash<std::string_view>()(name.second);
-        }
-    };
-
-    struct StateEntry {
-        std::shared_ptr<BackgroundTask> state;
-        std::size_t users = 0;
-    };
-
-    template <class State>
-    void forget_state(State& state, std::size_t users_less) {
-        std::shared_ptr<BackgroundTask>
-            last;  // destroyed after mutex_ is free: a state's destructor takes other mutexes
-        const std::lock_guard lock(mutex_);
-        const auto entry = states_.find({State::kind, state.key()});
-        if (entry == states_.end() || entry->second.state.get() != &state) return;
-        entry->second.users -= users_less;
-        if (entry->second.users > 0 || !state.is_idle()) return;
-        last = std::move(entry->second.state);
-        states_.erase(entry);
-    }
-
-    // The loop of the background thread.
     void serve() {
-        while (!stopping_.load(std::memory_order_acquire)) {
+        while (!executor_.has_ended()) {
             try {
                 transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
                 look_after(Clock::now());
@@ -3224,170 +3076,685 @@ private:
     void look_after(Instant now) {
         std::vector<Renewal> due;
         try {
-            tick_due(now, now, due);
-            // Include renewals that are due soon. So holds that were acquired at different times are renewed together
-            // from then on, a hundred per call.
-            if (!due.empty()) tick_due(now, now + options_.watchdog_timeout / 6, due);
+            serve_due(now, now, due);
+            if (!due.empty()) serve_due(now, now + watchdog_.early(), due);
         } catch (...) {
-            renew(std::move(due));
+            watchdog_.renew(std::move(due));
             throw;
         }
-        if (!due.empty()) renew(std::move(due));
+        if (!due.empty()) watchdog_.renew(std::move(due));
         unfinished_until_ = never;
         subscriptions_.sweep(now);
     }
 
     // Tasks that could not be served for lack of memory stay in unfinished_.
-    void tick_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
+    void serve_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
         if (unfinished_.empty()) unfinished_ = timers_.take_due(horizon);
         for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->on_timer(now, horizon, due);
     }
 
-    void renew(std::vector<Renewal> due) {
-        // One call can renew holds with the same route, script and lease.
-        const auto way = [this](const Renewal& r) {
-            return std::tuple(transport_.route(r.key), r.script, r.lease.value_or(options_.watchdog_timeout));
-        };
-        std::stable_sort(due.begin(), due.end(),
-                         [&](const Renewal& a, const Renewal& b) { return std::less<>()(way(a), way(b)); });
-        for (std::size_t first = 0; first < due.size();) {
-            std::size_t last = first;
-            while (last < due.size() && last - first < renewals_a_call && way(due[last]) == way(due[first])) ++last;
-            renew_or_try_again(std::span(due).subspan(first, last - first));
-            first = last;
+    Executor<T>& executor_;
+    T& transport_;
+    Watchdog<T>& watchdog_;
+    Timers& timers_;
+    Subscriptions& subscriptions_;
+    Listener& listener_;
+    std::mutex mutex_;
+    std::atomic<bool> started_{false};
+    // Used by the thread only: the tasks that are still to be served, and the latest time for that.
+    std::vector<std::shared_ptr<BackgroundTask>> unfinished_;
+    Instant unfinished_until_ = never;
+    std::thread thread_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/registry.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The local state of every name in use: one state per kind of primitive and key, shared by all objects of that name. A
+// State is a BackgroundTask with a static `kind`, key() and is_idle().
+//
+// mutex_ guards states_. A state's own mutex may be taken while it is held, never the other way round. No thread waits
+// here.
+class Registry {
+public:
+    Registry() = default;
+    Registry(const Registry&) = delete;
+    Registry& operator=(const Registry&) = delete;
+
+    // Returns the state of `key` and counts one more user. If there is none, makes it: State(owner, key).
+    template <class State, class Owner>
+    State& use(Owner& owner, const std::string& key) {
+        const std::lock_guard lock(mutex_);
+        auto entry = states_.find({State::kind, key});
+        if (entry == states_.end()) {
+            auto state = std::make_shared<State>(owner, key);
+            const Name name{State::kind, state->key()};
+            entry = states_.emplace(name, Entry{std::move(state)}).first;
         }
+        ++entry->second.users;
+        return static_cast<State&>(*entry->second.state);
     }
 
-    void renew_or_try_again(std::span<const Renewal> batch) {
-        try {
-            renew_together({batch.begin(), batch.end()});
-        } catch (...) {
-            for (const Renewal& renewal : batch)
-                renewal.of->renewed(renewal, BackgroundTask::Renewed::unknown, Clock::now());
-        }
+    // Counts one user less. A state without users and holds is removed.
+    template <class State>
+    void leave(State& state) {
+        forget(state, 1);
     }
 
-    void renew_together(std::vector<Renewal> batch) {
-        Call call(*batch.front().script, {}, {}, Effect::grants);
-        for (const Renewal& renewal : batch) call.append_key(renewal.key);
-        call.append(batch.front().lease.value_or(options_.watchdog_timeout));
-        call.append(wanted_until(batch.front().key));
-        for (const Renewal& renewal : batch) call.append(renewal.field);
-        const SendTime sent_at;
-        const Instant sent = Clock::now();
-        post(call, [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
-            classify(reply) == ReplyClass::no_answer ? on_disconnect() : on_reconnect();
-            learn_if_late(batch.front().key, sent, reply);
-            const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
-            for (std::size_t i = 0; i < batch.size(); ++i) {
-                auto outcome = BackgroundTask::Renewed::unknown;
-                if (whole && reply.elements[i].is_integer()) {
-                    if (reply.elements[i].integer != 1)
-                        outcome = BackgroundTask::Renewed::refused;
-                    else if (reply.replicated)
-                        outcome = BackgroundTask::Renewed::yes;
-                }
-                if (outcome == BackgroundTask::Renewed::yes && !batch[i].lease) count(renewals_);
-                batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
-            }
-        });
+    template <class State>
+    void forget_if_unused(State& state) {
+        forget(state, 0);
     }
 
-    // Destructors of states call both, the last of them while the transport is being destroyed.
-    void wake() {
-        if (!stopping_) transport_.wake();
-    }
-
-    void subscribe(const std::string& channel, bool wanted) {
-        if (stopping_) return;
-        if (wanted) {
-            count(commands_);
-            transport_.subscribe(channel);
-        } else {
-            transport_.unsubscribe(channel);
-        }
-    }
-
-    void on_disconnect() {
-        if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, "the connection to the server is lost");
-    }
-
-    void on_reconnect() {
-        if (away_.load(std::memory_order_relaxed) && away_.exchange(false))
-            raise(Event::Kind::reconnected, {}, "the server answers again");
-    }
-
-    // Holds may be lost on the new server. Waiters wake when their subscription is made again.
     void on_failover() {
-        replicas_.forget();
-        clock_.doubt();
-        std::vector<std::shared_ptr<BackgroundTask>> states;
-        {
-            const std::lock_guard lock(mutex_);
-            for (const auto& [_, entry] : states_) states.push_back(entry.state);
-        }
-        for (const auto& state : states) state->on_failover();
-        raise(Event::Kind::moved, {}, "another server is the master now");
+        for (const auto& state : all()) state->on_failover();
     }
 
-    // Passes everything on to the subscriptions and tracks whether the server can be reached.
-    struct ConnectionListener final : Listener {
-        explicit ConnectionListener(Session& r) : session(r) {}
-        void subscribed(const std::string& channel) override {
-            session.on_reconnect();
-            session.subscriptions_.subscribed(channel);
+    // Called when no other thread uses the session any more.
+    void abandon() noexcept {
+        for (const auto& [_, entry] : states_) entry.state->abandon();
+    }
+
+private:
+    // Kind and key. The text belongs to the state itself, so a lookup allocates nothing.
+    using Name = std::pair<std::string_view, std::string_view>;
+    struct NameHash {
+        std::size_t operator()(const Name& name) const noexcept {
+            return std::hash<std::string_view>()(name.first) * 31 + std::hash<std::string_view>()(name.second);
         }
-        void refused(const std::string& channel, const Reply& why) override {
-            session.subscriptions_.refused(channel, why);
-        }
-        void message(const std::string& channel, std::string_view payload) override {
-            session.subscriptions_.message(channel, payload);
-        }
-        void disconnected() override {
-            session.on_disconnect();
-            session.subscriptions_.disconnected();
-        }
-        void interrupted(const std::string& channel) override { session.subscriptions_.interrupted(channel); }
-        void on_failover() override { session.on_failover(); }
-        Session& session;
     };
 
+    struct Entry {
+        std::shared_ptr<BackgroundTask> state;
+        std::size_t users = 0;
+    };
+
+    template <class State>
+    void forget(State& state, std::size_t users_less) {
+        // Destroyed after mutex_ is free: a state's destructor takes other mutexes.
+        std::shared_ptr<BackgroundTask> last;
+        const std::lock_guard lock(mutex_);
+        const auto entry = states_.find({State::kind, state.key()});
+        if (entry == states_.end() || entry->second.state.get() != &state) return;
+        entry->second.users -= users_less;
+        if (entry->second.users > 0 || !state.is_idle()) return;
+        last = std::move(entry->second.state);
+        states_.erase(entry);
+    }
+
+    std::vector<std::shared_ptr<BackgroundTask>> all() {
+        std::vector<std::shared_ptr<BackgroundTask>> states;
+        const std::lock_guard lock(mutex_);
+        for (const auto& [_, entry] : states_) states.push_back(entry.state);
+        return states;
+    }
+
+    std::mutex mutex_;
+    std::unordered_map<Name, Entry, NameHash> states_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/connection_listener.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What a session hears from its transport: passes everything on to the subscriptions, and tracks whether the server can
+// be reached and whether it is another one.
+class ConnectionListener final : public Listener {
+public:
+    ConnectionListener(Subscriptions& subscriptions, Events& events, Registry& registry, RemoteClock& clock,
+                       ReplicaAcks& replicas)
+        : subscriptions_(subscriptions), events_(events), registry_(registry), clock_(clock), replicas_(replicas) {}
+    ConnectionListener(const ConnectionListener&) = delete;
+    ConnectionListener& operator=(const ConnectionListener&) = delete;
+
+    void subscribed(const std::string& channel) override {
+        events_.on_reconnect();
+        subscriptions_.subscribed(channel);
+    }
+
+    void refused(const std::string& channel, const Reply& why) override { subscriptions_.refused(channel, why); }
+
+    void message(const std::string& channel, std::string_view payload) override {
+        subscriptions_.message(channel, payload);
+    }
+
+    void disconnected() override {
+        events_.on_disconnect();
+        subscriptions_.disconnected();
+    }
+
+    void interrupted(const std::string& channel) override { subscriptions_.interrupted(channel); }
+
+    // Holds may be lost on the new server. Waiters wake when their subscription is made again.
+    void on_failover() override {
+        replicas_.forget();
+        clock_.doubt();
+        registry_.on_failover();
+        events_.raise(Event::Kind::moved, {}, "another server is the master now");
+    }
+
+private:
+    Subscriptions& subscriptions_;
+    Events& events_;
+    Registry& registry_;
+    RemoteClock& clock_;
+    ReplicaAcks& replicas_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/key_holds.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Records which owners in this process hold a key, whatever the kind of lock. Two kinds of locks on one key would
+// mistake each other's holds for their own. So the second kind is refused while the process holds the first. Both sides
+// of a read-write lock are one family. The read side finds out here whether its owner is the writer.
+//
+// Thread-safe: mutex_ guards all members. It is taken while the mutex of a lock's state is held. No thread waits here.
+class KeyHolds {
+public:
+    // One hold, by its number. `writes` is true for the write side.
+    struct Entry {
+        std::string_view family;
+        OwnerNumber owner;
+        std::uint64_t hold;
+        bool writes;
+    };
+
+    void taken(const Entry& entry) {
+        const std::lock_guard lock(mutex_);
+        entries_.push_back(entry);
+    }
+
+    void ended(std::uint64_t hold) noexcept {
+        const std::lock_guard lock(mutex_);
+        std::erase_if(entries_, [hold](const Entry& e) { return e.hold == hold; });
+    }
+
+    // Returns another family that holds the key, or an empty string if there is none.
+    std::string_view other_than(std::string_view family) const noexcept {
+        const std::lock_guard lock(mutex_);
+        for (const Entry& e : entries_)
+            if (e.family != family) return e.family;
+        return {};
+    }
+
+    // Returns the number of the owner's hold as the writer, or 0 if it has none.
+    std::uint64_t writer_of(OwnerNumber owner) const noexcept {
+        const std::lock_guard lock(mutex_);
+        for (const Entry& e : entries_)
+            if (e.writes && e.owner == owner) return e.hold;
+        return 0;
+    }
+
+private:
+    mutable std::mutex mutex_;
+    std::vector<Entry> entries_;
+};
+
+// Finds the record of each key. A record lives as long as someone refers to it.
+//
+// Thread-safe: mutex_ guards all members. No thread waits here.
+class KeyHoldsTable {
+public:
+    std::shared_ptr<KeyHolds> of(const std::string& key) {
+        const std::lock_guard lock(mutex_);
+        if (records_.size() >= limit_) {
+            std::erase_if(records_, [](const auto& entry) { return entry.second.expired(); });
+            limit_ = std::max<std::size_t>(64, records_.size() * 2);
+        }
+        std::weak_ptr<KeyHolds>& entry = records_[key];
+        auto holds = entry.lock();
+        if (!holds) entry = holds = std::make_shared<KeyHolds>();
+        return holds;
+    }
+
+private:
+    std::mutex mutex_;
+    std::unordered_map<std::string, std::weak_ptr<KeyHolds>> records_;
+    std::size_t limit_ = 64;  // at this size, expired records are erased
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/wait_on.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Waits like wait_until(). `never` means without a timeout, because it would overflow a timespec. May wake spuriously.
+inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>& lock, Instant until) {
+    if (until == never)
+        wake.wait(lock);
+    else
+        wake.wait_until(lock, until);
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/lateness.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Measures how late one thread recently was to do its due work: the longest delay of the last one or two spans. A span
+// is longer than the time between two wake-ups of an idle client. One thread measures; any thread may query.
+class Lateness {
+public:
+    static constexpr Milliseconds span = std::chrono::minutes(1);
+    static constexpr Milliseconds shortest_notice{5};
+    static constexpr Milliseconds longest_notice{200};
+
+    // Records that work due at `due` was done at `now`.
+    void add(Instant due, Instant now) noexcept {
+        if (now >= begun_ + span) {
+            before_ = now >= begun_ + 2 * span ? Clock::duration::zero() : longest_.load();
+            longest_ = Clock::duration::zero();
+            begun_ = now;
+        }
+        longest_ = std::max(longest_.load(), now - due);
+    }
+
+    // Returns how much earlier to schedule work that must not be late: twice the lateness.
+    Clock::duration notice() const noexcept {
+        const Clock::duration late = std::max(longest_.load(), before_.load());
+        return std::clamp<Clock::duration>(std::min<Clock::duration>(late, longest_notice) * 2, shortest_notice,
+                                           longest_notice);
+    }
+
+private:
+    std::atomic<Clock::duration> longest_{Clock::duration::zero()};  // in this span
+    std::atomic<Clock::duration> before_{Clock::duration::zero()};   // in the previous span
+    Instant begun_{};  // start of this span; used by the measuring thread only
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/losses.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The stop source of a lost() token. It holds all that reporting needs, so reporting cannot fail.
+class LossSource {
+public:
+    std::stop_token get_token() const noexcept { return one_.front().get_token(); }
+
+private:
+    friend class Losses;
+    std::list<std::stop_source> one_{1};
+};
+
+// Reports losses in time, whatever the transport, the server and the event handlers do. A thread of its own checks
+// holds that are no longer certain (BackgroundTask::expire()). It requests the stop tokens of lost holds in order, with
+// no lock of ours held. Their callbacks are the user's, and one that blocks delays those after it.
+//
+// start() comes before there is anything to lose, and may fail. After it, reporting needs neither a new thread nor
+// memory.
+class Losses {
+public:
+    Losses() = default;
+    Losses(const Losses&) = delete;
+    Losses& operator=(const Losses&) = delete;
+    ~Losses() { end(); }
+
+    // The deadlines at which BackgroundTask::expire() is called.
+    Timers& timers() noexcept { return desk_->timers; }
+
+    // Starts the thread. Throws std::system_error if it cannot.
+    void start() {
+        const std::lock_guard lock(desk_->mutex);
+        if (thread_.joinable() || desk_->ended) return;
+        thread_ = thread_with_signals_blocked([desk = desk_] { work(*desk); });
+    }
+
+    // Requests a stop on the token soon; without a thread, in end(). Any lock may be held.
+    void tell(LossSource lost) noexcept {
+        const std::lock_guard lock(desk_->mutex);
+        desk_->told.splice(desk_->told.end(), lost.one_);
+        desk_->changed.notify_one();
+    }
+
+    // Returns how long before the end of a lease to report its loss, because reporting takes time. It is the sum of two
+    // parts, limited to Lateness::longest_notice:
+    //   - twice the recent lateness of the thread
+    //   - the time to report to every owner, because holds that are renewed together are lost together
+    Clock::duration notice() const noexcept {
+        const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size());
+        return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);
+    }
+
+    // Reports what is still queued and ends the thread. If the thread itself calls it, the thread ends by itself
+    // afterwards.
+    void end() {
+        {
+            const std::lock_guard lock(desk_->mutex);
+            desk_->ended = true;
+            desk_->changed.notify_one();
+        }
+        if (thread_.get_id() == std::this_thread::get_id()) {
+            thread_.detach();
+        } else {
+            if (thread_.joinable()) thread_.join();
+            tell_all(*desk_);
+        }
+    }
+
+private:
+    // State shared with the thread, which may outlive us. `mutex` guards the members after it and the start of the
+    // thread; `changed` wakes the thread.
+    struct Desk {
+        Lateness lateness;
+        Timers timers{[this] { wake(); }, Timers::Of::loss};
+        std::mutex mutex;
+        std::condition_variable changed;
+        std::list<std::stop_source> told;
+        bool woken = false;  // an earlier deadline was scheduled
+        bool ended = false;
+
+        void wake() {
+            const std::lock_guard lock(mutex);
+            woken = true;
+            changed.notify_one();
+        }
+    };
+
+    static constexpr Milliseconds again{5};
+    static constexpr std::chrono::microseconds one_telling{10};  // a generous estimate
+
+    static void work(Desk& desk) {
+        while (sleep(desk, desk.timers.sleep_until())) {
+            const Instant due = desk.timers.sleep_until();  // may be an earlier one that woke the thread
+            const Instant now = Clock::now();
+            // One after another, so that no owner waits for the callbacks of later ones.
+            while (expire_first_due(desk, now)) tell_all(desk);
+            tell_all(desk);
+            if (due <= now) desk.lateness.add(due, Clock::now());
+        }
+        tell_all(desk);
+    }
+
+    // Returns true if a task was due. On return it refers to nothing of the client: user code runs next and may destroy
+    // the client.
+    static bool expire_first_due(Desk& desk, Instant now) noexcept {
+        const auto watched = desk.timers.take_first_due(now);
+        if (!watched) return false;
+        try {
+            watched->expire(now);
+        } catch (...) {
+            desk.timers.schedule(*watched, now + again);
+        }
+        return true;
+    }
+
+    // Sleeps until there is work. Returns false at the end.
+    static bool sleep(Desk& desk, Instant until) {
+        std::unique_lock lock(desk.mutex);
+        while (!desk.ended && !desk.woken && desk.told.empty() && Clock::now() < until)
+            wait_on(desk.changed, lock, until);
+        desk.woken = false;
+        return !desk.ended;
+    }
+
+    static void tell_all(Desk& desk) {
+        for (;;) {
+            std::list<std::stop_source> one;
+            {
+                const std::lock_guard lock(desk.mutex);
+                if (desk.told.empty()) return;
+                one.splice(one.begin(), desk.told, desk.told.begin());
+            }
+            one.front().request_stop();
+        }
+    }
+
+    std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
+    std::thread thread_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/lost_levels.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Remembers levels of lost holds whose unlock() is still to come: that unlock() reports errc::hold_lost, not
+// errc::not_owner. They are kept for the process rather than with the lock, because the locked object may be gone by
+// then. Many unlock() calls never come, because a hold with its own lease need not be released. So only the latest are
+// kept.
+//
+// Thread-safe: mutex_ guards all members. No thread waits here.
+class LostLevels {
+public:
+    static constexpr std::size_t most = 10'000;
+
+    void add(std::string_view kind, std::string_view key, OwnerNumber owner, std::uint32_t levels) {
+        std::string name = name_of(kind, key, owner);
+        const std::lock_guard lock(mutex_);
+        if (levels_.size() >= most) {
+            levels_.erase(order_.front());
+            order_.pop_front();
+        }
+        if (!levels_.contains(name)) order_.push_back(name);
+        levels_[std::move(name)] += levels;
+    }
+
+    // Takes one level. Returns true if there was one.
+    bool take(std::string_view kind, std::string_view key, OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        if (levels_.empty()) return false;
+        const auto found = levels_.find(name_of(kind, key, owner));
+        if (found == levels_.end() || found->second == 0) return false;
+        --found->second;
+        return true;
+    }
+
+private:
+    static std::string name_of(std::string_view kind, std::string_view key, OwnerNumber owner) {
+        std::string name = std::to_string(owner);
+        return name.append(" ").append(kind).append(key);
+    }
+
+    std::mutex mutex_;
+    std::unordered_map<std::string, std::uint32_t> levels_;
+    std::deque<std::string> order_;  // of first insertion
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/session.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Owns what all primitives of one client share within one process: the transport, the identity, the counters, the
+// background thread with its timers and subscriptions, and the local state of every name in use. Each part has a file
+// of its own, which documents the members that are passed on to it here.
+//
+// Urgent work at the end of a hold is left to the thread of Losses, which never waits for a server.
+template <Transport T>
+class Session {
+public:
+    Session(T transport, const ClientOptions& options, const Session* parent = nullptr)
+        : options_(options),
+          parent_(parent),
+          timers_([this] { executor_.wake(); }),
+          subscriptions_([this](const std::string& channel, bool wanted) { executor_.subscribe(channel, wanted); },
+                         [this] { executor_.wake(); }),
+          transport_(std::move(transport)) {}
+
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    // No thread of ours is left when the states report their holds as lost, and all of that is reported before the
+    // first member is destroyed.
+    ~Session() {
+        executor_.end();
+        background_.end();
+        registry_.abandon();
+        losses_.end();
+    }
+
+    const ClientOptions& options() const noexcept { return options_; }
+    const std::string& uuid() const noexcept { return uuid_; }
+
+    // Returns false in a child that was forked after this session was created.
+    bool is_of_this_process() const noexcept { return process_ == this_process(); }
+
+    // Returns true if this process was forked from one that used the client. Holds of the parent are then not ours.
+    bool is_fork_child() const noexcept { return parent_ != nullptr; }
+
+    // Returns the number of a request that leaves a mark on the server against its own copies. A number is never reused
+    // in a session, because a mark outlives the local state that made it.
+    std::uint64_t next_request() { return ++last_request_; }
+
+    ProtocolContext protocol_context() noexcept { return {uuid_, options_, native_commands_}; }
+
+    T& transport() noexcept { return transport_; }
+    Timers& timers() noexcept { return timers_; }
+    Losses& losses() noexcept { return losses_; }
+    Subscriptions& subscriptions() noexcept { return subscriptions_; }
+    LostLevels& lost_levels() noexcept { return lost_levels_; }
+
+    // --- commands: Executor -----------------------------------------------------------------------------------
+
+    Reply call(const Command& command, Instant deadline) { return executor_.call(command, deadline); }
+    Reply call(const Call& call, Instant deadline) { return executor_.call(call, deadline); }
+
+    // Decides whether a call is sent again: `do reply = call(…, retry.deadline()); while (retry.again(reply));`
+    Retry retry(Instant deadline, std::stop_token stop = {}, bool one_try = false) {
+        return executor_.retry({deadline, std::move(stop), one_try});
+    }
+
+    void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
+        start_background();
+        executor_.post(command, std::move(done), receiver);
+    }
+    void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
+        start_background();
+        executor_.post(call, std::move(done), receiver);
+    }
+
+    void attend() { executor_.attend(); }
+    void stop_attending() { executor_.stop_attending(); }
+
+    // --- expiry of commands by the server's clock: ServerTime, RemoteClock ----------------------------------------
+
+    std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
+        return server_time_.now(key, deadline, failure);
+    }
+
+    template <class Then>
+    void with_server_time(std::string_view key, Receiver receiver, Then then) {
+        start_background();
+        server_time_.with_now(key, receiver, std::move(then));
+    }
+
+    ServerMilliseconds wanted_until(std::string_view key) const { return server_time_.wanted_until(key); }
+    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
+        return server_time_.learn_if_late(key, sent, reply);
+    }
+    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
+        return server_time_.lease_end(until, lease);
+    }
+    Milliseconds clock_error() { return executor_.clock().error_at(Clock::now()); }
+    RemoteClock& server_clock() noexcept { return executor_.clock(); }
+
+    // --- threads: Background, Events, Losses ------------------------------------------------------------------
+
+    void start_background() { background_.start(); }
+    bool watch(Instant until, std::uint64_t seen) { return background_.watch(until, seen); }
+    std::uint64_t interrupts() { return background_.interrupts(); }
+    void interrupt_watch() { background_.interrupt_watch(); }
+
+    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
+        events_.raise(kind, name, detail);
+    }
+
+    // Starts everything that reporting a loss needs, so that reporting cannot fail later. Call it before anything is
+    // held. Throws std::system_error if no thread can be started.
+    void start_losses() {
+        if (losses_started_.load(std::memory_order_acquire)) return;
+        losses_.start();
+        events_.start();
+        losses_started_.store(true, std::memory_order_release);
+    }
+
+    // --- counters ---------------------------------------------------------------------------------------------
+
+    void count_acquisition() { counters_.acquisitions.add(); }
+    void count_wait() { counters_.waits.add(); }
+    void count_handoff() { counters_.handoffs.add(); }
+    void count_renewal() { counters_.renewals.add(); }
+    void count_lost_hold() { counters_.lost_holds.add(); }
+
+    Stats stats() const {
+        if constexpr (requires { transport_.reconnects(); }) return counters_.stats(transport_.reconnects());
+        return counters_.stats(0);
+    }
+
+    // --- the local state of names: Registry, KeyHoldsTable ------------------------------------------------------
+
+    template <class State>
+    State& use_state(const std::string& key) {
+        return registry_.template use<State>(*this, key);
+    }
+    template <class State>
+    void leave_state(State& state) {
+        registry_.leave(state);
+    }
+    template <class State>
+    void forget_if_unused(State& state) {
+        registry_.forget_if_unused(state);
+    }
+
+    // Returns the record of the threads of this process that hold the key, whatever the kind of lock.
+    std::shared_ptr<KeyHolds> key_holds(const std::string& key) { return key_holds_.of(key); }
+
+private:
     const ClientOptions options_;
-    ReplicaAcks replicas_;
     const Session* const parent_;  // left as it was at the fork; never accessed
     const std::string uuid_ = make_uuid();
     const ProcessMark process_ = this_process();
-
-    Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
-    Counter last_request_{0};
-    NativeCommands native_commands_;
-    RemoteClock clock_;
-    LostLevels lost_levels_;
-    std::atomic<bool> away_{false};
-    std::atomic<bool> stopping_{false};
-    std::atomic<bool> background_started_{false};
+    std::atomic<std::uint64_t> last_request_{0};
     std::atomic<bool> losses_started_{false};
 
-    Notifier notifier_;
+    // Destroyed in the reverse order: first the transport, whose completions refer to the states and to everything else.
+    // Then the last references to states, in the background and in the registry. Their destructors leave the timers and
+    // the subscriptions, which still call the executor. Then the rest.
+    NativeCommands native_commands_;
+    LostLevels lost_levels_;
+    KeyHoldsTable key_holds_;
+    Counters counters_;
+    Events events_{options_};
     Losses losses_;
+    Executor<T> executor_{transport_, options_, counters_, events_};
+    ServerTime<T> server_time_{executor_, options_};
+    Watchdog<T> watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout};
     Timers timers_;
     Subscriptions subscriptions_;
-    std::mutex mutex_;
-    std::mutex key_holds_mutex_;
-    std::unordered_map<std::string, std::weak_ptr<KeyHolds>> key_holds_;
-    std::size_t key_holds_limit_ = 64;  // at this size, expired entries are erased
-    std::mutex background_mutex_;
-    std::mutex posts_mutex_;
-    std::condition_variable posts_done_;
-    std::size_t posts_ = 0;  // in flight
-    std::unordered_map<StateName, StateEntry, StateNameHash> states_;
-    ConnectionListener listener_{*this};
-    // Destroyed before the members that its completions refer to.
+    Registry registry_;
+    ConnectionListener listener_{subscriptions_, events_, registry_, executor_.clock(), executor_.replicas()};
+    Background<T> background_{executor_, watchdog_, timers_, subscriptions_, listener_};
     T transport_;
-    // Used by the background thread only: the tasks that are still to be served, and the latest time for that.
-    std::vector<std::shared_ptr<BackgroundTask>> unfinished_;
-    Instant unfinished_until_ = never;
-    std::thread background_;
 };
 
 }  // namespace v0_1
@@ -3404,8 +3771,10 @@ inline namespace v0_1 {
 template <class T>
 Reply query(Session<T>& session, std::string_view key, const Call& call, Instant limit = never) {
     const Instant give_up = std::min(limit, deadline_after(Clock::now(), session.options().unreachable_timeout));
-    Reply reply =
-        session.call_with_retry(give_up, {}, [&](Instant deadline, bool) { return session.call(call, deadline); });
+    Retry retry = session.retry(give_up);
+    Reply reply;
+    do reply = session.call(call, retry.deadline());
+    while (retry.again(reply));
     if (classify(reply) != ReplyClass::answered) throw error_of(reply, key);
     return reply;
 }
@@ -3535,7 +3904,10 @@ template <class T>
 std::vector<std::string> check_server(Session<T>& session) {
     const Instant give_up = deadline_after(Clock::now(), session.options().unreachable_timeout);
     const auto answer = [&](auto send) {
-        Reply reply = session.call_with_retry(give_up, {}, [&](Instant deadline, bool) { return send(deadline); });
+        Retry retry = session.retry(give_up);
+        Reply reply;
+        do reply = send(retry.deadline());
+        while (retry.again(reply));
         if (!reply.answered()) throw error_of(reply, {});
         return reply;
     };
@@ -3778,97 +4150,6 @@ inline std::string quotable(std::string_view error, std::string_view secret) {
 
 #if __has_include(<hiredis/read.h>)
 
-// redlatch/net/wake_pipe.hpp
-
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <cstdint>
-#include <system_error>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Ends a poll() from another thread. All calls between two drains cost one write.
-class WakePipe {
-public:
-    WakePipe() {
-        if (!make()) throw std::system_error(errno, std::generic_category(), "pipe");
-    }
-    WakePipe(const WakePipe&) = delete;
-    WakePipe& operator=(const WakePipe&) = delete;
-    ~WakePipe() {
-        for (const int fd : fds_) ::close(fd);
-    }
-
-    int fd() const noexcept { return fds_[0]; }
-
-    void wake() noexcept {
-        if (woken_.exchange(true)) return;
-        // The pipe has room for one byte: a failure is temporary.
-        const char byte = 0;
-        for (int tries = 0; tries < 10; ++tries)
-            if (::write(fds_[1], &byte, 1) == 1) return;
-        woken_.exchange(false);
-    }
-
-    // A wake() before woken_ is reset needs no byte of its own: the draining thread does the work of that caller after
-    // drain(). A later wake() writes a new byte. A byte that is not written yet belongs to the next drain().
-    void drain() noexcept {
-        if (!woken_.load()) return;
-        std::array<char, 16> bytes;
-        bool came = false;
-        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) came = true;
-        if (came) woken_.exchange(false);
-    }
-
-private:
-    bool make() noexcept {
-#if defined(__linux__)
-        return ::pipe2(fds_.data(), O_CLOEXEC | O_NONBLOCK) == 0;
-#else
-        if (::pipe(fds_.data()) != 0) return false;
-        for (const int fd : fds_) {
-            if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != -1 && ::fcntl(fd, F_SETFL, O_NONBLOCK) != -1) continue;
-            const int error = errno;
-            for (const int open : fds_) ::close(open);
-            errno = error;
-            return false;
-        }
-        return true;
-#endif
-    }
-
-    std::array<int, 2> fds_{};
-    std::atomic<bool> woken_{false};
-};
-
-// Wakes threads that take turns in a poll(), where the thread inside may drain a wake-up that was meant for the next
-// one. So wake-ups are counted as well: a thread that arrives with an older count than the present one has been woken
-// already.
-class Interrupts {
-public:
-    std::uint64_t count() const noexcept { return count_.load(); }
-    int fd() const noexcept { return pipe_.fd(); }
-
-    void wake() noexcept {
-        count_.fetch_add(1);
-        pipe_.wake();
-    }
-
-    void drain() noexcept { pipe_.drain(); }
-
-private:
-    WakePipe pipe_;
-    std::atomic<std::uint64_t> count_{0};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
 // redlatch/redis/cluster_replies.hpp
 
 #include <algorithm>
@@ -3923,9 +4204,9 @@ inline std::optional<HostPort> read_node(const Reply& node, const HostPort& aske
     const Reply& port = node.elements[1];
     if (!host.is_nil() && host.kind != Reply::Kind::text) return std::nullopt;
     if (!is_host(host.text) || !port.is_integer() || port.integer < 0 || port.integer > 65535) return std::nullopt;
-    HostPort place{host.text.empty() ? asked.host : host.text, static_cast<std::uint16_t>(port.integer)};
-    if (host.text == "?" || place.port == 0) place.host.clear();
-    return place;
+    HostPort endpoint{host.text.empty() ? asked.host : host.text, static_cast<std::uint16_t>(port.integer)};
+    if (host.text == "?" || endpoint.port == 0) endpoint.host.clear();
+    return endpoint;
 }
 
 }  // namespace detail
@@ -3967,66 +4248,15 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
     const auto blank = text.find(' ');
     if (blank == std::string_view::npos) return std::nullopt;
     const auto slot = detail::number_up_to(text.substr(0, blank), 0, slot_count - 1);
-    const std::string_view place = text.substr(blank + 1);
-    const auto colon = place.rfind(':');
-    if (!slot || colon == std::string_view::npos || !detail::is_host(place.substr(0, colon))) return std::nullopt;
-    const auto port = detail::number_up_to(place.substr(colon + 1), 1, 65535);
+    const std::string_view endpoint = text.substr(blank + 1);
+    const auto colon = endpoint.rfind(':');
+    if (!slot || colon == std::string_view::npos || !detail::is_host(endpoint.substr(0, colon))) return std::nullopt;
+    const auto port = detail::number_up_to(endpoint.substr(colon + 1), 1, 65535);
     if (!port) return std::nullopt;
     redirect.slot = *slot;
-    redirect.to = {colon == 0 ? asked.host : std::string(place.substr(0, colon)), *port};
+    redirect.to = {colon == 0 ? asked.host : std::string(endpoint.substr(0, colon)), *port};
     return redirect;
 }
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/net/side_work.hpp
-
-#include <atomic>
-#include <thread>
-#include <utility>
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Runs work that waits for the network (a look-up, a connection, a log-in) for a thread that must not wait: on a thread
-// of its own, which exists as long as the work lasts. There is one piece of work at a time, and one thread at a time
-// may begin it.
-class SideWork {
-public:
-    SideWork() = default;
-    SideWork(const SideWork&) = delete;
-    SideWork& operator=(const SideWork&) = delete;
-    ~SideWork() { finish(); }
-
-    // Returns false if no thread can be created. The work must not throw, and must report its end before it returns.
-    template <class Work>
-    bool begin(Work work) noexcept {
-        finish();
-        busy_ = true;
-        try {
-            thread_ = thread_with_signals_blocked([this, work = std::move(work)]() noexcept {
-                work();
-                busy_ = false;
-            });
-        } catch (...) {
-            busy_ = false;
-        }
-        return thread_.joinable();
-    }
-
-    // Returns true while the work may use the objects it refers to.
-    bool is_busy() const noexcept { return busy_; }
-
-    // Waits until the work has ended.
-    void finish() noexcept {
-        if (thread_.joinable()) thread_.join();
-    }
-
-private:
-    std::atomic<bool> busy_{false};
-    std::thread thread_;
-};
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -4142,6 +4372,476 @@ private:
 #endif
 
     std::atomic<std::uint32_t> word_{silence};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/answered.hpp
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The replies for which one thread waits.
+struct Exchange {
+    Exchange(Reply* where, std::size_t expected) : next_reply(where), missing(expected) {}
+
+    void add(Reply&& reply) noexcept {
+        *next_reply++ = std::move(reply);
+        --missing;
+    }
+
+    Reply* next_reply;
+    std::size_t missing;
+    Exchange* next = nullptr;  // in Answered
+};
+
+// A command whose reply goes to a completion.
+struct PostedCommand {
+    explicit PostedCommand(Completion receiver) : done(std::move(receiver)) {}
+
+    Completion done;
+    Reply reply;
+    std::unique_ptr<PostedCommand> next;  // in Answered
+};
+
+// Complete exchanges, and posted commands with their replies, in the order of the replies. Collecting them needs no
+// memory: each one has room for its own reply and its place in the list.
+class Answered {
+public:
+    // Adds a reply to an exchange or to a posted command; to neither if its caller has left.
+    void add(Exchange* exchange, std::unique_ptr<PostedCommand>& posted, Reply&& reply) noexcept {
+        ++replies_;
+        if (exchange != nullptr) {
+            exchange->add(std::move(reply));
+            if (exchange->missing == 0) list(*exchange);
+        } else if (posted) {
+            posted->reply = std::move(reply);
+            list(std::move(posted));
+        }
+    }
+
+    std::size_t replies() const noexcept { return replies_; }
+    std::size_t exchanges() const noexcept { return exchanges_; }
+    bool has_posted() const noexcept { return first_posted_ != nullptr; }
+
+    // After wake(exchange) the exchange may be gone.
+    template <class Wake>
+    void wake_exchanges(Wake wake) noexcept {
+        for (Exchange* next = std::exchange(first_, nullptr); next != nullptr;) {
+            Exchange& exchange = *next;
+            next = exchange.next;
+            wake(exchange);
+        }
+    }
+
+    // Calls the completions. They may call into the owner of the queue, so no mutex may be locked.
+    void complete_posted() noexcept {
+        while (has_posted()) {
+            const std::unique_ptr<PostedCommand> one = std::exchange(first_posted_, nullptr);
+            first_posted_ = std::move(one->next);
+            // Completions handle their own errors. If one throws for lack of memory, there is no caller to report
+            // to.
+            try {
+                one->done(std::move(one->reply));
+            } catch (...) {
+            }
+        }
+    }
+
+private:
+    void list(Exchange& exchange) noexcept {
+        (first_ != nullptr ? last_->next : first_) = &exchange;
+        last_ = &exchange;
+        ++exchanges_;
+    }
+
+    void list(std::unique_ptr<PostedCommand> posted) noexcept {
+        PostedCommand* const added = posted.get();
+        (has_posted() ? last_posted_->next : first_posted_) = std::move(posted);
+        last_posted_ = added;
+    }
+
+    std::size_t replies_ = 0;
+    std::size_t exchanges_ = 0;
+    Exchange* first_ = nullptr;
+    Exchange* last_ = nullptr;
+    std::unique_ptr<PostedCommand> first_posted_;
+    PostedCommand* last_posted_ = nullptr;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/calling_thread.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// A thread that waits for the replies of its exchange, on the stack of that thread. No other thread touches it after
+// finish().
+class CallingThread : public Exchange {
+public:
+    using Exchange::Exchange;
+
+    bool is_finished() const noexcept { return parker_.word() == ThreadParker::final_word; }
+
+    // Called when all replies are there: ends the waits for good.
+    void finish() noexcept { parker_.tell(ThreadParker::final_word); }
+
+    // Ends the wait: this thread is needed.
+    void look_around() noexcept { parker_.tell(ThreadParker::look); }
+
+    // Waits for finish(), look_around() or the deadline. Returns true if it was finish().
+    bool wait(const AdaptiveSpin<>& spin, Instant deadline) noexcept {
+        spin.until(deadline, [&] { return parker_.word() != ThreadParker::silence; });
+        return parker_.park(deadline) == ThreadParker::final_word;
+    }
+
+    void wait_until_finished() noexcept {
+        while (parker_.park(never) != ThreadParker::final_word) {
+        }
+    }
+
+private:
+    ThreadParker parker_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/encode.hpp
+
+#include <string>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Appends a command in the format of Redis: an array of length-prefixed strings. hiredis offers the same, but only into
+// a new allocation each time.
+inline void append_command(std::string& out, const Command& command) {
+    const auto number = [&out](char mark, std::size_t value) {
+        out += mark;
+        out += NumberText(static_cast<std::int64_t>(value)).view();
+        out += "\r\n";
+    };
+    number('*', command.words.size());
+    for (const std::string_view word : command.words) {
+        number('$', word.size());
+        out += word;
+        out += "\r\n";
+    }
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/failure_reply.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+namespace detail {
+
+// Copies a reply. If there is no memory, the copy has the text no_memory.
+inline void copy_reply(Reply& to, const Reply& from, Reply::Kind kind) noexcept {
+    try {
+        to = from;
+    } catch (...) {
+        to = Reply::of(kind, no_memory);
+    }
+    to.kind = kind;
+}
+
+inline Reply copy_of(const Reply& reply) noexcept {
+    Reply copy;
+    copy_reply(copy, reply, reply.kind);
+    return copy;
+}
+
+// Makes a reply that names the server between the texts `before` and `after`.
+inline Reply failure_reply(Reply::Kind kind, const char* before, const Url& url, const char* after,
+                           const char* why = "") noexcept {
+    try {
+        return Reply::of(kind, before + url.display() + after + why);
+    } catch (...) {
+        return Reply::of(kind, no_memory);
+    }
+}
+
+}  // namespace detail
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/pipeline.hpp
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The commands of one connection: bytes to write, and replies to come. A pure queue, without socket, mutex or clock.
+// Its owner serialises all calls.
+//
+// A command is in one of four states:
+//   - waiting: its bytes are in the buffer of the next write. It had no effect.
+//   - staged: its bytes are being written. The server may have all of them already, and may reply.
+//   - written: all its bytes are written. Only its reply is missing.
+//   - done: it has its reply and has left the queue.
+// The server replies in order, so the queue is always in the order written, staged, waiting.
+class Pipeline {
+public:
+    Pipeline() = default;
+    Pipeline(const Pipeline&) = delete;
+    Pipeline& operator=(const Pipeline&) = delete;
+
+    std::size_t in_flight() const noexcept { return slots_.size() - head_; }
+    std::size_t waiting() const noexcept { return waiting_; }
+    std::size_t staged() const noexcept { return staged_; }
+    std::size_t written() const noexcept { return in_flight() - staged_ - waiting_; }
+
+    // Returns when the first reply is due; `never` if none is to come.
+    Instant due() const noexcept { return in_flight() > 0 ? slots_[head_].due : never; }
+
+    // Gives all commands the same time. For those that had to wait for a connection.
+    void set_due(Instant due) noexcept {
+        for (Slot& slot : slots_) slot.due = due;
+    }
+
+    // --- adding -----------------------------------------------------------------------------------------------
+
+    // Each of these adds all commands, or none if memory runs out.
+
+    void call(std::span<const Command> commands, Exchange& exchange, Instant due) {
+        append(commands);
+        for (std::size_t i = 0; i < commands.size(); ++i) slots_.push_back({&exchange, nullptr, due});
+    }
+
+    void post(std::span<const Command> commands, std::span<std::unique_ptr<PostedCommand>> posted, Instant due) {
+        append(commands);
+        for (std::unique_ptr<PostedCommand>& one : posted) slots_.push_back({nullptr, std::move(one), due});
+    }
+
+    // Moves all commands of another queue to this one. That one has written nothing of them.
+    void take_over(Pipeline& other) {
+        make_room(other.in_flight());
+        to_write_ += other.to_write_;
+        std::move(other.begin(), other.slots_.end(), std::back_inserter(slots_));
+        waiting_ += other.waiting_;
+        other.clear();
+    }
+
+    // --- writing: one thread at a time ------------------------------------------------------------------------
+
+    bool has_bytes() const noexcept { return is_full_ || !to_write_.empty(); }
+
+    // Returns true if the last write found no room for all its bytes.
+    bool is_full() const noexcept { return is_full_; }
+
+    // Returns the bytes to write: the rest of the last write, or else those of all waiting commands. They stay valid
+    // until wrote() or drop_staged().
+    std::string_view stage() noexcept {
+        if (!is_full_) {
+            std::swap(to_write_, staged_bytes_);
+            rest_ = staged_bytes_;
+            staged_ += std::exchange(waiting_, 0);
+        }
+        return rest_;
+    }
+
+    // Ends the write of the bytes that stage() returned. True `is_full`: there was no room for the rest, and perhaps
+    // for bytes that the connection has buffered.
+    void wrote(std::string_view rest, bool is_full) noexcept {
+        rest_ = rest;
+        is_full_ = is_full;
+        if (is_full) return;
+        staged_ = 0;
+        staged_bytes_.clear();
+    }
+
+    // Drops bytes whose commands have failed. Not while they are being written.
+    void drop_staged() noexcept { wrote({}, false); }
+
+    // --- replies ----------------------------------------------------------------------------------------------
+
+    // Hands out replies, until one comes for which no command was sent: the result counts those before it.
+    Answered take(std::span<Reply> replies) noexcept {
+        Answered answered;
+        for (Reply& reply : replies) {
+            if (in_flight() == waiting_) break;
+            answered.add(slots_[head_].exchange, slots_[head_].posted, std::move(reply));
+            pop();
+        }
+        return answered;
+    }
+
+    // Ends all commands. Those that wait get `not_sent`. The others may have been carried out and get `unanswered`, the
+    // first of them with the kind `first`. Leaves alone the bytes that may be being written.
+    Answered fail(Reply::Kind first, const Reply& unanswered, const Reply& not_sent) noexcept {
+        Answered answered;
+        for (bool is_first = true; in_flight() > 0; is_first = false) {
+            const bool is_sent = in_flight() > waiting_;
+            const Reply& why = is_sent ? unanswered : not_sent;
+            Reply reply;
+            detail::copy_reply(reply, why, is_sent && is_first ? first : why.kind);
+            answered.add(slots_[head_].exchange, slots_[head_].posted, std::move(reply));
+            ++head_;
+        }
+        clear();
+        return answered;
+    }
+
+    // --- callers ----------------------------------------------------------------------------------------------
+
+    // Returns false as soon as all replies of the exchange have been handed out.
+    bool awaits(const Exchange& exchange) const noexcept {
+        return std::any_of(slots_.rbegin(), rend(), [&](const Slot& slot) { return slot.exchange == &exchange; });
+    }
+
+    // Returns the exchange of the command added last, except this one; null if there is none.
+    Exchange* last_exchange(const Exchange* except) const noexcept {
+        const auto found = std::find_if(slots_.rbegin(), rend(), [&](const Slot& slot) {
+            return slot.exchange != nullptr && slot.exchange != except;
+        });
+        return found != rend() ? found->exchange : nullptr;
+    }
+
+    // A caller leaves: its exchange gets `reply` for all that are missing. The slots stay, so that later replies still
+    // find their owners.
+    void abandon(Exchange& exchange, const Reply& reply) noexcept {
+        for (auto slot = begin(); slot != slots_.end(); ++slot)
+            if (slot->exchange == &exchange) slot->exchange = nullptr;
+        while (exchange.missing > 0) exchange.add(detail::copy_of(reply));
+    }
+
+    // Drops everything without completing it. What the commands keep alive may call the queue when it ends.
+    void forget() noexcept {
+        const std::vector<Slot> posted = std::exchange(slots_, {});
+        clear();
+    }
+
+private:
+    // A reply to come. If both exchange and posted are null, its caller has left.
+    struct Slot {
+        Exchange* exchange;
+        std::unique_ptr<PostedCommand> posted;
+        Instant due;
+    };
+
+    std::vector<Slot>::iterator begin() noexcept { return slots_.begin() + static_cast<std::ptrdiff_t>(head_); }
+    std::vector<Slot>::const_reverse_iterator rend() const noexcept {
+        return slots_.rend() - static_cast<std::ptrdiff_t>(head_);
+    }
+
+    // Appends the bytes of whole commands, or nothing: a partial one would corrupt all that follow. After this, pushing
+    // their slots allocates nothing.
+    void append(std::span<const Command> commands) {
+        make_room(commands.size());
+        const std::size_t before = to_write_.size();
+        try {
+            for (const Command& command : commands) append_command(to_write_, command);
+        } catch (...) {
+            to_write_.resize(before);
+            throw;
+        }
+        waiting_ += commands.size();
+    }
+
+    void make_room(std::size_t more) {
+        const std::size_t wanted = slots_.size() + more;
+        if (wanted > slots_.capacity()) slots_.reserve(std::max(wanted, slots_.capacity() * 2));
+    }
+
+    // A vector with a moving head instead of a deque: once large enough, it allocates nothing.
+    void pop() noexcept {
+        if (written() == 0) --staged_;
+        if (++head_ == slots_.size()) {
+            slots_.clear();
+            head_ = 0;
+        } else if (head_ >= 64 && head_ * 2 >= slots_.size()) {
+            slots_.erase(slots_.begin(), begin());
+            head_ = 0;
+        }
+    }
+
+    void clear() noexcept {
+        slots_.clear();
+        head_ = 0;
+        to_write_.clear();
+        waiting_ = 0;
+        staged_ = 0;
+    }
+
+    std::vector<Slot> slots_;
+    std::size_t head_ = 0;     // the slots before it are done
+    std::size_t waiting_ = 0;  // how many of the last slots are in this state
+    std::size_t staged_ = 0;   // how many before those
+    std::string to_write_;     // the bytes of the waiting commands
+    std::string staged_bytes_;
+    std::string_view rest_;  // the unwritten end of staged_bytes_
+    bool is_full_ = false;   // there was no room for the rest
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/net/side_work.hpp
+
+#include <atomic>
+#include <thread>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Runs work that waits for the network (a look-up, a connection, a log-in) for a thread that must not wait: on a thread
+// of its own, which exists as long as the work lasts. There is one piece of work at a time, and one thread at a time
+// may begin it.
+class SideWork {
+public:
+    SideWork() = default;
+    SideWork(const SideWork&) = delete;
+    SideWork& operator=(const SideWork&) = delete;
+    ~SideWork() { finish(); }
+
+    // Returns false if no thread can be created. The work must not throw, and must report its end before it returns.
+    template <class Work>
+    bool begin(Work work) noexcept {
+        finish();
+        busy_ = true;
+        try {
+            thread_ = thread_with_signals_blocked([this, work = std::move(work)]() noexcept {
+                work();
+                busy_ = false;
+            });
+        } catch (...) {
+            busy_ = false;
+        }
+        return thread_.joinable();
+    }
+
+    // Returns true while the work may use the objects it refers to.
+    bool is_busy() const noexcept { return busy_; }
+
+    // Waits until the work has ended.
+    void finish() noexcept {
+        if (thread_.joinable()) thread_.join();
+    }
+
+private:
+    std::atomic<bool> busy_{false};
+    std::thread thread_;
 };
 
 }  // namespace v0_1
@@ -4687,32 +5387,6 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/redis/encode.hpp
-
-#include <string>
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Appends a command in the format of Redis: an array of length-prefixed strings. hiredis offers the same, but only into
-// a new allocation each time.
-inline void append_command(std::string& out, const Command& command) {
-    const auto number = [&out](char mark, std::size_t value) {
-        out += mark;
-        out += NumberText(static_cast<std::int64_t>(value)).view();
-        out += "\r\n";
-    };
-    number('*', command.words.size());
-    for (const std::string_view word : command.words) {
-        number('$', word.size());
-        out += word;
-        out += "\r\n";
-    }
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
 // redlatch/redis/reply_reader.hpp
 
 #include <cstddef>
@@ -4908,7 +5582,7 @@ inline bool says_master(const Reply& role) {
 struct Connection {
     Socket socket;
     ReplyReader reader;
-    std::uint64_t place = 0;  // under which it was opened, if the server may change: see MasterTracker
+    std::uint64_t place = 0;  // the epoch in which it was opened, if the server may change: see MasterTracker
     // May be set by any thread while another one is in open(), which then ends soon: another server is wanted by now.
     std::atomic<bool> abandoned{false};
 
@@ -5007,19 +5681,384 @@ using Opener = std::function<std::optional<Reply>(Connection& link, Instant dead
 }  // namespace v0_1
 }  // namespace redlatch
 
+// redlatch/redis/reconnect_policy.hpp
+
+#include <cstdint>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Decides when the next attempt to connect may begin, and keeps the reason why there is no connection. Connects nothing.
+// Not thread-safe.
+class ReconnectPolicy {
+public:
+    bool may_begin(Instant now) const noexcept { return now >= next_attempt_; }
+    Instant next_attempt() const noexcept { return next_attempt_; }
+
+    // Counts failed attempts and refusals, so that a waiting thread notices those since it began.
+    std::uint64_t failures() const noexcept { return failures_; }
+
+    Reply why_not() const noexcept { return detail::copy_of(why_not_); }
+
+    // Returns why there is no connection at the deadline of a caller: no_time unless an attempt failed for another
+    // reason than a short deadline.
+    Reply why_not_in_time() const noexcept {
+        Reply reply = why_not();
+        if (!attempt_failed_) reply.kind = Reply::Kind::no_time;
+        return reply;
+    }
+
+    void connected() noexcept {
+        backoff_.reset();
+        is_proven_ = false;
+        attempt_failed_ = false;
+        next_attempt_ = {};
+    }
+
+    // True `for_want_of_time`: the attempt shows nothing about the server.
+    void attempt_failed(const Reply& why, Instant now, bool for_want_of_time) noexcept {
+        attempt_failed_ = !for_want_of_time;
+        detail::copy_reply(why_not_, why, why.kind);
+        ++failures_;
+        next_attempt_ = now + backoff_.next();
+    }
+
+    void attempt_not_begun(Instant now) noexcept { next_attempt_ = now + backoff_.next(); }
+
+    // Called with each reply. Returns true for the first one of a connection.
+    bool replied() noexcept {
+        if (std::exchange(is_proven_, true)) return false;
+        closed_backoff_.reset();
+        return true;
+    }
+
+    // If a server accepts connections only to close them, retries with pauses. They are short, because this may be
+    // chance.
+    void connection_ended(Reply why, Instant now) noexcept {
+        why_not_ = std::move(why);
+        if (is_proven_) return;
+        attempt_failed_ = true;
+        next_attempt_ = now + closed_backoff_.next();
+    }
+
+    // The server gets no more commands. Threads that wait for a connection give up.
+    void refuse(Reply why) noexcept {
+        why_not_ = std::move(why);
+        ++failures_;
+    }
+
+    // Ends the pause. Returns true if there was one.
+    bool end_pause(Instant now) noexcept { return std::exchange(next_attempt_, Instant{}) > now; }
+
+    // Another server is wanted: the pauses begin with the shortest one again.
+    void start_over() noexcept {
+        next_attempt_ = {};
+        backoff_.reset();
+    }
+
+private:
+    Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
+    Backoff backoff_{Milliseconds(10), longest_pause};           // after failed attempts
+    Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections without any reply
+    Instant next_attempt_{};
+    std::uint64_t failures_ = 0;
+    bool is_proven_ = false;       // this connection has received a reply
+    bool attempt_failed_ = false;  // the last attempt failed, and not for lack of time
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/reconnector.hpp
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Opens a connection whenever there is none: on the thread of a caller, or on a side thread. The mutex of the owner
+// guards it: each function is called while that is locked, except is_open(), connections(), is_opening_aside() and finish(). Functions that get the lock release it while they wait.
+//
+// changed_ wakes threads in open(): a connection came up, an attempt failed, a failed connection is closed, or the pause
+// before the next attempt has been ended.
+class Reconnector {
+public:
+    // Whether a call tries to connect until its deadline, or returns after one failed attempt, because its command may
+    // belong to another node by now.
+    enum class Connecting { until_deadline, one_attempt };
+
+    Reconnector(const Url& url, Opener open, Milliseconds timeout, Connecting connecting,
+                std::function<bool()> has_substitute)
+        : url_(url),
+          opener_(std::move(open)),
+          timeout_(timeout),
+          connecting_(connecting),
+          has_substitute_(std::move(has_substitute)) {}
+
+    bool is_open() const noexcept { return state_.load(std::memory_order_acquire) == State::open; }
+    bool is_opening() const noexcept { return state_ == State::opening; }
+
+    // Returns true if an attempt may begin, or if it must wait for the end of a pause.
+    bool may_begin(Instant now) const noexcept { return state_ == State::closed && policy_.may_begin(now); }
+    bool has_pause(Instant now) const noexcept { return state_ == State::closed && !policy_.may_begin(now); }
+
+    // Returns when an attempt may begin. Returns `never` while a thread opens the connection, or still uses a failed one.
+    Instant next_attempt() const noexcept { return state_ == State::closed ? policy_.next_attempt() : never; }
+
+    Reply why_not() const noexcept { return policy_.why_not(); }
+
+    // Makes a reply that names the server between the texts `before` and `after`.
+    Reply reply(Reply::Kind kind, const char* before, const char* after, const char* why = "") const noexcept {
+        return detail::failure_reply(kind, before, url_, after, why);
+    }
+
+    // Waits until the connection is open or the deadline passes: then the result says why it is not. One thread
+    // connects, with back-off, and calls `attempted(lock)` after each attempt; the others wait.
+    template <class Attempted>
+    std::optional<Reply> open(std::unique_lock<std::mutex>& lock, Instant deadline, Attempted attempted) {
+        const std::uint64_t failures = policy_.failures();
+        while (!is_open()) {
+            const Instant now = Clock::now();
+            const bool substituted = has_substitute_ && has_substitute_();
+            const bool has_failed = policy_.failures() != failures;
+            if (connecting_ == Connecting::one_attempt && has_failed) return why_not();
+            if (now >= deadline) return policy_.why_not_in_time();
+            if (substituted && has_failed) return why_not();
+            const Milliseconds patience = substituted ? timeout_ / 8 : timeout_;
+            if (state_ != State::closed) {
+                wait_on(changed_, lock, std::min(deadline, now + patience));
+                if (substituted && now + patience < deadline && Clock::now() >= now + patience) return why_not();
+            } else if (has_pause(now)) {
+                if (substituted) return why_not();
+                wait_on(changed_, lock, std::min(next_attempt(), deadline));
+            } else {
+                const auto refusal = attempt(lock, std::min(deadline, now + patience));
+                attempted(lock);
+                // The server itself refuses: a retry with the same credentials is useless.
+                if (refusal && refusal->kind != Reply::Kind::not_sent) return refusal;
+            }
+        }
+        return std::nullopt;
+    }
+
+    // Connects on a side thread, for a thread that must not wait. Calls `attempted(lock)` there.
+    template <class Attempted>
+    void open_aside(std::unique_lock<std::mutex>& lock, Instant deadline, Attempted attempted) noexcept {
+        state_ = State::opening;
+        lock.unlock();
+        const bool begun = opening_aside_.begin([this, deadline, attempted, mutex = lock.mutex()] {
+            std::unique_lock mine(*mutex);
+            attempt(mine, deadline);
+            attempted(mine);
+        });
+        lock.lock();
+        if (begun) return;
+        state_ = State::closed;
+        policy_.attempt_not_begun(Clock::now());
+        changed_.notify_all();
+    }
+
+    // Returns true while a side thread may call the opener.
+    bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
+
+    // Waits for the side thread.
+    void finish() noexcept { opening_aside_.finish(); }
+
+    // Marks the open connection as failed. `why_not` is for commands that need it from now on. `writing`: a thread may
+    // be inside a write.
+    void fail(const Reply& why_not, bool writing) noexcept {
+        link_.socket.fail(writing);
+        state_ = State::failed;
+        policy_.connection_ended(detail::copy_of(why_not), Clock::now());
+    }
+
+    // Called when no thread is inside a read or write. Returns true if it has closed a failed connection.
+    bool close_if_failed() noexcept {
+        if (state_ != State::failed) return false;
+        link_.socket.close();
+        state_ = State::closed;
+        changed_.notify_all();
+        return true;
+    }
+
+    // Another server is wanted: ends an attempt that is under way.
+    void abandon() noexcept { link_.abandoned = true; }
+
+    // From now on, only a connection to this place or a later one will do. Returns true if the open one is not.
+    bool want_place(std::uint64_t place) noexcept {
+        place_ = place;
+        abandon();
+        return is_open() && link_.place < place;
+    }
+
+    // The next attempt needs no pause, and later pauses begin with the shortest one again.
+    void start_over() noexcept {
+        policy_.start_over();
+        changed_.notify_all();
+    }
+
+    // Ends the pause before the next attempt. Returns true if there was one.
+    bool end_pause() noexcept {
+        if (is_open() || !policy_.end_pause(Clock::now())) return false;
+        changed_.notify_all();
+        return true;
+    }
+
+    // Threads that wait for the connection give up.
+    void refuse(Reply why) noexcept {
+        policy_.refuse(std::move(why));
+        changed_.notify_all();
+    }
+
+    // Returns true for the first reply of a connection.
+    bool replied() noexcept { return policy_.replied(); }
+
+    // The open connection. Its reading and its writing half belong to the threads that use them.
+    Connection& connection() noexcept { return link_; }
+
+    // Returns how many connections were made.
+    std::uint64_t connections() const noexcept { return connections_.load(std::memory_order_acquire); }
+
+private:
+    // `opening`: the connection belongs to the thread that opens it. `failed`: it has ended, but a thread may still be
+    // inside a read or write.
+    enum class State { closed, opening, open, failed };
+
+    std::optional<Reply> attempt(std::unique_lock<std::mutex>& lock, Instant deadline) {
+        state_ = State::opening;
+        link_.abandoned = false;
+        const Instant begun = Clock::now();
+        lock.unlock();
+        std::optional<Reply> refusal = open_link(deadline);
+        lock.lock();
+        if (!refusal && link_.place < place_) {
+            link_.socket.close();
+            refusal = reply(Reply::Kind::not_sent, "", " has moved");
+        }
+        if (refusal) {
+            const Instant now = Clock::now();
+            const bool was_short = now >= deadline && deadline < begun + timeout_;
+            policy_.attempt_failed(*refusal, now, link_.abandoned || was_short);
+        } else {
+            connections_.fetch_add(1, std::memory_order_release);
+            policy_.connected();
+        }
+        state_ = refusal ? State::closed : State::open;
+        changed_.notify_all();
+        return refusal;
+    }
+
+    std::optional<Reply> open_link(Instant deadline) noexcept {
+        try {
+            auto refusal = opener_(link_, deadline);
+            if (!refusal) link_.socket.set_receive_timeout(timeout_);
+            return refusal;
+        } catch (...) {  // no memory, or no thread for the look-up
+            link_.socket.close();
+            return Reply::of(Reply::Kind::not_sent, detail::no_memory);
+        }
+    }
+
+    const Url url_;
+    const Opener opener_;
+    const Milliseconds timeout_;
+    const Connecting connecting_;
+    const std::function<bool()> has_substitute_;
+
+    std::condition_variable changed_;
+    Connection link_;
+    std::atomic<State> state_{State::closed};
+    ReconnectPolicy policy_;
+    std::uint64_t place_ = 0;  // a connection to an earlier place is at the wrong server
+    std::atomic<std::uint64_t> connections_{0};
+    SideWork opening_aside_;  // last: it ends before the members it uses
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/reply_receiver.hpp
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Waits for the next replies of a connection, and parses all that have arrived. Used by one thread at a time.
+class ReplyReceiver {
+public:
+    // Why no more replies can be read: a reply of this kind for the first command that is not answered, and the text.
+    struct Ending {
+        Reply::Kind first;
+        const char* why;
+    };
+
+    // Waits until the deadline if no reply has arrived. If the connection is full, waits for room too: a thread that
+    // waits for room beside the reader may leave when it gets its reply from here. True `blocking`: waits in one system
+    // call; only a thread that has no other thread to serve may do so.
+    std::optional<Ending> receive(Connection& link, AdaptiveSpin<>& spin, bool is_full, bool blocking,
+                                  Instant deadline) noexcept {
+        replies_.clear();
+        std::array<char, TlsSession::full_room> bytes;
+        const auto receive = [&](bool sleeping) { return link.socket.receive(bytes.data(), bytes.size(), sleeping); };
+        ssize_t got = receive(false);
+        if (got == 0 && Clock::now() < deadline &&
+            !spin.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
+            (blocking || link.socket.wait(is_full ? POLLIN | POLLOUT : POLLIN, deadline)))
+            got = receive(blocking);
+        if (got < 0) return Ending{Reply::Kind::unanswered, "closed by the other side"};
+        if (got == 0) return std::nullopt;
+        return parse(link.reader, bytes.data(), static_cast<std::size_t>(got));
+    }
+
+    // Returns the replies that the last call received, even if it could not read on.
+    std::span<Reply> replies() noexcept { return replies_; }
+
+private:
+    std::optional<Ending> parse(ReplyReader& reader, const char* bytes, std::size_t size) noexcept try {
+        constexpr Ending malformed{Reply::Kind::malformed, "the answer is not Redis protocol, or too large"};
+        if (!reader.feed(bytes, size)) return malformed;
+        for (;;) {
+            Reply reply;
+            const auto outcome = reader.next(reply);
+            if (outcome == ReplyReader::Outcome::malformed) return malformed;
+            if (outcome == ReplyReader::Outcome::incomplete) return std::nullopt;
+            replies_.push_back(std::move(reply));
+        }
+    } catch (...) {
+        replies_.clear();
+        return Ending{Reply::Kind::unanswered, detail::no_memory};
+    }
+
+    std::vector<Reply> replies_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
 // redlatch/redis/command_connection.hpp
 
 #include <algorithm>
-#include <array>
-#include <atomic>
-#include <condition_variable>
+#include <cstdint>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -5035,37 +6074,37 @@ inline namespace v0_1 {
 // for room while another thread reads, until its own deadline. `need_driver` is called when only posted commands are
 // left, or when no thread will write the unwritten bytes. Some thread must then call drive().
 //
+// Pipeline is the queue of commands, and Reconnector opens the connection. This class has the mutex, decides which thread
+// writes and which one reads, and lets the others wait.
+//
 // mutex_ guards everything below it, except the connection. The writing half of the connection belongs to the thread
-// that set writing_, the reading half to the one that set reading_, and all of it to the one that set opening_.
-// changed_ wakes threads in open(): a connection came up, an attempt failed, or a failed connection is closed.
-// A thread in await() parks in its Exchange. It is woken by the reader when its replies have come, by a leaving reader
+// that set writing_, the reading half to the one that set reader_, and all of it to a thread that opens it.
+// A thread in await() parks in its CallingThread. It is woken by the reader when its replies have come, by a leaving reader
 // that passes the role on, and by the thread that finds that the connection has failed.
 class CommandConnection {
 public:
-    // Whether a call tries to connect until its deadline, or returns after one failed attempt, because its command may
-    // belong to another node by now.
-    enum class Connecting { until_deadline, one_attempt };
+    using Connecting = Reconnector::Connecting;
 
     // `url` is for error texts only. `has_substitute` returns whether another connection to the same server is up.
     // `answers` is called, on any thread, when a connection has received its first reply.
     CommandConnection(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
                       Connecting connecting = Connecting::until_deadline,
                       std::function<bool()> has_substitute = nullptr, std::function<void()> answers = nullptr)
-        : url_(url),
-          opener_(std::move(open)),
-          timeout_(timeout),
+        : timeout_(timeout),
           need_driver_(std::move(need_driver)),
-          connecting_(connecting),
-          has_substitute_(std::move(has_substitute)),
-          answers_(std::move(answers)) {}
+          answers_(std::move(answers)),
+          reconnector_(url, std::move(open), timeout, connecting, std::move(has_substitute)) {}
 
-    bool is_connected() const noexcept { return connected_.load(std::memory_order_acquire); }
+    bool is_connected() const noexcept { return reconnector_.is_open(); }
 
     // Returns true if no reply is outstanding and no attempt to connect is under way.
     bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return in_flight() == 0 && !opening_;
+        return pipeline_.in_flight() == 0 && !reconnector_.is_opening();
     }
+
+    // Returns how many connections were made.
+    std::uint64_t connections() const noexcept { return reconnector_.connections(); }
 
     // Sets `refused` if there was no connection and nothing was sent: the replies hold the reason. With a substitute,
     // one failed attempt is enough, which takes at most an eighth of the time-out.
@@ -5083,38 +6122,25 @@ public:
 
     // True `attended`: the poster will call attend().
     void post(const Command& command, Completion done, bool attended = false) {
-        auto completion = std::make_unique<Completion>(std::move(done));
-        std::unique_lock lock(mutex_);
-        leave_if_stale(lock);
-        // If memory runs out from here on, nothing has changed.
-        make_room(1);
-        append({&command, 1});
-        slots_.push_back({nullptr, std::move(completion), Clock::now() + timeout_});
-        send_posted(lock, attended);
+        auto posted = std::make_unique<PostedCommand>(std::move(done));
+        post_into({&command, 1}, {&posted, 1}, attended);
     }
 
     // Posts several commands on one connection.
     void post_all(std::span<const Command> commands, std::span<Completion> done) {
-        std::vector<std::unique_ptr<Completion>> completions;
-        for (Completion& one : done) completions.push_back(std::make_unique<Completion>(std::move(one)));
-        std::unique_lock lock(mutex_);
-        leave_if_stale(lock);
-        make_room(commands.size());
-        append(commands);
-        for (auto& one : completions) slots_.push_back({nullptr, std::move(one), Clock::now() + timeout_});
-        send_posted(lock, false);
+        std::vector<std::unique_ptr<PostedCommand>> posted;
+        for (Completion& one : done) posted.push_back(std::make_unique<PostedCommand>(std::move(one)));
+        post_into(commands, posted, false);
     }
 
     // Receives the bytes that have arrived, without waiting.
     void attend() {
         std::unique_lock lock(mutex_);
-        if (in_flight() == 0 || reading_ || !connected_) return;
-        reading_ = true;
-        read_once(lock, false, {});
-        stop_reading(lock, false);
+        if (pipeline_.in_flight() == 0 || is_reading() || !is_connected()) return;
+        read(lock, {});
         // The poster calls attend() again. Other posters do not, nor does a driver that found this thread reading: they
         // need the driver. Without a connection the driver has been called.
-        if (connected_ && in_flight() > 0 && !call_reader() && std::exchange(reader_left_work_, false))
+        if (is_connected() && pipeline_.in_flight() > 0 && !call_reader() && std::exchange(reader_left_work_, false))
             call_driver(lock);
     }
 
@@ -5129,30 +6155,33 @@ public:
 
     Watch watch() {
         const std::lock_guard lock(mutex_);
-        if (in_flight() == 0) return {};
-        if (reading_) reader_left_work_ = true;
-        if (!connected_) return {-1, 0, opening_ || reading_ ? front().due : std::min(front().due, next_attempt_)};
-        const int events = (reading_ ? 0 : POLLIN) | (needs_writer() ? POLLOUT : 0);
-        return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), reading_ ? never : front().due};
+        if (pipeline_.in_flight() == 0) return {};
+        if (is_reading()) reader_left_work_ = true;
+        const Instant due = pipeline_.due();
+        if (!is_connected()) return {-1, 0, std::min(due, reconnector_.next_attempt())};
+        const int events = (is_reading() ? 0 : POLLIN) | (needs_writer() ? POLLOUT : 0);
+        return {events != 0 ? socket().fd() : -1, static_cast<short>(events), is_reading() ? never : due};
     }
 
     // Starts to connect if posted commands need a connection (until the deadline at most), writes and reads what is
     // possible, and fails overdue commands. Does not wait.
     void drive(Instant deadline) {
         std::unique_lock lock(mutex_);
-        if (connected_ && needs_writer()) flush(lock);
-        if (in_flight() == 0 || reading_) return;
-        if (!connected_) {
-            const Instant now = Clock::now();
-            if (!opening_ && !writing_ && now >= next_attempt_) open_aside(lock, std::min(deadline, now + timeout_));
-        } else {
-            reading_ = true;
-            read_once(lock, false, Clock::now());
-            reading_ = false;
-            close_if_failed(lock);
-            if (connected_) call_reader();
+        if (is_connected() && needs_writer()) flush(lock);
+        if (pipeline_.in_flight() == 0 || is_reading()) return;
+        if (is_connected()) {
+            read(lock, Clock::now());
+            if (is_connected()) call_reader();
+        } else if (const Instant now = Clock::now(); reconnector_.may_begin(now)) {
+            // On a side thread, because the driver must not wait.
+            reconnector_.open_aside(lock, std::min(deadline, now + timeout_),
+                                    [this](auto& locked) { attempted(locked); });
         }
-        if (in_flight() > 0 && Clock::now() >= front().due) give_up(lock);
+        if (Clock::now() < pipeline_.due()) return;
+        if (is_connected())
+            fail(lock, Reply::Kind::unanswered, "no answer in time");
+        else
+            fail_waiting(lock);
     }
 
     // If the posted commands have no connection for now, moves them to another one that is connected. Does nothing if
@@ -5161,14 +6190,9 @@ public:
         if (&other == this) return;
         std::unique_lock mine(mutex_, std::defer_lock), others(other.mutex_, std::defer_lock);
         std::lock(mine, others);
-        const bool waits = in_flight() > 0 && !connected_ && !opening_ && !broken_ && Clock::now() < next_attempt_;
-        if (!waits || !other.connected_) return;
-        other.make_room(in_flight());
-        other.out_ += out_;
-        std::move(slots_.begin() + static_cast<std::ptrdiff_t>(head_), slots_.end(), std::back_inserter(other.slots_));
-        slots_.clear();
-        head_ = 0;
-        out_.clear();
+        const bool waits = pipeline_.in_flight() > 0 && reconnector_.has_pause(Clock::now());
+        if (!waits || !other.is_connected()) return;
+        other.pipeline_.take_over(pipeline_);
         mine.unlock();
         other.send_posted(others, false);
     }
@@ -5177,307 +6201,145 @@ public:
     // without a pause.
     void leave_before(std::uint64_t place) {
         std::unique_lock lock(mutex_);
-        place_ = place;
-        link_.abandoned = true;
-        if (connected_ && link_.place < place) fail(lock, Reply::Kind::unanswered, "another server is the master now");
-        next_attempt_ = {};
-        backoff_.reset();
-        changed_.notify_all();
+        if (reconnector_.want_place(place)) fail(lock, Reply::Kind::unanswered, "another server is the master now");
+        reconnector_.start_over();
     }
 
     // Called when another connection has shown that the server is up: ends the pause before the next attempt. Returns
     // true if there was a pause; the driver may have to know.
     bool try_again() noexcept {
         const std::lock_guard lock(mutex_);
-        if (connected_ || next_attempt_ <= Clock::now()) return false;
-        next_attempt_ = {};
-        changed_.notify_all();
-        return true;
+        return reconnector_.end_pause();
     }
 
     // Called when this server gets no more commands. Ends the connection; threads that wait for one route their
     // commands elsewhere.
     void turn_away() {
         std::unique_lock lock(mutex_);
-        link_.abandoned = true;
-        if (connected_) fail(lock, Reply::Kind::unanswered, "another server does its work now");
-        why_not_ = in_words(Reply::Kind::not_sent, "", " is not the server for it any more");
-        ++failures_;
-        answer_all(lock, Reply::Kind::not_sent, copy_of(why_not_));
+        reconnector_.abandon();
+        fail(lock, Reply::Kind::unanswered, "another server does its work now");
+        reconnector_.refuse(reconnector_.reply(Reply::Kind::not_sent, "", " is not the server for it any more"));
+        fail_waiting(lock);
     }
 
     // Called at the end, when no thread uses the object any more: drops the outstanding commands and what they keep
     // alive.
     void forget_posted() noexcept {
-        opening_aside_.finish();
-        const std::vector<Slot> posted = std::move(slots_);
+        reconnector_.finish();
+        pipeline_.forget();
     }
 
     // Returns true while a side thread may call the opener.
-    bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
-
-    // ----------------------------------------------------------------------------------------------------------
-
-    // Returns how many connections were made.
-    std::uint64_t connections() const noexcept { return connections_.load(std::memory_order_acquire); }
+    bool is_opening_aside() const noexcept { return reconnector_.is_opening_aside(); }
 
     // In the child after a fork: closes the descriptor and touches nothing else.
-    void close_inherited() noexcept { link_.socket.close_inherited(); }
+    void close_inherited() noexcept { socket().close_inherited(); }
 
 private:
-    // The state of a thread in call_into(), on its stack. Its parker gets final_word when the replies are complete; no
-    // other thread touches the exchange after that.
-    struct Exchange {
-        Exchange(Reply* where, std::size_t expected) : replies(where), missing(expected) {}
+    // `delivering`: the reader is waking several threads, and will write for them.
+    enum class Reader { none, reading, delivering };
 
-        bool done() const noexcept { return parker.word() == ThreadParker::final_word; }
+    // Every exchange in the pipeline is part of a CallingThread.
+    static void wake(Exchange& exchange) noexcept { static_cast<CallingThread&>(exchange).finish(); }
 
-        Reply* replies;
-        std::size_t missing;
-        std::size_t got = 0;
-        ThreadParker parker;
-    };
-
-    // A reply that is outstanding. If both exchange and done are null, its thread has given up.
-    struct Slot {
-        Exchange* exchange;
-        std::unique_ptr<Completion> done;
-        Instant due;
-    };
+    Socket& socket() noexcept { return reconnector_.connection().socket; }
+    bool is_reading() const noexcept { return reader_ != Reader::none; }
 
     void call_into(std::span<const Command> commands, Reply* replies, Instant deadline, bool* refused) {
         if (commands.empty()) return;
-        Exchange exchange(replies, commands.size());
+        CallingThread caller(replies, commands.size());
         std::unique_lock lock(mutex_);
         if (auto refusal = open(lock, deadline)) {
             if (refused) *refused = true;
             std::fill_n(replies, commands.size(), *refusal);
             return;
         }
-        make_room(commands.size());
-        append(commands);
-        const Instant due = Clock::now() + timeout_;
-        for (std::size_t i = 0; i < commands.size(); ++i) slots_.push_back({&exchange, nullptr, due});
+        pipeline_.call(commands, caller, Clock::now() + timeout_);
         flush(lock);
-        await(lock, exchange, deadline);
+        await(lock, caller, deadline);
+    }
+
+    void post_into(std::span<const Command> commands, std::span<std::unique_ptr<PostedCommand>> posted, bool attended) {
+        std::unique_lock lock(mutex_);
+        leave_if_stale(lock);
+        pipeline_.post(commands, posted, Clock::now() + timeout_);
+        send_posted(lock, attended);
     }
 
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
-        if (connected_) flush(lock);
+        if (is_connected()) flush(lock);
         // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
-        if (reading_ && !attended) reader_left_work_ = true;
-        if ((!reading_ && !attended) || !connected_ || needs_writer()) call_driver(lock);
+        if (is_reading() && !attended) reader_left_work_ = true;
+        if ((!is_reading() && !attended) || !is_connected() || needs_writer()) call_driver(lock);
     }
 
-    // --- the connection ---------------------------------------------------------------------------------------
+    // --- connecting -------------------------------------------------------------------------------------------
 
-    // Waits until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
+    // Returns why there is no connection when the deadline has passed; nothing if there is one.
     std::optional<Reply> open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         leave_if_stale(lock);
-        const std::uint64_t failures = failures_;
-        while (!connected_) {
-            const Instant now = Clock::now();
-            const bool substituted = has_substitute_ && has_substitute_();
-            const bool has_failed = failures_ != failures;
-            if (connecting_ == Connecting::one_attempt && has_failed) return copy_of(why_not_);
-            if (now >= deadline) return why_not();
-            if (substituted && has_failed) return copy_of(why_not_);
-            const Milliseconds patience = substituted ? timeout_ / 8 : timeout_;
-            if (opening_ || reading_ || writing_) {
-                wait_on(changed_, lock, std::min(deadline, now + patience));
-                if (substituted && now + patience < deadline && Clock::now() >= now + patience)
-                    return copy_of(why_not_);
-            } else if (now < next_attempt_) {
-                if (substituted) return copy_of(why_not_);
-                wait_on(changed_, lock, std::min(next_attempt_, deadline));
-            } else if (auto refusal = attempt_open(lock, std::min(deadline, now + patience))) {
-                // The driver does not connect while this thread does: let it schedule the next attempt.
-                if (in_flight() > 0) call_driver(lock);
-                // The server itself refuses: a retry with the same credentials is useless.
-                if (refusal->kind != Reply::Kind::not_sent) return refusal;
-            }
+        return reconnector_.open(lock, deadline, [this](auto& locked) { attempted(locked); });
+    }
+
+    // Called after each attempt to connect, on the thread that made it.
+    void attempted(std::unique_lock<std::mutex>& lock) {
+        if (is_connected()) {
+            // Commands that waited for the connection get the full time-out from now on.
+            pipeline_.set_due(Clock::now() + timeout_);
+            flush(lock);
         }
-        return std::nullopt;
+        // The driver does nothing while another thread connects: from now on it watches, or schedules the next attempt.
+        if (pipeline_.in_flight() > 0) call_driver(lock);
     }
 
     // An idle connection has nothing to read. If it has, it was closed, or the next bytes would be taken for the reply
     // to our command.
     void leave_if_stale(std::unique_lock<std::mutex>& lock) {
-        if (!connected_ || in_flight() > 0 || reading_ || writing_ || !link_.socket.has_news()) return;
+        const bool is_idle = is_connected() && pipeline_.in_flight() == 0 && !is_reading() && !writing_;
+        if (!is_idle || !socket().has_news()) return;
         fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
-        next_attempt_ = {};
+        reconnector_.end_pause();
     }
 
-    // Returns why there is no connection at the deadline of a caller: no_time unless an attempt failed for another
-    // reason than a short deadline.
-    Reply why_not() const {
-        if (attempt_failed_) return why_not_;
-        return Reply::of(Reply::Kind::no_time, why_not_.text);
-    }
+    // --- failing ----------------------------------------------------------------------------------------------
 
-    std::optional<Reply> attempt_open(std::unique_lock<std::mutex>& lock, Instant deadline) {
-        opening_ = true;
-        link_.abandoned = false;
-        const Instant begun = Clock::now();
-        lock.unlock();
-        std::optional<Reply> refusal = open_link(deadline);
-        lock.lock();
-        opening_ = false;
-        if (!refusal && link_.place < place_) {
-            link_.socket.close();
-            refusal = in_words(Reply::Kind::not_sent, "", " has moved");
-        }
-        connected_ = !refusal;
-        if (connected_) {
-            connections_.fetch_add(1, std::memory_order_release);
-            backoff_.reset();
-            proven_ = false;
-            attempt_failed_ = false;
-            next_attempt_ = {};
-            // Posted commands that waited for the connection get the full time-out from now on.
-            for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
-        } else {
-            attempt_failed_ = !link_.abandoned && (Clock::now() < deadline || deadline >= begun + timeout_);
-            answer(why_not_, *refusal, refusal->kind);
-            ++failures_;
-            next_attempt_ = Clock::now() + backoff_.next();
-        }
-        changed_.notify_all();
-        return refusal;
-    }
-
-    // Connects on a side thread, because the driver must not wait.
-    void open_aside(std::unique_lock<std::mutex>& lock, Instant deadline) noexcept {
-        opening_ = true;
-        lock.unlock();
-        const bool begun = opening_aside_.begin([this, deadline] {
-            {
-                std::unique_lock mine(mutex_);
-                attempt_open(mine, deadline);
-                if (connected_) flush(mine);
-            }
-            need_driver_();
-        });
-        lock.lock();
-        if (begun) return;
-        opening_ = false;
-        next_attempt_ = Clock::now() + backoff_.next();
-        changed_.notify_all();
-    }
-
-    std::optional<Reply> open_link(Instant deadline) noexcept {
-        try {
-            auto refusal = opener_(link_, deadline);
-            if (!refusal) link_.socket.set_receive_timeout(timeout_);
-            return refusal;
-        } catch (...) {  // no memory, or no thread for the look-up
-            link_.socket.close();
-            return Reply::of(Reply::Kind::not_sent, no_memory);
-        }
-    }
-
-    // Short enough to need no allocation.
-    static constexpr const char* no_memory = "out of memory";
-
-    // Copies a reply. If there is no memory, the copy has the text no_memory.
-    static void answer(Reply& to, const Reply& from, Reply::Kind kind) noexcept {
-        try {
-            to = from;
-        } catch (...) {
-            to = Reply::of(kind, no_memory);
-        }
-        to.kind = kind;
-    }
-
-    static Reply copy_of(const Reply& reply) noexcept {
-        Reply copy;
-        answer(copy, reply, reply.kind);
-        return copy;
-    }
-
-    Reply in_words(Reply::Kind kind, const char* before, const char* after, const char* why = "") const noexcept {
-        try {
-            return Reply::of(kind, before + url_.display() + after + why);
-        } catch (...) {
-            return Reply::of(kind, no_memory);
-        }
-    }
-
-    // Ends the connection: answers everything outstanding, and resets the connection as soon as no thread is inside a
-    // read or write.
+    // Ends the connection, if there is one: answers everything outstanding, and closes the connection as soon as no
+    // thread is inside a read or write.
     void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) noexcept {
-        if (!connected_) return;
-        connected_ = false;
-        why_not_ = in_words(Reply::Kind::not_sent, "the connection to ", " is closed: ", why);
-        link_.socket.fail(writing_);
-        broken_ = true;
-        // If a server accepts connections only to close them, retry with pauses. They are short, because this may be
-        // chance.
-        if (!proven_) {
-            attempt_failed_ = true;
-            next_attempt_ = Clock::now() + closed_backoff_.next();
-        }
+        if (!is_connected()) return;
+        const Reply not_sent = reconnector_.reply(Reply::Kind::not_sent, "the connection to ", " is closed: ", why);
+        reconnector_.fail(not_sent, writing_);
         close_if_unused();
-        answer_all(lock, first, in_words(Reply::Kind::unanswered, "the connection to ", " ended: ", why));
+        const Reply unanswered = reconnector_.reply(Reply::Kind::unanswered, "the connection to ", " ended: ", why);
+        hand_out(lock, pipeline_.fail(first, unanswered, not_sent));
     }
 
-    // Fails the outstanding commands, which are overdue.
-    void give_up(std::unique_lock<std::mutex>& lock) noexcept {
-        if (connected_)
-            fail(lock, Reply::Kind::unanswered, "no answer in time");
-        else
-            answer_all(lock, Reply::Kind::not_sent, copy_of(why_not_));
+    // Answers the commands that wait for a connection.
+    void fail_waiting(std::unique_lock<std::mutex>& lock) noexcept {
+        const Reply why = reconnector_.why_not();
+        hand_out(lock, pipeline_.fail(Reply::Kind::unanswered, why, why));
     }
 
-    void answer_all(std::unique_lock<std::mutex>& lock, Reply::Kind first, const Reply& reply) noexcept {
-        const std::vector<Slot> slots = std::move(slots_);
-        const std::size_t begin = std::exchange(head_, 0);
-        slots_.clear();
-        out_.clear();
-        bool any_posted = false;
-        for (std::size_t i = begin; i < slots.size(); ++i) {
-            any_posted = any_posted || slots[i].done;
-            if (Exchange* exchange = slots[i].exchange) {
-                answer(exchange->replies[exchange->got++], reply, i == begin ? first : reply.kind);
-                if (--exchange->missing == 0) exchange->parker.tell(ThreadParker::final_word);
-            }
-        }
-        changed_.notify_all();
-        if (!any_posted) return;
+    void hand_out(std::unique_lock<std::mutex>& lock, Answered answered) noexcept {
+        answered.wake_exchanges(wake);
+        if (!answered.has_posted()) return;
         lock.unlock();
-        for (std::size_t i = begin; i < slots.size(); ++i) {
-            if (!slots[i].done) continue;
-            Reply one;
-            answer(one, reply, i == begin ? first : reply.kind);
-            complete(*slots[i].done, std::move(one));
-        }
+        answered.complete_posted();
         lock.lock();
-    }
-
-    // Completions handle their own errors. If one throws for lack of memory, there is no caller to report to.
-    static void complete(const Completion& done, Reply reply) noexcept {
-        try {
-            done(std::move(reply));
-        } catch (...) {
-        }
     }
 
     // Returns true if it has closed a failed connection.
     bool close_if_unused() noexcept {
-        if (!broken_ || reading_ || writing_) return false;
-        broken_ = false;
-        link_.socket.close();
-        full_ = false;
-        sending_.clear();
-        changed_.notify_all();
+        if (is_reading() || writing_ || !reconnector_.close_if_failed()) return false;
+        pipeline_.drop_staged();
         return true;
     }
 
-    // Called by a thread that has cleared reading_ or writing_. Commands posted meanwhile are left to the driver, which
-    // could not connect before the connection was closed.
+    // Called by a thread that has left the role of reader or writer. Commands posted meanwhile are left to the driver,
+    // which could not connect before the connection was closed.
     void close_if_failed(std::unique_lock<std::mutex>& lock) {
         if (!close_if_unused()) return;
-        if (in_flight() > 0) call_driver(lock);
+        if (pipeline_.in_flight() > 0) call_driver(lock);
     }
 
     // --- writing ----------------------------------------------------------------------------------------------
@@ -5486,114 +6348,84 @@ private:
     void flush(std::unique_lock<std::mutex>& lock) {
         // The writer looks again before it leaves. A reader that is handing out replies will write for the threads that
         // it wakes. So many commands share one write, and one read of the server, which makes many threads fast.
-        if (writing_ || delivering_) return;
+        if (writing_ || reader_ == Reader::delivering) return;
         writing_ = true;
-        while (connected_ && (full_ || !out_.empty())) {
-            // A partial write continues where it stopped.
-            if (!full_) {
-                std::swap(out_, sending_);
-                unsent_ = sending_;
-            }
+        Socket::Sent sent = Socket::Sent::all;
+        while (sent == Socket::Sent::all && is_connected() && pipeline_.has_bytes()) {
+            std::string_view bytes = pipeline_.stage();
             lock.unlock();
-            const Socket::Sent sent = link_.socket.send_some(unsent_);
+            sent = socket().send_some(bytes);
             lock.lock();
-            full_ = sent == Socket::Sent::some;
-            if (full_) break;
-            sending_.clear();
-            if (sent == Socket::Sent::failed) fail(lock, Reply::Kind::unanswered, "a write failed");
+            pipeline_.wrote(bytes, sent == Socket::Sent::some);
         }
+        if (sent == Socket::Sent::failed) fail(lock, Reply::Kind::unanswered, "a write failed");
         writing_ = false;
         close_if_failed(lock);
     }
 
     // Returns true if bytes found no room and no thread waits for room.
-    bool needs_writer() const { return full_ && !writing_; }
+    bool needs_writer() const { return pipeline_.is_full() && !writing_; }
 
     void wait_for_room(std::unique_lock<std::mutex>& lock, Instant deadline) {
         writing_ = true;
         lock.unlock();
-        link_.socket.wait(POLLOUT, deadline);
+        socket().wait(POLLOUT, deadline);
         lock.lock();
         writing_ = false;
         flush(lock);
     }
 
-    // --- reading ----------------------------------------------------------------------------------------------
+    // --- waiting for replies ----------------------------------------------------------------------------------
 
-    void await(std::unique_lock<std::mutex>& lock, Exchange& exchange, Instant deadline) {
-        while (!exchange.done()) {
-            if (!is_in_flight(exchange)) {
+    void await(std::unique_lock<std::mutex>& lock, CallingThread& caller, Instant deadline) {
+        while (!caller.is_finished()) {
+            if (!pipeline_.awaits(caller)) {
                 // The reader has dequeued this exchange and is handing over its replies.
                 lock.unlock();
-                while (exchange.parker.park(never) != ThreadParker::final_word) {
-                }
-                return;
+                return caller.wait_until_finished();
             }
             const Instant now = Clock::now();
-            if (now + Milliseconds(1) >= front().due) {
+            if (now + Milliseconds(1) >= pipeline_.due()) {
                 fail(lock, Reply::Kind::unanswered, "no answer in time");
             } else if (now >= deadline) {
-                // Only the deadline of this thread has passed: the connection is sound. The reply is dropped when it
-                // arrives.
-                abandon(exchange);
-                if ((needs_writer() || (!reading_ && in_flight() > 0)) && !call_reader()) call_driver(lock);
-            } else if (reading_ && needs_writer()) {
-                wait_for_room(lock, std::min(deadline, front().due));
-            } else if (reading_) {
+                leave(lock, caller);
+            } else if (is_reading() && needs_writer()) {
+                wait_for_room(lock, std::min(deadline, pipeline_.due()));
+            } else if (is_reading()) {
                 lock.unlock();
-                brief_wait_.until(deadline, [&] { return exchange.parker.word() != ThreadParker::silence; });
-                if (exchange.parker.park(deadline) == ThreadParker::final_word) return;
+                if (caller.wait(brief_wait_, deadline)) return;
                 lock.lock();
             } else {
-                reading_ = true;
-                reader_ = &exchange;
-                // If this thread is alone and its deadline is the connection's own, it needs no poll(): the socket has
-                // that time-out.
-                const bool alone =
-                    in_flight() == exchange.missing && !full_ && deadline + Milliseconds(1) >= front().due;
-                read_once(lock, alone, std::min(deadline, front().due));
-                reader_ = nullptr;
-                stop_reading(lock, exchange.done());
+                read_for_all(lock, caller, deadline);
             }
         }
     }
 
-    bool is_in_flight(const Exchange& exchange) const {
-        for (std::size_t i = slots_.size(); i > head_; --i)
-            if (slots_[i - 1].exchange == &exchange) return true;
-        return false;
+    // Only the deadline of this thread has passed: the connection is sound. The reply is dropped when it arrives.
+    void leave(std::unique_lock<std::mutex>& lock, CallingThread& caller) {
+        pipeline_.abandon(caller, reconnector_.reply(Reply::Kind::unanswered, "", " did not answer in time"));
+        caller.finish();
+        const bool is_needed = needs_writer() || (!is_reading() && pipeline_.in_flight() > 0);
+        if (is_needed && !call_reader()) call_driver(lock);
     }
 
-    // Keeps the slots, so that later replies still find their owners.
-    void abandon(Exchange& exchange) noexcept {
-        for (std::size_t i = head_; i < slots_.size(); ++i)
-            if (slots_[i].exchange == &exchange) slots_[i].exchange = nullptr;
-        while (exchange.missing > 0) {
-            exchange.replies[exchange.got++] = in_words(Reply::Kind::unanswered, "", " did not answer in time");
-            --exchange.missing;
-        }
-        exchange.parker.tell(ThreadParker::final_word);
-    }
-
-    // True `leaving`: this thread needs no more replies, so another one must read.
-    void stop_reading(std::unique_lock<std::mutex>& lock, bool leaving) {
-        reading_ = false;
-        if (!connected_)
-            close_if_failed(lock);
-        else if (leaving && in_flight() > 0 && !call_reader())
-            call_driver(lock);
+    void read_for_all(std::unique_lock<std::mutex>& lock, CallingThread& caller, Instant deadline) {
+        // If this thread is alone and its deadline is the connection's own, it needs no poll(): the socket has that
+        // time-out.
+        const bool alone = pipeline_.in_flight() == caller.missing && !pipeline_.is_full() &&
+                           deadline + Milliseconds(1) >= pipeline_.due();
+        read(lock, std::min(deadline, pipeline_.due()), &caller, alone);
+        // If this thread needs no more replies, another one must read.
+        const bool is_needed = caller.is_finished() && is_connected() && pipeline_.in_flight() > 0;
+        if (is_needed && !call_reader()) call_driver(lock);
     }
 
     // Wakes a thread that waits for a reply, to read or write. The one that sent last is the best choice: until its own
     // reply comes it reads the replies of all others, and until its own command is out it writes theirs.
     bool call_reader() {
-        for (std::size_t i = slots_.size(); i > head_; --i) {
-            Exchange* const exchange = slots_[i - 1].exchange;
-            if (!exchange || exchange == reader_) continue;
-            exchange->parker.tell(ThreadParker::look);
-            return true;
-        }
-        return false;
+        Exchange* const last = pipeline_.last_exchange(reading_caller_);
+        if (last != nullptr) static_cast<CallingThread*>(last)->look_around();
+        return last != nullptr;
     }
 
     void call_driver(std::unique_lock<std::mutex>& lock) {
@@ -5602,155 +6434,60 @@ private:
         lock.lock();
     }
 
-    // Reads the bytes that have arrived, waiting for them until the deadline, and hands out the replies. If there was
-    // no room for writing, waits for room too: a thread that waits for room beside the reader may leave when it gets
-    // its reply from here. True `blocking`: waits in one system call; only a thread that has no other thread to serve
-    // may do so.
-    void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) noexcept {
-        const short events = full_ ? POLLIN | POLLOUT : POLLIN;
+    // --- reading ----------------------------------------------------------------------------------------------
+
+    // Takes the role of the reader: reads the bytes that have arrived, waiting for them until the deadline, and hands out
+    // the replies. True `blocking`: see ReplyReceiver.
+    void read(std::unique_lock<std::mutex>& lock, Instant deadline, const CallingThread* caller = nullptr,
+              bool blocking = false) noexcept {
+        reading_caller_ = caller;
+        reader_ = Reader::reading;
+        const bool is_full = pipeline_.is_full();
         lock.unlock();
-        batch_.clear();
-        std::array<char, TlsSession::full_room> bytes;
-        const auto receive = [&](bool sleeping) { return link_.socket.receive(bytes.data(), bytes.size(), sleeping); };
-        ssize_t got = receive(false);
-        if (got == 0 && Clock::now() < deadline &&
-            !brief_wait_.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
-            (blocking || link_.socket.wait(events, deadline)))
-            got = receive(blocking);
-        const Parsed parsed = got > 0 ? parse(bytes.data(), static_cast<std::size_t>(got)) : Parsed::well;
+        const auto ending = receiver_.receive(reconnector_.connection(), brief_wait_, is_full, blocking, deadline);
         lock.lock();
         if (needs_writer()) flush(lock);
-        if (!connected_) return;
+        if (is_connected() && deliver(lock) < receiver_.replies().size())
+            fail(lock, Reply::Kind::unanswered, "an answer came that nobody asked for");
+        else if (ending)
+            fail(lock, ending->first, ending->why);
+        reading_caller_ = nullptr;
+        reader_ = Reader::none;
+        close_if_failed(lock);
+    }
 
-        std::size_t taken = 0;
-        for (; taken < batch_.size() && in_flight() > 0; ++taken) {
-            Slot slot = std::move(slots_[head_]);
-            pop();
-            if (Exchange* exchange = slot.exchange) {
-                exchange->replies[exchange->got++] = std::move(batch_[taken]);
-                if (--exchange->missing == 0) finished_.push_back(exchange);
-            } else if (slot.done) {
-                completions_.emplace_back(std::move(*slot.done), std::move(batch_[taken]));
-            }
-        }
-        const bool is_first = taken > 0 && !std::exchange(proven_, true);
-        if (is_first) closed_backoff_.reset();
-        const bool unasked = taken < batch_.size();
+    // Hands out the received replies. Returns how many commands they answered.
+    std::size_t deliver(std::unique_lock<std::mutex>& lock) noexcept {
+        Answered answered = pipeline_.take(receiver_.replies());
+        const bool is_first = answered.replies() > 0 && reconnector_.replied();
+        const bool wakes_several = answered.exchanges() > 1;
         // Wake without the mutex: a woken thread would block on it at once.
-        delivering_ = finished_.size() > 1;
+        if (wakes_several) reader_ = Reader::delivering;
         lock.unlock();
-        for (Exchange* exchange : finished_) exchange->parker.tell(ThreadParker::final_word);
+        answered.wake_exchanges(wake);
         // The woken threads may have their next command ready in a moment.
-        if (finished_.size() > 1) std::this_thread::yield();
-        finished_.clear();
-        for (auto& [done, reply] : completions_) complete(done, std::move(reply));
-        completions_.clear();
+        if (wakes_several) std::this_thread::yield();
+        answered.complete_posted();
         if (is_first && answers_) answers_();
         lock.lock();
-        if (std::exchange(delivering_, false) && !out_.empty()) flush(lock);
-        if (parsed == Parsed::malformed)
-            fail(lock, Reply::Kind::malformed, "the answer is not Redis protocol, or too large");
-        else if (parsed == Parsed::no_memory)
-            fail(lock, Reply::Kind::unanswered, no_memory);
-        else if (unasked)
-            fail(lock, Reply::Kind::unanswered, "an answer came that nobody asked for");
-        else if (got < 0)
-            fail(lock, Reply::Kind::unanswered, "closed by the other side");
+        reader_ = Reader::reading;
+        if (wakes_several && pipeline_.has_bytes()) flush(lock);
+        return answered.replies();
     }
 
-    enum class Parsed { well, malformed, no_memory };
-
-    // Puts the replies from the received bytes into batch_, and reserves room for handing them out.
-    Parsed parse(const char* bytes, std::size_t size) noexcept try {
-        if (!link_.reader.feed(bytes, size)) return Parsed::malformed;
-        for (;;) {
-            Reply reply;
-            const auto outcome = link_.reader.next(reply);
-            if (outcome == ReplyReader::Outcome::malformed) return Parsed::malformed;
-            if (outcome == ReplyReader::Outcome::incomplete) break;
-            batch_.push_back(std::move(reply));
-        }
-        finished_.reserve(batch_.size());
-        completions_.reserve(batch_.size());
-        return Parsed::well;
-    } catch (...) {
-        batch_.clear();
-        return Parsed::no_memory;
-    }
-
-    // --- the queue of replies to come -------------------------------------------------------------------------
-
-    std::size_t in_flight() const { return slots_.size() - head_; }
-    Slot& front() { return slots_[head_]; }
-
-    // Appends whole commands or nothing: a partial one would corrupt all that follow.
-    void append(std::span<const Command> commands) {
-        const std::size_t before = out_.size();
-        try {
-            for (const Command& command : commands) append_command(out_, command);
-        } catch (...) {
-            out_.resize(before);
-            throw;
-        }
-    }
-
-    // After this, pushing that many slots allocates nothing.
-    void make_room(std::size_t more) {
-        const std::size_t wanted = slots_.size() + more;
-        if (wanted > slots_.capacity()) slots_.reserve(std::max(wanted, slots_.capacity() * 2));
-    }
-
-    // A vector with a moving head instead of a deque: once large enough, it allocates nothing.
-    void pop() {
-        if (++head_ == slots_.size()) {
-            slots_.clear();
-            head_ = 0;
-        } else if (head_ >= 64 && head_ * 2 >= slots_.size()) {
-            slots_.erase(slots_.begin(), slots_.begin() + static_cast<std::ptrdiff_t>(head_));
-            head_ = 0;
-        }
-    }
-
-    const Url url_;
-    const Opener opener_;
     const Milliseconds timeout_;
     const std::function<void()> need_driver_;
-    const Connecting connecting_;
-    const std::function<bool()> has_substitute_;
     const std::function<void()> answers_;
 
     std::mutex mutex_;
-    std::condition_variable changed_;
-    Connection link_;
     AdaptiveSpin<> brief_wait_;
-    // Used by the reader only: the replies it read, the exchanges to wake and the completions to call.
-    std::vector<Reply> batch_;
-    std::vector<Exchange*> finished_;
-    std::vector<std::pair<Completion, Reply>> completions_;
-    std::string out_;          // commands to be written
-    std::string sending_;      // commands being written; used by the writer only
-    std::string_view unsent_;  // the unwritten rest of sending_, likewise
-    std::vector<Slot> slots_;
-    std::size_t head_ = 0;
-    std::atomic<bool> connected_{false};
-    bool broken_ = false;          // it has failed and must still be closed
-    bool proven_ = false;          // this connection has received a reply
-    bool attempt_failed_ = false;  // the last attempt failed, and not for lack of time
-    bool opening_ = false;
-    bool writing_ = false;
-    bool full_ = false;  // the connection had no room for all of sending_
-    bool reading_ = false;
-    Exchange* reader_ = nullptr;     // of the reading thread, if that is in await()
-    bool reader_left_work_ = false;  // the driver or a poster relies on the present reader
-    bool delivering_ = false;        // the reader wakes threads and will flush
-    Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
-    Backoff backoff_{Milliseconds(10), longest_pause};           // after failed attempts
-    Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections without any reply
-    Instant next_attempt_{};
-    std::uint64_t failures_ = 0;  // failed attempts, and calls of turn_away()
-    std::uint64_t place_ = 0;     // a connection to an earlier place is at the wrong server
-    std::atomic<std::uint64_t> connections_{0};
-    SideWork opening_aside_;  // last: it ends before the members it uses
+    ReplyReceiver receiver_;  // used by the reader only
+    Pipeline pipeline_;
+    Reader reader_ = Reader::none;
+    const CallingThread* reading_caller_ = nullptr;  // of the reading thread, if that is in await()
+    bool reader_left_work_ = false;                  // the driver or a poster relies on the present reader
+    bool writing_ = false;                           // a thread writes, or waits for room
+    Reconnector reconnector_;                        // last: its side thread ends before the members it uses
 };
 
 }  // namespace v0_1
@@ -5834,6 +6571,97 @@ private:
     const std::function<std::unique_ptr<CommandConnection>()> make_;
     std::mutex mutex_;
     std::atomic<Line*> first_{nullptr};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/net/wake_pipe.hpp
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <system_error>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Ends a poll() from another thread. All calls between two drains cost one write.
+class WakePipe {
+public:
+    WakePipe() {
+        if (!make()) throw std::system_error(errno, std::generic_category(), "pipe");
+    }
+    WakePipe(const WakePipe&) = delete;
+    WakePipe& operator=(const WakePipe&) = delete;
+    ~WakePipe() {
+        for (const int fd : fds_) ::close(fd);
+    }
+
+    int fd() const noexcept { return fds_[0]; }
+
+    void wake() noexcept {
+        if (woken_.exchange(true)) return;
+        // The pipe has room for one byte: a failure is temporary.
+        const char byte = 0;
+        for (int tries = 0; tries < 10; ++tries)
+            if (::write(fds_[1], &byte, 1) == 1) return;
+        woken_.exchange(false);
+    }
+
+    // A wake() before woken_ is reset needs no byte of its own: the draining thread does the work of that caller after
+    // drain(). A later wake() writes a new byte. A byte that is not written yet belongs to the next drain().
+    void drain() noexcept {
+        if (!woken_.load()) return;
+        std::array<char, 16> bytes;
+        bool came = false;
+        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) came = true;
+        if (came) woken_.exchange(false);
+    }
+
+private:
+    bool make() noexcept {
+#if defined(__linux__)
+        return ::pipe2(fds_.data(), O_CLOEXEC | O_NONBLOCK) == 0;
+#else
+        if (::pipe(fds_.data()) != 0) return false;
+        for (const int fd : fds_) {
+            if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != -1 && ::fcntl(fd, F_SETFL, O_NONBLOCK) != -1) continue;
+            const int error = errno;
+            for (const int open : fds_) ::close(open);
+            errno = error;
+            return false;
+        }
+        return true;
+#endif
+    }
+
+    std::array<int, 2> fds_{};
+    std::atomic<bool> woken_{false};
+};
+
+// Wakes threads that take turns in a poll(), where the thread inside may drain a wake-up that was meant for the next
+// one. So wake-ups are counted as well: a thread that arrives with an older count than the present one has been woken
+// already.
+class Interrupts {
+public:
+    std::uint64_t count() const noexcept { return count_.load(); }
+    int fd() const noexcept { return pipe_.fd(); }
+
+    void wake() noexcept {
+        count_.fetch_add(1);
+        pipe_.wake();
+    }
+
+    void drain() noexcept { pipe_.drain(); }
+
+private:
+    WakePipe pipe_;
+    std::atomic<std::uint64_t> count_{0};
 };
 
 }  // namespace v0_1
@@ -5930,11 +6758,11 @@ public:
         });
     }
 
-    // Called when the server has moved. Ends a connection to an earlier place than this one and allows a new attempt
+    // Called when the server has moved. Ends a connection of an earlier epoch than this one and allows a new attempt
     // without a pause.
-    void leave_before(std::uint64_t place, Listener& listener) {
+    void leave_before(std::uint64_t epoch, Listener& listener) {
         const std::lock_guard serving(serving_);
-        if (is_open() && link_.place < place) {
+        if (is_open() && link_.place < epoch) {
             // The watching thread notices the end.
             if (watched_)
                 link_.socket.fail();
@@ -5942,7 +6770,7 @@ public:
                 or_begin_anew(listener, [&] { lose(listener); });
         }
         const std::lock_guard lock(mutex_);
-        if (opening_) opening_from_ = place;
+        if (opening_) opening_from_ = epoch;
         link_.abandoned = true;
         next_attempt_ = {};
         backoff_.reset();
@@ -6199,122 +7027,874 @@ private:
     std::vector<std::pair<std::string, bool>> changes_;
     Instant next_attempt_{};
     bool opening_ = false;
-    std::uint64_t opening_from_ = 0;  // an attempt in progress for an earlier place reaches the wrong server
+    std::uint64_t opening_from_ = 0;  // an attempt in progress of an earlier epoch reaches the wrong server
     SideWork opening_aside_;          // last: it ends before the members it uses
 };
 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/redis/cluster.hpp
+// redlatch/redis/slot_map.hpp
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <iterator>
-#include <limits>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <set>
 #include <span>
-#include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include <poll.h>
+// Which node of a cluster serves which slot. No I/O.
+namespace redlatch {
+inline namespace v0_1 {
+
+// What a SlotMap knows of a node.
+struct SlotMapNode {
+    explicit SlotMapNode(const HostPort& where) : endpoint(where) {}
+
+    const HostPort endpoint;
+    bool is_seed = false;       // named in the URL
+    bool is_listed = false;     // in the last list of slots
+    bool serves = false;        // serves slots, by that list
+    bool is_silent = false;     // could not be reached last time
+    std::uint64_t queried = 0;  // number of the last query to it
+};
+
+// Learns which node serves which slot from the replies to CLUSTER SLOTS and from redirections. Node derives from
+// SlotMapNode; its owner adds the connections.
+//
+// Not thread-safe, with one exception. In a forked child nodes() needs no lock, because a change replaces the whole list
+// in one store. So the child finds a complete list, even if a thread of its parent was changing it at the fork.
+template <class Node>
+class SlotMap {
+public:
+    using Nodes = std::vector<std::shared_ptr<Node>>;
+
+    explicit SlotMap(std::function<std::shared_ptr<Node>(const HostPort&)> make) : make_(std::move(make)) {}
+    SlotMap(const SlotMap&) = delete;
+    SlotMap& operator=(const SlotMap&) = delete;
+    ~SlotMap() { delete nodes_.load(); }
+
+    // --- nodes ------------------------------------------------------------------------------------------------
+
+    const Nodes& nodes() const noexcept { return *nodes_.load(std::memory_order_acquire); }
+
+    void add_seed(const HostPort& endpoint) { node_at(endpoint).is_seed = true; }
+
+    // Returns the node if the URL or the last list of slots names it, otherwise null.
+    Node* known_node(const HostPort& endpoint) const {
+        Node* const node = find(endpoint);
+        return node && (node->is_seed || node->is_listed) ? node : nullptr;
+    }
+
+    // Returns the node that most probably answers: preferably not silent, then serving slots.
+    std::shared_ptr<Node> likeliest_node() const {
+        return first_by([](const Node& node) { return std::tuple(node.is_silent, !node.serves); });
+    }
+
+    // Likewise, and among equals the one queried longest ago.
+    std::shared_ptr<Node> node_to_query() const {
+        return first_by([](const Node& node) { return std::tuple(node.is_silent, !node.serves, node.queried); });
+    }
+
+    // Drops the nodes that have left the cluster, if `may_drop` agrees.
+    template <class MayDrop>
+    void drop_nodes(MayDrop may_drop) {
+        auto kept = std::make_unique<Nodes>();
+        kept->reserve(nodes().size());
+        for (const auto& node : nodes())
+            if (node->is_seed || node->is_listed || !may_drop(node)) kept->push_back(node);
+        if (kept->size() < nodes().size()) replace(std::move(kept));
+    }
+
+    // --- slots ------------------------------------------------------------------------------------------------
+
+    // Returns true until the first list of slots.
+    bool is_empty() const noexcept { return owners_.empty(); }
+
+    // Returns the node that serves the slot, or null.
+    Node* owner_of(std::uint16_t slot) const { return is_empty() ? nullptr : owners_[slot]; }
+
+    // Returns a node that serves any slots, preferably one that is not silent, or null.
+    Node* any_owner() const {
+        Node* some = nullptr;
+        for (const auto& node : nodes())
+            if (node->serves && (!some || some->is_silent)) some = node.get();
+        return some;
+    }
+
+    // Takes a list of slots. Returns the nodes that serve none any more.
+    Nodes learn(std::span<const SlotRange> ranges) {
+        std::vector<Node*> owners(slot_count, nullptr);
+        std::set<const Node*> masters, listed;
+        for (const SlotRange& range : ranges) {
+            Node& master = node_at(range.master);
+            std::fill(owners.begin() + range.first, owners.begin() + range.last + 1, &master);
+            masters.insert(&master);
+            listed.insert(&master);
+            for (const HostPort& replica : range.replicas) listed.insert(&node_at(replica));
+        }
+        Nodes left;
+        left.reserve(nodes().size());
+
+        // Nothing fails from here on.
+        bool promoted = false;
+        for (const auto& node : nodes()) {
+            const bool serves = masters.contains(node.get());
+            if (node->serves && !serves) left.push_back(node);
+            promoted = promoted || (serves && !node->serves);
+            node->serves = serves;
+            node->is_listed = listed.contains(node.get());
+        }
+        // Slots that move from master to master lose no data: count only promotions.
+        if (promoted && !is_empty()) ++promotions_;
+        if (owners != owners_) {
+            owners_ = std::move(owners);
+            ++changes_;
+            ++node_changes_;
+        }
+        return left;
+    }
+
+    // A permanent redirection gives the slot to the node. Before the first list there is nothing to give.
+    void give_slot(std::uint16_t slot, Node& to) {
+        if (is_empty() || owners_[slot] == &to) return;
+        owners_[slot] = &to;
+        ++changes_;
+    }
+
+    // --- what has changed -------------------------------------------------------------------------------------
+
+    // Grows when a slot has another owner.
+    std::uint64_t changes() const noexcept { return changes_; }
+    // Grows when a node that served no slots serves some. It may lack recent writes.
+    std::uint64_t promotions() const noexcept { return promotions_; }
+    // Grows when there are more nodes, or a list of slots has changed owners.
+    std::uint64_t node_changes() const noexcept { return node_changes_; }
+
+private:
+    Node* find(const HostPort& endpoint) const {
+        for (const auto& node : nodes())
+            if (node->endpoint == endpoint) return node.get();
+        return nullptr;
+    }
+
+    Node& node_at(const HostPort& endpoint) {
+        if (Node* const node = find(endpoint)) return *node;
+        auto more = std::make_unique<Nodes>(nodes());
+        more->push_back(make_(endpoint));
+        Node& added = *more->back();
+        replace(std::move(more));
+        ++node_changes_;
+        return added;
+    }
+
+    // The earlier list ends, and perhaps nodes with it, after the new one is in place.
+    void replace(std::unique_ptr<Nodes> nodes) noexcept {
+        const std::unique_ptr<const Nodes> earlier(nodes_.exchange(nodes.release(), std::memory_order_acq_rel));
+    }
+
+    template <class Rank>
+    std::shared_ptr<Node> first_by(Rank rank) const {
+        return *std::min_element(nodes().begin(), nodes().end(),
+                                 [&](const auto& a, const auto& b) { return rank(*a) < rank(*b); });
+    }
+
+    const std::function<std::shared_ptr<Node>(const HostPort&)> make_;
+    std::atomic<const Nodes*> nodes_{new Nodes};
+    std::vector<Node*> owners_;  // by slot; empty before the first list
+    std::uint64_t changes_ = 0;
+    std::uint64_t promotions_ = 0;
+    std::uint64_t node_changes_ = 0;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/cluster_node.hpp
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Connects to the nodes of a Redis Cluster for a redis-cluster:// URL. Sends each command to the node that serves its
-// key, follows redirections, and keeps each sharded subscription at the node that serves its channel. HiredisTransport
-// forwards to it; the functions mean what they mean there.
+// One node of a cluster: a connection for commands and one for sharded subscriptions, opened on first use. Commands that
+// are sent together use a connection of their own until they are answered, because they may wait for replicas.
 //
-// Each node has one connection for commands and one for subscriptions, opened on first use. Commands that are sent
-// together use a connection of their own until they are answered, because they may wait for replicas. We log in at the
-// hosts of the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else. A redirection to another
-// host makes us query that list again.
-//
-// The slot table is queried at the start, and again when a node redirects us, cannot be reached or does not answer.
-// There is one query at a time, with growing pauses. The thread that needs the reply sends it, or the one inside run().
-// A node that reports that it is down gets one command per probe_pause until it carries one out. All other commands
-// wait for that.
-//
-// mutex_ guards the members, except those of the serving thread, and the fields of the nodes. The connections are
-// thread-safe. While mutex_ is held, no connection is used and no listener is notified. The exception: channels are
-// passed to the PubSubConnections. changed_ wakes threads that wait for a node: there is a reply to a query, or a node
-// is up again.
-class Cluster {
-    struct Node;
+// The connections are thread-safe. The other fields, SlotMapNode's too, are guarded by the mutex of the ClusterTopology.
+class ClusterNode : public SlotMapNode, public std::enable_shared_from_this<ClusterNode> {
+public:
+    // `cluster` is the URL of the cluster. `request_poll` and `tried` are called on any thread: when run() must look
+    // again, and when the node was reached or could not be reached.
+    ClusterNode(const HostPort& where, const Url& cluster, Milliseconds timeout, std::function<void()> request_poll,
+                std::function<void(ClusterNode&, bool reached)> tried)
+        : SlotMapNode(where),
+          url_(cluster.at(where)),
+          timeout_(timeout),
+          request_poll_(std::move(request_poll)),
+          tried_(std::move(tried)) {}
+
+    // Opens any connection to the node.
+    std::optional<Reply> open(Connection& connection, Instant deadline) {
+        auto refusal = connection.open(url_, deadline);
+        tried_(*this, !refusal || refusal->kind != Reply::Kind::not_sent);
+        return refusal;
+    }
+
+    // True `together`: on a connection of their own, if one can be opened.
+    std::vector<Reply> call_all(std::span<const Command> commands, bool together, Instant deadline) {
+        if (!together) return shared.call_all(commands, deadline);
+        bool refused = false;
+        auto replies = own.with_one([&](CommandConnection& one) { return one.call_all(commands, deadline, &refused); });
+        return refused && shared.is_connected() ? shared.call_all(commands, deadline) : replies;
+    }
+
+    void post_all(std::span<const Command> commands, bool together, std::span<Completion> done) {
+        if (!together) return shared.post_all(commands, done);
+        own.with_one([&](CommandConnection& one) { one.post_all(commands, done); });
+    }
+
+    // Returns whether a command may be sent to the node now. While the node is down, one command per probe_pause may.
+    bool may_probe(Instant now) {
+        if (!is_down) return true;
+        if (now < next_probe) return false;
+        next_probe = now + probe_pause;
+        return true;
+    }
+
+    void goes_down(const Reply& why, Instant now) {
+        if (!is_down) next_probe = now + probe_pause;
+        down_words = why;
+        is_down = true;
+    }
+
+    // Visits the connections for commands. Takes no lock.
+    template <class Visit>
+    void each_connection(Visit visit) {
+        visit(shared);
+        own.each(visit);
+    }
+
+    bool is_opening_aside() {
+        bool is_opening = subscriber.is_opening_aside();
+        each_connection([&](const CommandConnection& one) { is_opening = is_opening || one.is_opening_aside(); });
+        return is_opening;
+    }
+
+    // Called at the end: drops the posted commands, which keep their node alive.
+    void finish() noexcept {
+        subscriber.finish();
+        each_connection([](CommandConnection& one) { one.forget_posted(); });
+    }
+
+    void close_inherited() noexcept {
+        each_connection([](CommandConnection& one) { one.close_inherited(); });
+        subscriber.close_inherited();
+    }
+
+    // Returns the number of connections made, and how many of them replaced an earlier one.
+    std::array<std::uint64_t, 2> connection_counts() {
+        std::array<std::uint64_t, 2> counts{};
+        each_connection([&](const CommandConnection& one) {
+            counts[0] += one.connections();
+            counts[1] += std::max<std::uint64_t>(one.connections(), 1) - 1;
+        });
+        return counts;
+    }
+
+private:
+    static constexpr Milliseconds probe_pause{250};  // between commands to a node that reports that it is down
+
+    Opener opener() {
+        return [this](Connection& connection, Instant deadline) { return open(connection, deadline); };
+    }
+
+    CommandConnection make_connection() {
+        return CommandConnection(url_, opener(), timeout_, request_poll_, CommandConnection::Connecting::one_attempt,
+                                 nullptr, [this] { answers(); });
+    }
+
+    // Called when one of its connections has received a reply: ends the reconnect pauses of the others.
+    void answers() noexcept {
+        bool has_ended_pause = subscriber.try_again();
+        each_connection([&](CommandConnection& one) { has_ended_pause |= one.try_again(); });
+        if (has_ended_pause) request_poll_();
+    }
+
+    const Url url_;
+    const Milliseconds timeout_;
+    const std::function<void()> request_poll_;
+    const std::function<void(ClusterNode&, bool)> tried_;
 
 public:
-    static constexpr unsigned most_redirects = 5;
+    CommandConnection shared = make_connection();
+    OwnConnections own{[this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
+    PubSubConnection subscriber{opener(), timeout_, request_poll_, true, [this] { answers(); }};  // to sharded channels
+    std::atomic<bool> is_down{false};  // the node reports that it is down; read without the mutex, too
+    Reply down_words;                  // its error reply
+    Instant next_probe{};              // gets no command before this, while it is down
+};
 
-    // `wake` is called, on any thread, when run() must look again.
-    Cluster(const Url& url, Milliseconds timeout, PubSub pubsub, std::function<void()> wake)
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/cluster_topology.hpp
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What all parts of a Cluster share: its nodes, and the list of slots, which it queries.
+//
+// We log in at the hosts of the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else. The list is
+// queried at the start, and again when a node redirects us, cannot be reached or does not answer. There is one query at
+// a time, with growing pauses. The thread that needs the reply sends it, or the one inside run().
+//
+// There is one mutex for all parts. It guards the members here, the fields of the nodes, and what ClusterRouter and
+// ClusterChannels name. A function with a parameter of type Lock is called with the mutex held; the others take it.
+// While it is held, no connection is used and no listener is notified. The exception: channels are passed to the
+// PubSubConnections.
+// changed_ wakes threads in wait(): learn() when there is a reply to a query, and goes_up() when a node is up again.
+class ClusterTopology {
+public:
+    using Lock = std::unique_lock<std::mutex>;
+    using Node = ClusterNode;
+    using NodePtr = std::shared_ptr<ClusterNode>;
+    using Map = SlotMap<ClusterNode>;
+
+    // `request_poll` is called, on any thread, when run() must look again.
+    ClusterTopology(const Url& url, Milliseconds timeout, PubSub pubsub, std::function<void()> request_poll)
         : url_(url),
           timeout_(timeout),
           doubt_lasts_(std::min<Milliseconds>(timeout, std::chrono::seconds(10)) + std::chrono::seconds(2)),
           patience_(std::max<Milliseconds>(timeout / 8, Milliseconds(20))),
-          wake_(std::move(wake)),
-          classic_([this](Connection& link, Instant deadline) { return open_any(link, deadline); }, timeout, wake_) {
+          request_poll_(std::move(request_poll)) {
         if (pubsub != PubSub::automatic) sharded_ = pubsub == PubSub::sharded;
-        for (const HostPort& place : url.cluster) node_at(place).is_seed = true;
+        for (const HostPort& endpoint : url.cluster) map_.add_seed(endpoint);
     }
 
-    Cluster(const Cluster&) = delete;
-    Cluster& operator=(const Cluster&) = delete;
+    Lock lock() const { return Lock(mutex_); }
 
-    // A posted command and its node keep each other alive: break the cycle.
-    ~Cluster() {
-        classic_.finish();
-        for (const auto& node : nodes_) {
-            node->subscriber.finish();
-            node->each_line([](CommandConnection& line) { line.forget_posted(); });
+    Map& map(const Lock&) noexcept { return map_; }
+
+    // Time for one node, where others could answer too.
+    Milliseconds patience() const noexcept { return patience_; }
+
+    void request_poll() const { request_poll_(); }
+
+    // Returns whether channels are sharded, once that is known.
+    std::optional<bool> sharded(const Lock&) const noexcept { return sharded_; }
+
+    // Grows when a channel may have to be subscribed elsewhere: a slot has another owner, or a node is up again.
+    std::uint64_t placement(const Lock&) const noexcept { return map_.changes() + recoveries_; }
+
+    void wait(Lock& lock, Instant until) { wait_on(changed_, lock, until); }
+
+    // --- queries ----------------------------------------------------------------------------------------------
+
+    // Called by a thread that cannot go on without a new list. Queries it if that is due, otherwise waits for news.
+    void query_or_wait(Lock& lock, Instant deadline) {
+        const NodePtr node = begin_query(lock, Clock::now());
+        if (!node) return wait(lock, std::min(deadline, next_query(lock)));
+        const std::uint64_t number = node->queried;
+        const auto words = query_words();
+        lock.unlock();
+        learn(number, node, node->shared.call_all(words, std::min(deadline, Clock::now() + patience_)));
+        lock.lock();
+    }
+
+    // Queries if that is due, and leaves the reply to run(). True `needed`: a command or a channel waits for the first
+    // list.
+    void query_in_background(Lock lock, bool needed) {
+        const Instant now = Clock::now();
+        const NodePtr node = wants_query(lock, now, needed) ? begin_query(lock, now) : nullptr;
+        if (!node) return;
+        const std::uint64_t number = node->queried;
+        const auto words = query_words();
+        lock.unlock();
+        struct Answers {
+            std::vector<Reply> replies;
+            std::size_t missing;
+        };
+        const auto answers = std::make_shared<Answers>(Answers{std::vector<Reply>(words.size()), words.size()});
+        std::vector<Completion> receivers;
+        // Both use one connection: their replies arrive one after the other.
+        for (std::size_t i = 0; i < words.size(); ++i)
+            receivers.push_back([this, node, answers, number, i](Reply reply) {
+                answers->replies[i] = std::move(reply);
+                if (--answers->missing == 0) learn(number, node, std::move(answers->replies));
+            });
+        node->shared.post_all(words, receivers);
+    }
+
+    bool wants_query(const Lock&, Instant now, bool needed) const {
+        return query_wanted_ || now < doubt_until_ || ((map_.is_empty() || !sharded_) && needed);
+    }
+
+    Instant next_query(const Lock&) const { return querying_ ? std::max(next_query_, querying_until_) : next_query_; }
+
+    void want_query(const Lock&) {
+        query_wanted_ = true;
+        request_poll_();
+    }
+
+    // Why there is no node for a command: the error that every node returns, if there is one.
+    const std::optional<Reply>& refusal(const Lock&) const noexcept { return refusal_; }
+    Reply why_no_node(const Lock&) const {
+        if (refusal_) return *refusal_;
+        return Reply::of(Reply::Kind::not_sent, map_.is_empty()
+                                                    ? "cannot find the nodes of " + url_.display() + ": " + why_
+                                                    : "no node of " + url_.display() + " serves the slot of this key");
+    }
+
+    // --- the health of nodes ----------------------------------------------------------------------------------
+
+    // A server may have failed and another taken over: queries the list of slots until doubt_until_.
+    void doubt() {
+        const Lock held = lock();
+        const Instant now = Clock::now();
+        const bool is_new = now >= doubt_until_;
+        doubt_until_ = now + doubt_lasts_;
+        if (is_new) request_poll_();
+    }
+
+    // Called when a node carries out commands.
+    void goes_up(Node& node) {
+        if (!node.is_down.load(std::memory_order_relaxed)) return;
+        const Lock held = lock();
+        node.is_down = false;
+        ++recoveries_;
+        changed_.notify_all();
+        request_poll_();
+    }
+
+    // Called when a node reports that it is down. It gets one command at a time until it carries one out.
+    void goes_down(Node& node, const Reply& words) {
+        const Lock held = lock();
+        const Instant now = Clock::now();
+        node.goes_down(words, now);
+        doubt_until_ = now + doubt_lasts_;
+    }
+
+    // Opens a connection for classic channels: any node will do.
+    std::optional<Reply> open_any(Connection& connection, Instant deadline) {
+        return any_node()->open(connection, deadline);
+    }
+
+    // --- the serving thread -----------------------------------------------------------------------------------
+
+    // Drops the nodes that have left the cluster. Returns false if one of them is still connecting: try again later.
+    bool drop_nodes(const Lock&) {
+        bool is_opening = false;
+        map_.drop_nodes([&](const NodePtr& node) {
+            if (node.use_count() > 1) return false;
+            if (node->is_opening_aside()) return !(is_opening = true);
+            const auto counts = node->connection_counts();
+            dropped_connections_[0] += counts[0];
+            dropped_connections_[1] += counts[1];
+            return true;
+        });
+        return !is_opening;
+    }
+
+    // ----------------------------------------------------------------------------------------------------------
+
+    // Called at the end.
+    void finish() noexcept {
+        for (const auto& node : map_.nodes()) node->finish();
+    }
+
+    void close_inherited() noexcept {
+        for (const auto& node : map_.nodes()) node->close_inherited();
+    }
+
+    std::uint64_t connections() const { return sum(0); }
+    std::uint64_t reconnects() const { return sum(1); }
+
+private:
+    static constexpr Milliseconds quiet{1000};
+
+    NodePtr any_node() const {
+        const Lock held = lock();
+        return map_.likeliest_node();
+    }
+
+    void tried(Node& node, bool reached) {
+        {
+            const Lock held = lock();
+            node.is_silent = !reached;
+        }
+        if (!reached) doubt();
+    }
+
+    // Starts a query if one is due, and returns the node to query.
+    NodePtr begin_query(const Lock& lock, Instant now) {
+        if (now < next_query(lock)) return nullptr;
+        if (querying_) querying_->is_silent = true;
+        const NodePtr node = map_.node_to_query();
+        if (now > next_query_ + quiet) pace_.reset();
+        next_query_ = now + pace_.next();
+        querying_until_ = now + patience_;
+        refusal_.reset();
+        querying_ = node;
+        node->queried = ++queries_;
+        return node;
+    }
+
+    // Includes PUBSUB SHARDNUMSUB until its reply is known.
+    std::span<const Command> query_words() const {
+        static constexpr std::array<std::string_view, 2> slots{"CLUSTER", "SLOTS"}, kinds{"PUBSUB", "SHARDNUMSUB"};
+        static constexpr std::array<Command, 2> both{Command{slots, 0}, Command{kinds, 0}};
+        return std::span(both).first(sharded_ ? 1 : 2);
+    }
+
+    // Takes the replies to a query. Nodes that serve no slots any more get no more commands.
+    void learn(std::uint64_t number, const NodePtr& node, std::vector<Reply> replies) {
+        Map::Nodes left;
+        {
+            const Lock held = lock();
+            if (querying_ == node && node->queried == number) querying_.reset();
+            if (number > learned_) left = learn_from(number, *node, replies);
+            changed_.notify_all();
+        }
+        for (const auto& one : left) one->each_connection([](CommandConnection& each) { each.turn_away(); });
+        request_poll_();
+    }
+
+    Map::Nodes learn_from(std::uint64_t number, Node& node, std::span<const Reply> replies) {
+        const Reply& slots = replies.front();
+        const auto ranges = read_slots(slots, node.endpoint);
+        if (!ranges) {
+            node.is_silent = true;
+            why_ = slots.text.empty() ? node.endpoint.display() + " knows no slots" : slots.text;
+            // Keep only an error that every node would return.
+            if (slots.is_error() && map_.is_empty() && !is_from_node_that_is_down(slots.text)) refusal_ = slots;
+            return {};
+        }
+        Map::Nodes left = map_.learn(*ranges);
+        learned_ = number;
+        query_wanted_ = false;
+        node.is_silent = false;
+        if (replies.size() > 1 && !sharded_ && replies[1].answered()) sharded_ = has_sharded_channels(replies[1]);
+        return left;
+    }
+
+    std::uint64_t sum(std::size_t which) const {
+        const Lock held = lock();
+        std::uint64_t sum = dropped_connections_[which];
+        for (const auto& node : map_.nodes()) sum += node->connection_counts()[which];
+        return sum;
+    }
+
+    const Url url_;
+    const Milliseconds timeout_;
+    // How long the list of slots is in doubt after a node could not be reached or did not answer. Longer than the time
+    // after which the next command to it is given up, so the doubt lasts as long as the node is silent.
+    const Milliseconds doubt_lasts_;
+    const Milliseconds patience_;
+    const std::function<void()> request_poll_;
+
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    Map map_{[this](const HostPort& endpoint) {
+        return std::make_shared<Node>(endpoint, url_, timeout_, request_poll_,
+                                      [this](Node& node, bool reached) { tried(node, reached); });
+    }};
+    std::optional<bool> sharded_;  // True if channels are sharded; unknown at first
+    std::uint64_t recoveries_ = 0;
+    std::array<std::uint64_t, 2> dropped_connections_{};
+
+    std::uint64_t queries_ = 0;
+    std::uint64_t learned_ = 0;  // number of the last query with a usable reply
+    NodePtr querying_;
+    Instant querying_until_{};
+    Instant next_query_{};
+    Instant doubt_until_{};
+    bool query_wanted_ = false;
+    Backoff pace_{Milliseconds(50), Milliseconds(400)};
+    std::string why_ = "none of them answers";  // why the last query failed
+    std::optional<Reply> refusal_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/cluster_channels.hpp
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The subscriptions of a Cluster. A sharded channel is subscribed at the node that serves its slot, on the connection of
+// that node. All classic channels are on one connection to any node.
+//
+// The mutex of the topology guards the members, except the connection, which is thread-safe.
+class ClusterChannels {
+    using Lock = ClusterTopology::Lock;
+    using Node = ClusterTopology::Node;
+
+public:
+    ClusterChannels(ClusterTopology& topology, Milliseconds timeout)
+        : topology_(topology),
+          classic_(
+              [this](Connection& connection, Instant deadline) { return topology_.open_any(connection, deadline); },
+              timeout, [this] { topology_.request_poll(); }) {}
+
+    // The node that serves the channel, and whether channels are sharded, may be unknown here: run() subscribes later.
+    void subscribe(const std::string& channel) {
+        {
+            const Lock lock = topology_.lock();
+            Channel& entry = channels_[channel];
+            entry.slot = key_slot(channel);
+            entry.is_classic = topology_.sharded(lock) == false;
+            if (entry.is_classic) classic_.subscribe(channel);
+            // A repeated subscribe(): the server has refused the channel for the moment.
+            if (entry.at) entry.at->subscriber.subscribe(channel);
+            unplaced_ = true;
+        }
+        topology_.request_poll();
+    }
+
+    void unsubscribe(const std::string& channel) {
+        {
+            const Lock lock = topology_.lock();
+            const auto entry = channels_.find(channel);
+            if (entry == channels_.end()) return;
+            if (entry->second.at) entry->second.at->subscriber.unsubscribe(channel);
+            if (entry->second.is_classic) classic_.unsubscribe(channel);
+            channels_.erase(entry);
+        }
+        topology_.request_poll();
+    }
+
+    // Returns the command that scripts publish with. While that is unknown, queries the nodes for a short time, then
+    // returns PUBLISH.
+    std::string_view publish_command() {
+        Lock lock = topology_.lock();
+        const Instant deadline = Clock::now() + topology_.patience();
+        while (!topology_.sharded(lock) && Clock::now() < deadline) topology_.query_or_wait(lock, deadline);
+        return topology_.sharded(lock).value_or(false) ? "SPUBLISH" : "PUBLISH";
+    }
+
+    // --- the serving thread -----------------------------------------------------------------------------------
+
+    bool has_any(const Lock&) const noexcept { return !channels_.empty(); }
+
+    // Returns when to call place().
+    Instant due(const Lock& lock) const { return needs_place(lock) && may_place(lock) ? Instant{} : place_again_; }
+
+    // Subscribes every channel where its slot is served now. Returns the channels that were interrupted.
+    std::vector<std::string> place(const Lock& lock) {
+        std::vector<std::string> interrupted;
+        const Instant now = Clock::now();
+        if (!may_place(lock) || (!needs_place(lock) && now < place_again_)) return interrupted;
+        unplaced_ = false;
+        placed_after_ = topology_.placement(lock);
+        place_again_ = never;
+        topology_.request_poll();  // the next round sends the changes made here
+        for (auto& [name, channel] : channels_) {
+            if (*topology_.sharded(lock))
+                place_sharded(lock, name, channel, now, interrupted);
+            else if (!std::exchange(channel.is_classic, true))
+                classic_.subscribe(name);
+        }
+        return interrupted;
+    }
+
+    PubSubConnection& classic() noexcept { return classic_; }
+
+    void serve(ClusterNode& node, Listener& listener, Instant limit) {
+        ShardListener shard(*this, node, listener);
+        node.subscriber.serve(shard, limit);
+    }
+
+    // Called for a node that serves no slots any more.
+    void leave(ClusterNode& node, Listener& listener) {
+        ShardListener shard(*this, node, listener);
+        node.subscriber.leave_before(std::numeric_limits<std::uint64_t>::max(), shard);
+    }
+
+private:
+    struct Channel {
+        std::uint16_t slot = 0;
+        Node* at = nullptr;  // the node that it is subscribed at, if sharded
+        bool is_classic = false;
+    };
+
+    // Sits between a node's subscriptions and the listener: subscribes elsewhere if the node refuses a channel that it
+    // does not serve.
+    struct ShardListener final : Listener {
+        ShardListener(ClusterChannels& c, Node& n, Listener& l) : channels(c), node(n), listener(l) {}
+
+        void subscribed(const std::string& channel) override {
+            channels.topology_.goes_up(node);
+            listener.subscribed(channel);
+        }
+        void refused(const std::string& channel, const Reply& why) override {
+            if (!channels.find_elsewhere(node, channel, why)) listener.refused(channel, why);
+        }
+        void message(const std::string& channel, std::string_view payload) override {
+            listener.message(channel, payload);
+        }
+        void disconnected() override { listener.disconnected(); }
+        void interrupted(const std::string& channel) override {
+            channels.displace(node, channel);
+            listener.interrupted(channel);
+        }
+
+        ClusterChannels& channels;
+        Node& node;
+        Listener& listener;
+    };
+
+    bool needs_place(const Lock& lock) const { return unplaced_ || placed_after_ != topology_.placement(lock); }
+    bool may_place(const Lock& lock) const { return topology_.sharded(lock) && !topology_.map(lock).is_empty(); }
+
+    void place_sharded(const Lock& lock, const std::string& name, Channel& channel, Instant now,
+                       std::vector<std::string>& interrupted) {
+        Node* const owner = topology_.map(lock).owner_of(channel.slot);
+        if (channel.at == owner) return;
+        if (channel.at) {
+            channel.at->subscriber.forget(name);
+            channel.at = nullptr;
+            interrupted.push_back(name);
+        }
+        if (!owner) return;
+        if (owner->may_probe(now)) {
+            owner->subscriber.subscribe(name);
+            channel.at = owner;
+        } else {
+            place_again_ = std::min(place_again_, owner->next_probe);
         }
     }
 
-    // --- commands ---------------------------------------------------------------------------------------------
-
-    Reply call(const Command& command, Instant deadline) {
-        return std::move(call_all({&command, 1}, deadline).front());
+    // Returns true if the channel will be subscribed at another node, or at this one later.
+    bool find_elsewhere(Node& node, const std::string& channel, const Reply& why) {
+        const auto redirect = read_redirect(why.text, node.endpoint);
+        if (is_from_node_that_is_down(why.text))
+            topology_.goes_down(node, why);
+        else if (redirect)
+            topology_.goes_up(node);
+        else
+            return false;
+        displace(node, channel);
+        node.subscriber.forget(channel);
+        if (!redirect) return true;
+        const Lock lock = topology_.lock();
+        topology_.want_query(lock);
+        auto& map = topology_.map(lock);
+        if (Node* const to = map.known_node(redirect->to)) map.give_slot(redirect->slot, *to);
+        return true;
     }
+
+    // Called when the channel is not subscribed at the node any more.
+    void displace(Node& node, const std::string& channel) {
+        const Lock lock = topology_.lock();
+        const auto entry = channels_.find(channel);
+        if (entry == channels_.end() || entry->second.at != &node) return;
+        entry->second.at = nullptr;
+        unplaced_ = true;
+    }
+
+    ClusterTopology& topology_;
+    std::map<std::string, Channel> channels_;
+    bool unplaced_ = false;           // some channel may have to be subscribed
+    std::uint64_t placed_after_ = 0;  // the placement() at which they were last placed
+    Instant place_again_ = never;     // when a node that was down is probed
+    PubSubConnection classic_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/cluster_router.hpp
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Sends each command of a Cluster to the node that serves its key, and follows redirections.
+//
+// A node that reports that it is down gets one command at a time, with pauses, until it carries one out. Other calls
+// wait for that; other posted commands fail. Posted commands for which no node is known are delayed until the list of
+// slots names one.
+//
+// The mutex of the topology guards the members.
+class ClusterRouter {
+    using Lock = ClusterTopology::Lock;
+    using Node = ClusterTopology::Node;
+    using NodePtr = ClusterTopology::NodePtr;
+
+public:
+    static constexpr unsigned most_redirects = 5;
+
+    ClusterRouter(ClusterTopology& topology, Milliseconds timeout) : topology_(topology), timeout_(timeout) {}
 
     // Sends all commands to the node that serves the key of the first one.
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
         if (commands.empty()) return {};
-        RoutedCall course(commands.front());
+        RoutedCall call(commands.front());
         for (;;) {
             Reply why;
-            const std::shared_ptr<Node> node = await_node(course, deadline, why);
+            const NodePtr node = await_node(call, deadline, why);
             if (!node) return std::vector<Reply>(commands.size(), why);
-            std::vector<Reply> replies;
-            if (course.asking) {
-                std::vector<Command> asking{asking_command};
-                asking.insert(asking.end(), commands.begin(), commands.end());
-                replies = node->call_all(asking, commands.size() > 1, deadline);
-                forget_asking(replies);
-            } else {
-                replies = node->call_all(commands, commands.size() > 1, deadline);
-            }
-            switch (read(course, *node, replies.front())) {
-                case Next::done: return replies;
-                case Next::again: break;
-                case Next::later:
+            std::vector<Reply> replies = call_at(*node, call, commands, deadline);
+            switch (outcome_of(call, *node, replies.front())) {
+                case Outcome::done: return replies;
+                case Outcome::redirect: break;
+                case Outcome::retry:
                     if (Clock::now() >= deadline) return replies;
-                    await_news(course, deadline);
+                    await_change(call, deadline);
             }
         }
     }
-
-    void post(const Command& command, Completion done) { post_all({&command, 1}, {&done, 1}); }
 
     void post_all(std::span<const Command> commands, std::span<Completion> done) {
         auto batch = std::make_shared<Batch>(RoutedCall(commands.front()));
@@ -6327,181 +7907,58 @@ public:
         send(batch);
     }
 
-    // --- subscriptions ----------------------------------------------------------------------------------------
-
-    // The node that serves the channel, and whether channels are sharded, may be unknown here: run() subscribes later.
-    void subscribe(const std::string& channel) {
-        {
-            const std::lock_guard lock(mutex_);
-            Channel& entry = channels_[channel];
-            entry.slot = key_slot(channel);
-            entry.is_classic = sharded_ == false;
-            if (entry.is_classic) classic_.subscribe(channel);
-            // A repeated subscribe(): the server has refused the channel for the moment.
-            if (entry.at) entry.at->subscriber.subscribe(channel);
-            unplaced_ = true;
-        }
-        wake_();
-    }
-
-    void unsubscribe(const std::string& channel) {
-        {
-            const std::lock_guard lock(mutex_);
-            const auto entry = channels_.find(channel);
-            if (entry == channels_.end()) return;
-            if (entry->second.at) entry->second.at->subscriber.unsubscribe(channel);
-            if (entry->second.is_classic) classic_.unsubscribe(channel);
-            channels_.erase(entry);
-        }
-        wake_();
-    }
-
-    // Returns the command that scripts publish with. While that is unknown, queries the nodes for at most patience_,
-    // then returns PUBLISH.
-    std::string_view publish_command() {
-        std::unique_lock lock(mutex_);
-        const Instant deadline = Clock::now() + patience_;
-        while (!sharded_ && Clock::now() < deadline) {
-            if (const auto node = begin_question(Clock::now()))
-                ask(lock, node, deadline);
-            else
-                changed_.wait_until(lock, std::min(deadline, next_question()));
-        }
-        return sharded_.value_or(false) ? "SPUBLISH" : "PUBLISH";
-    }
-
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // Does one round of poll() over the connections of all nodes. A node that does not let us connect gets an eighth of
-    // the time-out, while the others go on.
-    void run(Listener& listener, Instant deadline, WakePipe& pipe) {
-        follow(listener);
-        ready_.clear();
-        ready_.push_back({pipe.fd(), POLLIN, 0});
-        Instant due = std::min(deadline, duty());
-        const auto watch = [&](const auto& duty) {
-            due = std::min(due, duty.due);
-            if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
-        };
-        watch(classic_.duty());
-        for (const auto& node : here_) {
-            watch(node->subscriber.duty());
-            node->each_line([&](CommandConnection& line) { watch(line.watch()); });
-        }
-        ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
-        pipe.drain();
-        ask_in_background();
-        send_parked();
-        follow(listener);
-        const Instant limit = Clock::now() + patience_;
-        classic_.serve(listener, limit);
-        for (const auto& node : here_) {
-            Shard shard(*this, *node, listener);
-            node->subscriber.serve(shard, limit);
-            node->each_line([&](CommandConnection& line) {
-                line.drive(limit);
-                if (&line != &node->line && !line.is_connected()) line.hand_over_to(node->line);
-            });
-        }
+    bool has_delayed(const Lock&) const noexcept { return !delayed_.empty(); }
+
+    // Returns when to call send_delayed().
+    Instant due(const Lock& lock) const {
+        if (may_send_delayed(lock)) return {};
+        Instant due = never;
+        for (const auto& batch : delayed_) due = std::min(due, batch->due);
+        return due;
     }
 
-    // ----------------------------------------------------------------------------------------------------------
-
-    void close_inherited() noexcept {
-        classic_.close_inherited();
-        for (const auto& node : nodes_) {
-            node->each_line([](CommandConnection& line) { line.close_inherited(); });
-            node->subscriber.close_inherited();
+    // Sends the delayed batches, and fails those that are overdue.
+    void send_delayed() {
+        std::vector<BatchPtr> batches;
+        {
+            const Lock lock = topology_.lock();
+            if (Clock::now() < due(lock)) return;
+            send_again_ = false;
+            sent_after_ = topology_.map(lock).changes();
+            batches.swap(delayed_);
+        }
+        for (const auto& batch : batches) {
+            if (Clock::now() < batch->due)
+                send(batch);
+            else
+                fail(*batch, why_no_node());
         }
     }
-
-    std::uint64_t connections() const { return sum(0); }
-    std::uint64_t reconnects() const { return sum(1); }
 
 private:
-    static constexpr Milliseconds probe_pause{250};  // between commands to a node that reports that it is down
     static constexpr std::array<std::string_view, 1> asking_word{"ASKING"};
     static constexpr Command asking_command{asking_word, 0};
 
-    struct Node : std::enable_shared_from_this<Node> {
-        Node(Cluster& cluster, const HostPort& where)
-            : place(where),
-              line(new_line(cluster)),
-              own_lines([this, &cluster] {
-                  return std::unique_ptr<CommandConnection>(new CommandConnection(new_line(cluster)));
-              }),
-              subscriber(
-                  opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); }, true,
-                  [this, &cluster] { answers(cluster); }) {}
-
-        Opener opener(Cluster& cluster) {
-            return [this, &cluster](Connection& link, Instant deadline) {
-                auto refusal = link.open(cluster.url_.at(place), deadline);
-                cluster.tried(*this, !refusal || refusal->kind != Reply::Kind::not_sent);
-                return refusal;
-            };
-        }
-
-        CommandConnection new_line(Cluster& cluster) {
-            return CommandConnection(
-                cluster.url_.at(place), opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); },
-                CommandConnection::Connecting::one_attempt, nullptr, [this, &cluster] { answers(cluster); });
-        }
-
-        // Called when one of its connections has received a reply: ends the reconnect pauses of the others.
-        void answers(Cluster& cluster) noexcept {
-            bool has_ended_pause = subscriber.try_again();
-            each_line([&](CommandConnection& one) { has_ended_pause |= one.try_again(); });
-            if (has_ended_pause) cluster.wake_();
-        }
-
-        template <class Visit>
-        void each_line(Visit visit) {
-            visit(line);
-            own_lines.each(visit);
-        }
-
-        // True `together`: on a connection of their own, if one can be opened.
-        std::vector<Reply> call_all(std::span<const Command> commands, bool together, Instant deadline) {
-            if (!together) return line.call_all(commands, deadline);
-            bool refused = false;
-            auto replies =
-                own_lines.with_one([&](CommandConnection& own) { return own.call_all(commands, deadline, &refused); });
-            return refused && line.is_connected() ? line.call_all(commands, deadline) : replies;
-        }
-
-        const HostPort place;
-        CommandConnection line;
-        OwnConnections own_lines;
-        PubSubConnection subscriber;       // to sharded channels
-        bool is_seed = false;              // named in the URL
-        bool is_listed = false;            // in the last CLUSTER SLOTS reply
-        bool serves = false;               // serves slots, by the last CLUSTER SLOTS reply
-        bool is_silent = false;            // could not be reached last time
-        std::uint64_t asked = 0;           // number of the last query to it
-        std::atomic<bool> is_down{false};  // the node reports that it is down
-        Reply down_words;                  // its error reply
-        Instant next_probe{};              // gets no command before this, while it is down
-    };
-
-    // The routing state of one command.
+    // Where one command goes.
     struct RoutedCall {
         explicit RoutedCall(const Command& command) {
             const std::string_view key = command.key == 0 ? command.near : command.words[command.key];
             if (command.key != 0 || !key.empty()) slot = key_slot(key);
         }
 
-        int slot = -1;  // -1: any node will do
+        std::optional<std::uint16_t> slot{};  // nothing: any node will do
         unsigned redirects = 0;
-        std::uint64_t changes = 0;       // value of changes_ when its node was looked up
-        std::shared_ptr<Node> asking{};  // send there once, after ASKING
+        std::uint64_t changes = 0;  // of the slot map, when the node was looked up
+        NodePtr asking{};           // send there once, after ASKING
     };
 
     // Commands that were posted together.
     struct Batch {
-        explicit Batch(RoutedCall way) : course(std::move(way)) {}
+        explicit Batch(RoutedCall routed) : call(std::move(routed)) {}
 
-        RoutedCall course;
+        RoutedCall call;
         std::vector<std::vector<std::string>> words;
         std::vector<std::size_t> keys;
         std::vector<Completion> done;
@@ -6509,238 +7966,128 @@ private:
         std::atomic<std::size_t> missing{0};
         Instant due;
     };
+    using BatchPtr = std::shared_ptr<Batch>;
 
-    struct Channel {
-        std::uint16_t slot = 0;
-        Node* at = nullptr;  // the node that it is subscribed at, if sharded
-        bool is_classic = false;
+    // What a reply means for its command.
+    enum class Outcome {
+        done,      // the reply is final
+        redirect,  // send it to another node
+        retry,     // it could not be sent
     };
 
-    // Sits between a node's subscriptions and the listener: subscribes elsewhere if the node refuses a channel that it
-    // does not serve.
-    struct Shard final : Listener {
-        Shard(Cluster& c, Node& n, Listener& l) : cluster(c), node(n), listener(l) {}
-
-        void subscribed(const std::string& channel) override {
-            cluster.is_up(node);
-            listener.subscribed(channel);
-        }
-        void refused(const std::string& channel, const Reply& why) override {
-            if (!cluster.find_elsewhere(node, channel, why)) listener.refused(channel, why);
-        }
-        void message(const std::string& channel, std::string_view payload) override {
-            listener.message(channel, payload);
-        }
-        void disconnected() override { listener.disconnected(); }
-        void interrupted(const std::string& channel) override {
-            cluster.misplaced(node, channel);
-            listener.interrupted(channel);
-        }
-
-        Cluster& cluster;
-        Node& node;
-        Listener& listener;
-    };
-
-    // --- where a command goes ---------------------------------------------------------------------------------
-
-    Node& node_at(const HostPort& place) {
-        for (const auto& node : nodes_)
-            if (node->place == place) return *node;
-        nodes_.push_back(std::make_shared<Node>(*this, place));
-        changed_nodes_ = true;
-        return *nodes_.back();
-    }
-
-    Node* known_node(const HostPort& place) const {
-        for (const auto& node : nodes_)
-            if (node->place == place && (node->is_seed || node->is_listed)) return node.get();
-        return nullptr;
-    }
-
-    Node* node_for(const RoutedCall& course) const {
-        if (course.asking) return course.asking.get();
-        if (owners_.empty()) return nullptr;
-        if (course.slot >= 0) return owners_[static_cast<std::size_t>(course.slot)];
-        Node* some = nullptr;
-        for (const auto& node : nodes_)
-            if (node->serves && (!some || some->is_silent)) some = node.get();
-        return some;
-    }
-
-    // Returns whether a command may be sent to the node now. While the node is down, one command per probe_pause may.
-    static bool takes_turn(Node& node, Instant now) {
-        if (!node.is_down) return true;
-        if (now < node.next_probe) return false;
-        node.next_probe = now + probe_pause;
-        return true;
-    }
+    // --- calls ------------------------------------------------------------------------------------------------
 
     // Waits until the node is known and accepts commands, and returns it. Returns null at the deadline, with the reason
     // in `why`.
-    std::shared_ptr<Node> await_node(RoutedCall& course, Instant deadline, Reply& why) {
-        std::unique_lock lock(mutex_);
+    NodePtr await_node(RoutedCall& call, Instant deadline, Reply& why) {
+        Lock lock = topology_.lock();
         for (bool has_waited = false;; has_waited = true) {
             const Instant now = Clock::now();
-            Instant until = deadline;
-            if (Node* node = node_for(course)) {
-                if (takes_turn(*node, now)) {
-                    course.changes = changes_;
-                    return node->shared_from_this();
-                }
-                if (now >= deadline) {
-                    why = node->down_words;
-                    return nullptr;
-                }
-                until = std::min(until, node->next_probe);
-            } else {
-                if ((has_waited && refusal_) || now >= deadline) {
-                    why = refusal_ ? *refusal_ : not_found();
-                    return nullptr;
-                }
-                if (const auto asked = begin_question(now)) {
-                    ask(lock, asked, deadline);
-                    continue;
-                }
-                until = std::min(until, next_question());
+            Node* const node = node_for(call, lock);
+            if (node && node->may_probe(now)) {
+                call.changes = topology_.map(lock).changes();
+                return node->shared_from_this();
             }
-            wait_on(changed_, lock, until);
+            if (now >= deadline || (!node && has_waited && topology_.refusal(lock))) {
+                why = node ? node->down_words : topology_.why_no_node(lock);
+                return nullptr;
+            }
+            if (node)
+                topology_.wait(lock, std::min(deadline, node->next_probe));
+            else
+                topology_.query_or_wait(lock, deadline);
         }
     }
 
-    // Called after a command could not be sent. Returns at once if the slot table has changed since the node was looked
-    // up. Otherwise queries it, or waits for another thread's query.
-    void await_news(const RoutedCall& course, Instant deadline) {
-        std::unique_lock lock(mutex_);
-        if (course.changes != changes_) return;
-        if (const auto asked = begin_question(Clock::now()))
-            ask(lock, asked, deadline);
+    // Called after a command could not be sent. Returns at once if the slot map has changed since the node was looked
+    // up.
+    void await_change(const RoutedCall& call, Instant deadline) {
+        Lock lock = topology_.lock();
+        if (call.changes == topology_.map(lock).changes()) topology_.query_or_wait(lock, deadline);
+    }
+
+    static std::vector<Reply> call_at(Node& node, const RoutedCall& call, std::span<const Command> commands,
+                                      Instant deadline) {
+        const bool together = commands.size() > 1;
+        if (!call.asking) return node.call_all(commands, together, deadline);
+        std::vector<Command> asking{asking_command};
+        asking.insert(asking.end(), commands.begin(), commands.end());
+        std::vector<Reply> replies = node.call_all(asking, together, deadline);
+        drop_asking(replies);
+        return replies;
+    }
+
+    Node* node_for(const RoutedCall& call, const Lock& lock) const {
+        if (call.asking) return call.asking.get();
+        const auto& map = topology_.map(lock);
+        return call.slot ? map.owner_of(*call.slot) : map.any_owner();
+    }
+
+    // Removes the reply to ASKING. If that is an error, the command gets it as its reply.
+    static void drop_asking(std::vector<Reply>& replies) {
+        if (replies[0].is_error()) replies[1] = std::move(replies[0]);
+        replies.erase(replies.begin());
+    }
+
+    // --- replies ----------------------------------------------------------------------------------------------
+
+    // Reads the reply to the command. A redirection gets another text.
+    Outcome outcome_of(RoutedCall& call, Node& node, Reply& reply) {
+        call.asking.reset();
+        if (reply.is_unsent() || reply.kind == Reply::Kind::unanswered) topology_.doubt();
+        if (reply.is_unsent()) return Outcome::retry;
+        if (!reply.answered()) return Outcome::done;
+        if (reply.is_error() && is_from_node_that_is_down(reply.text))
+            topology_.goes_down(node, reply);
         else
-            wait_on(changed_, lock, std::min(deadline, next_question()));
-    }
-
-    Reply not_found() const {
-        return Reply::of(Reply::Kind::not_sent, owners_.empty()
-                                                    ? "cannot find the nodes of " + url_.display() + ": " + why_
-                                                    : "no node of " + url_.display() + " serves the slot of this key");
-    }
-
-    // --- the meaning of a reply -------------------------------------------------------------------------------
-
-    enum class Next {
-        done,   // the reply is final
-        again,  // send it to another node
-        later,  // it could not be sent
-    };
-
-    // Classifies the reply to a command of this course. A redirection gets another text.
-    Next read(RoutedCall& course, Node& node, Reply& reply) {
-        course.asking.reset();
-        if (reply.is_unsent()) {
-            doubt();
-            return Next::later;
-        }
-        if (reply.kind == Reply::Kind::unanswered) doubt();
-        if (!reply.answered()) return Next::done;
-        if (!reply.is_error()) {
-            is_up(node);
-            return Next::done;
-        }
-        if (is_redirection(reply.text)) {
-            is_up(node);
-            const std::string said = std::move(reply.text);
-            // For the caller, if this reply is final: the command was not carried out and may be retried.
-            reply.text = "TRYAGAIN sent from node to node; the last one said " + said;
-            if (++course.redirects > most_redirects) return Next::done;
-            return follow_redirect(course, node, said) ? Next::again : Next::later;
-        }
-        if (is_from_node_that_is_down(reply.text))
-            is_down(node, reply);
-        else
-            is_up(node);
-        return Next::done;
+            topology_.goes_up(node);
+        if (!reply.is_error() || !is_redirection(reply.text)) return Outcome::done;
+        const std::string said = std::move(reply.text);
+        // For the caller, if this reply is final: the command was not carried out and may be retried.
+        reply.text = "TRYAGAIN sent from node to node; the last one said " + said;
+        if (++call.redirects > most_redirects) return Outcome::done;
+        return follow(call, node, said) ? Outcome::redirect : Outcome::retry;
     }
 
     // Returns false if the redirection leads to an unknown node.
-    bool follow_redirect(RoutedCall& course, const Node& from, std::string_view text) {
-        const auto redirect = read_redirect(text, from.place);
-        const std::lock_guard lock(mutex_);
-        Node* const to = redirect ? known_node(redirect->to) : nullptr;
-        if (!to || !redirect->just_once) want_question();
+    bool follow(RoutedCall& call, const Node& from, std::string_view text) {
+        const auto redirect = read_redirect(text, from.endpoint);
+        const Lock lock = topology_.lock();
+        auto& map = topology_.map(lock);
+        Node* const to = redirect ? map.known_node(redirect->to) : nullptr;
+        if (!to || !redirect->just_once) topology_.want_query(lock);
         if (!to) return false;
         if (redirect->just_once)
-            course.asking = to->shared_from_this();
+            call.asking = to->shared_from_this();
         else
-            give_slot(redirect->slot, *to);
+            map.give_slot(redirect->slot, *to);
         return true;
-    }
-
-    void give_slot(std::uint16_t slot, Node& to) {
-        if (owners_.empty() || owners_[slot] == &to) return;
-        owners_[slot] = &to;
-        ++changes_;
-        unplaced_ = true;
-    }
-
-    void is_up(Node& node) {
-        if (!node.is_down.load(std::memory_order_relaxed)) return;
-        const std::lock_guard lock(mutex_);
-        node.is_down = false;
-        unplaced_ = true;
-        changed_.notify_all();
-        wake_();
-    }
-
-    void is_down(Node& node, const Reply& words) {
-        const std::lock_guard lock(mutex_);
-        if (!node.is_down) node.next_probe = Clock::now() + probe_pause;
-        node.down_words = words;
-        node.is_down = true;
-        doubt_until_ = Clock::now() + doubt_lasts_;
-    }
-
-    // A server may have failed and another taken over: queries the slot table until doubt_until_.
-    void doubt() {
-        const std::lock_guard lock(mutex_);
-        const Instant now = Clock::now();
-        const bool is_new = now >= doubt_until_;
-        doubt_until_ = now + doubt_lasts_;
-        if (is_new) wake_();
-    }
-
-    void tried(Node& node, bool reached) {
-        {
-            const std::lock_guard lock(mutex_);
-            node.is_silent = !reached;
-        }
-        if (!reached) doubt();
     }
 
     // --- posted commands --------------------------------------------------------------------------------------
 
-    void send(const std::shared_ptr<Batch>& batch) {
-        std::shared_ptr<Node> node;
-        Reply refusal;
+    void send(const BatchPtr& batch) {
+        NodePtr node;
+        Reply down_words;
         {
-            const std::lock_guard lock(mutex_);
-            if (Node* const found = node_for(batch->course)) {
-                if (takes_turn(*found, Clock::now()))
-                    node = found->shared_from_this();
-                else
-                    refusal = found->down_words;
-            } else {
-                parked_.push_back(batch);
-            }
+            const Lock lock = topology_.lock();
+            Node* const found = node_for(batch->call, lock);
+            if (!found)
+                delayed_.push_back(batch);
+            else if (found->may_probe(Clock::now()))
+                node = found->shared_from_this();
+            else
+                down_words = found->down_words;
         }
         if (node) return send_to(batch, node);
-        if (refusal.is_error()) return finish(*batch, refusal);
-        wake_();
+        if (down_words.is_error()) return fail(*batch, down_words);
+        topology_.request_poll();
     }
 
-    void send_to(const std::shared_ptr<Batch>& batch, const std::shared_ptr<Node>& node) {
+    void send_to(const BatchPtr& batch, const NodePtr& node) {
         std::vector<std::vector<std::string_view>> words;
         std::vector<Command> commands;
-        if (batch->course.asking) commands.push_back(asking_command);
+        if (batch->call.asking) commands.push_back(asking_command);
         for (const auto& one : batch->words) words.emplace_back(one.begin(), one.end());
         for (std::size_t i = 0; i < words.size(); ++i) commands.push_back({words[i], batch->keys[i]});
         std::vector<Completion> receivers;
@@ -6752,32 +8099,34 @@ private:
             });
         batch->replies.assign(commands.size(), {});
         batch->missing = commands.size();
-        if (batch->words.size() == 1) return node->line.post_all(commands, receivers);
-        node->own_lines.with_one([&](CommandConnection& own) { own.post_all(commands, receivers); });
+        node->post_all(commands, batch->words.size() > 1, receivers);
     }
 
-    void arrived(const std::shared_ptr<Batch>& batch, Node& node) {
-        if (batch->replies.size() > batch->words.size()) forget_asking(batch->replies);
-        const Next next = read(batch->course, node, batch->replies.front());
-        if (next == Next::done || Clock::now() >= batch->due) return finish(*batch);
+    void arrived(const BatchPtr& batch, Node& node) {
+        if (batch->replies.size() > batch->words.size()) drop_asking(batch->replies);
+        const Outcome outcome = outcome_of(batch->call, node, batch->replies.front());
+        if (outcome == Outcome::done || Clock::now() >= batch->due) return finish(*batch);
         try {
-            if (next == Next::again) return send(batch);
-            const std::lock_guard lock(mutex_);
-            parked_.push_back(batch);
-            send_parked_ = true;
+            if (outcome == Outcome::redirect) return send(batch);
+            const Lock lock = topology_.lock();
+            delayed_.push_back(batch);
+            send_again_ = true;
         } catch (...) {  // no memory
-            return finish(*batch, Reply::of(Reply::Kind::not_sent, "out of memory"));
+            return fail(*batch, Reply::of(Reply::Kind::not_sent, "out of memory"));
         }
-        wake_();
+        topology_.request_poll();
     }
 
-    // Removes the reply to ASKING. If that is an error, the command gets it as its reply.
-    static void forget_asking(std::vector<Reply>& replies) {
-        if (replies[0].is_error()) replies[1] = std::move(replies[0]);
-        replies.erase(replies.begin());
+    bool may_send_delayed(const Lock& lock) const {
+        return !delayed_.empty() && (send_again_ || sent_after_ != topology_.map(lock).changes());
     }
 
-    static void finish(Batch& batch, const Reply& reply) {
+    Reply why_no_node() const {
+        const Lock lock = topology_.lock();
+        return topology_.why_no_node(lock);
+    }
+
+    static void fail(Batch& batch, const Reply& reply) {
         batch.replies.assign(batch.words.size(), reply);
         finish(batch);
     }
@@ -6786,344 +8135,222 @@ private:
         for (std::size_t i = 0; i < batch.done.size(); ++i) batch.done[i](std::move(batch.replies[i]));
     }
 
-    // Sends the batches for which no node was known, and fails those that are overdue.
-    void send_parked() {
-        std::vector<std::shared_ptr<Batch>> waiting;
-        {
-            const std::lock_guard lock(mutex_);
-            if (!send_parked_ && Clock::now() < parked_due()) return;
-            send_parked_ = false;
-            waiting.swap(parked_);
-        }
-        for (const auto& batch : waiting) {
-            if (Clock::now() < batch->due) {
-                send(batch);
-                continue;
-            }
-            Reply why;
-            {
-                const std::lock_guard lock(mutex_);
-                why = refusal_ ? *refusal_ : not_found();
-            }
-            finish(*batch, why);
-        }
+    ClusterTopology& topology_;
+    const Milliseconds timeout_;
+    std::vector<BatchPtr> delayed_;
+    bool send_again_ = false;       // some of them could not be sent
+    std::uint64_t sent_after_ = 0;  // the changes of the slot map when they were last sent
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/deployment.hpp
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The servers behind one URL, and the connections to them: Standalone, SentinelDeployment or Cluster. The functions mean
+// what they mean in transport.hpp.
+class Deployment {
+public:
+    Deployment() = default;
+    Deployment(const Deployment&) = delete;
+    Deployment& operator=(const Deployment&) = delete;
+    virtual ~Deployment() = default;
+
+    virtual Reply call(const Command& command, Instant deadline) = 0;
+    virtual std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) = 0;
+    virtual void post(const Command& command, Completion done) = 0;
+    virtual void post_all(std::span<const Command> commands, std::span<Completion> done) = 0;
+    virtual void post_attended(const Command& command, Completion done) = 0;
+    virtual void attend() = 0;
+    virtual void subscribe(const std::string& channel) = 0;
+    virtual void unsubscribe(const std::string& channel) = 0;
+    virtual void run(Listener& listener, Instant deadline) = 0;
+    virtual bool watch(Listener& listener, Instant deadline, std::uint64_t seen) = 0;
+    virtual std::uint32_t route(std::string_view key) const noexcept = 0;
+    virtual std::string_view publish_command() = 0;
+
+    // In the child after a fork: closes the descriptors and touches nothing else. Takes no lock, because a thread of the
+    // parent may have held it.
+    virtual void close_inherited() noexcept = 0;
+
+    // Returns how many command connections were made, and below how many of them replaced an earlier one.
+    virtual std::uint64_t connections() const = 0;
+    virtual std::uint64_t reconnects() const = 0;
+
+    void wake() noexcept { pipe_.wake(); }
+    std::uint64_t interrupts() const noexcept { return interrupts_.count(); }
+    void interrupt_watch() noexcept { interrupts_.wake(); }
+
+protected:
+    WakePipe pipe_;          // ends the poll() in run()
+    Interrupts interrupts_;  // ends the poll() in watch()
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/cluster.hpp
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// A Redis Cluster. ClusterTopology knows its nodes, ClusterRouter carries the commands, ClusterChannels the
+// subscriptions. The mutex of the topology is the only one. run() serves them all.
+class Cluster final : public Deployment {
+public:
+    Cluster(const Url& url, Milliseconds timeout, PubSub pubsub)
+        : topology_(url, timeout, pubsub, [this] { wake(); }),
+          router_(topology_, timeout),
+          channels_(topology_, timeout) {}
+
+    // A posted command and its node keep each other alive: breaks the cycle.
+    ~Cluster() override {
+        channels_.classic().finish();
+        topology_.finish();
     }
 
-    Instant parked_due() const {
-        Instant due = never;
-        for (const auto& batch : parked_) due = std::min(due, batch->due);
-        return due;
+    Reply call(const Command& command, Instant deadline) override {
+        return std::move(router_.call_all({&command, 1}, deadline).front());
+    }
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) override {
+        return router_.call_all(commands, deadline);
+    }
+    void post(const Command& command, Completion done) override { router_.post_all({&command, 1}, {&done, 1}); }
+    void post_all(std::span<const Command> commands, std::span<Completion> done) override {
+        router_.post_all(commands, done);
     }
 
-    // --- the slot table ---------------------------------------------------------------------------------------
+    // The poster leaves the reply to run().
+    void post_attended(const Command& command, Completion done) override { post(command, std::move(done)); }
+    void attend() override {}
 
-    void want_question() {
-        question_wanted_ = true;
-        wake_();
-    }
+    void subscribe(const std::string& channel) override { channels_.subscribe(channel); }
+    void unsubscribe(const std::string& channel) override { channels_.unsubscribe(channel); }
 
-    bool has_question(Instant now) const {
-        return question_wanted_ || now < doubt_until_ ||
-               ((owners_.empty() || !sharded_) && !(parked_.empty() && channels_.empty()));
-    }
-
-    Instant next_question() const { return asked_ ? std::max(next_question_, asked_until_) : next_question_; }
-
-    // Starts a query if one is due. Returns the node to query: preferably not silent, then serving slots, then queried
-    // longest ago.
-    std::shared_ptr<Node> begin_question(Instant now) {
-        if (now < next_question()) return nullptr;
-        if (asked_) asked_->is_silent = true;
-        const auto rank = [](const Node& node) { return std::tuple(node.is_silent, !node.serves, node.asked); };
-        const auto first = std::min_element(nodes_.begin(), nodes_.end(),
-                                            [&](const auto& a, const auto& b) { return rank(*a) < rank(*b); });
-        if (now > next_question_ + quiet) pace_.reset();
-        next_question_ = now + pace_.next();
-        asked_until_ = now + patience_;
-        refusal_.reset();
-        asked_ = *first;
-        asked_->asked = ++questions_;
-        return asked_;
-    }
-
-    // Includes PUBSUB SHARDNUMSUB until its reply is known.
-    std::span<const Command> question() const {
-        static constexpr std::array<std::string_view, 2> slots{"CLUSTER", "SLOTS"}, kinds{"PUBSUB", "SHARDNUMSUB"};
-        static constexpr std::array<Command, 2> both{Command{slots, 0}, Command{kinds, 0}};
-        return std::span(both).first(sharded_ ? 1 : 2);
-    }
-
-    void ask(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Node>& node, Instant deadline) {
-        const std::uint64_t number = node->asked;
-        const auto words = question();
-        lock.unlock();
-        learn(number, node, node->line.call_all(words, std::min(deadline, Clock::now() + patience_)));
-        lock.lock();
-    }
-
-    void ask_in_background() {
-        std::shared_ptr<Node> node;
-        std::span<const Command> words;
-        {
-            const std::lock_guard lock(mutex_);
-            const Instant now = Clock::now();
-            if (has_question(now)) node = begin_question(now);
-            if (!node) return;
-            words = question();
-        }
-        struct Answers {
-            std::vector<Reply> replies;
-            std::size_t missing;
+    // Does one round of poll() over the connections of all nodes. A node that does not let us connect gets an eighth of
+    // the time-out, while the others go on.
+    void run(Listener& listener, Instant deadline) override {
+        follow(listener);
+        ready_.clear();
+        ready_.push_back({pipe_.fd(), POLLIN, 0});
+        Instant due = std::min(deadline, next_round());
+        const auto watch = [&](const auto& duty) {
+            due = std::min(due, duty.due);
+            if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
         };
-        const auto answers = std::make_shared<Answers>(Answers{std::vector<Reply>(words.size()), words.size()});
-        std::vector<Completion> receivers;
-        // Both use one connection: their replies arrive one after the other.
-        for (std::size_t i = 0; i < words.size(); ++i)
-            receivers.push_back([this, node, answers, number = node->asked, i](Reply reply) {
-                answers->replies[i] = std::move(reply);
-                if (--answers->missing == 0) learn(number, node, std::move(answers->replies));
+        watch(channels_.classic().duty());
+        for (const auto& node : served_) {
+            watch(node->subscriber.duty());
+            node->each_connection([&](CommandConnection& one) { watch(one.watch()); });
+        }
+        ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
+        pipe_.drain();
+        query_in_background();
+        router_.send_delayed();
+        follow(listener);
+        const Instant limit = Clock::now() + topology_.patience();
+        channels_.classic().serve(listener, limit);
+        for (const auto& node : served_) {
+            channels_.serve(*node, listener, limit);
+            node->each_connection([&](CommandConnection& one) {
+                one.drive(limit);
+                if (!one.is_connected()) one.hand_over_to(node->shared);
             });
-        node->line.post_all(words, receivers);
+        }
     }
 
-    void learn(std::uint64_t number, const std::shared_ptr<Node>& node, std::vector<Reply> replies) {
-        std::vector<std::shared_ptr<Node>> left;
-        {
-            const std::lock_guard lock(mutex_);
-            if (asked_ == node && node->asked == number) asked_.reset();
-            if (number > learned_) learn_from(number, *node, replies, left);
-            changed_.notify_all();
-        }
-        for (const auto& one : left) one->each_line([](CommandConnection& line) { line.turn_away(); });
-        wake_();
+    // A waiting thread leaves the messages to run(): they come from several nodes.
+    bool watch(Listener&, Instant, std::uint64_t) override { return false; }
+
+    // The keys of one slot may go into one command.
+    std::uint32_t route(std::string_view key) const noexcept override { return key_slot(key); }
+    std::string_view publish_command() override { return channels_.publish_command(); }
+
+    void close_inherited() noexcept override {
+        channels_.classic().close_inherited();
+        topology_.close_inherited();
     }
 
-    void learn_from(std::uint64_t number, Node& node, std::span<const Reply> replies,
-                    std::vector<std::shared_ptr<Node>>& left) {
-        const Reply& slots = replies.front();
-        const auto ranges = read_slots(slots, node.place);
-        if (!ranges) {
-            node.is_silent = true;
-            why_ = slots.text.empty() ? node.place.display() + " knows no slots" : slots.text;
-            // Keep only an error that every node would return.
-            if (slots.is_error() && owners_.empty() && !is_from_node_that_is_down(slots.text)) refusal_ = slots;
-            return;
-        }
-        std::vector<Node*> owners(slot_count, nullptr);
-        std::set<const Node*> masters, listed;
-        for (const SlotRange& range : *ranges) {
-            Node& master = node_at(range.master);
-            std::fill(owners.begin() + range.first, owners.begin() + range.last + 1, &master);
-            masters.insert(&master);
-            listed.insert(&master);
-            for (const HostPort& replica : range.replicas) listed.insert(&node_at(replica));
-        }
-        left.reserve(nodes_.size());
+    std::uint64_t connections() const override { return topology_.connections(); }
+    std::uint64_t reconnects() const override { return topology_.reconnects(); }
 
-        // Nothing fails from here on.
-        bool promoted = false;
-        for (const auto& one : nodes_) {
-            const bool serves = masters.contains(one.get());
-            if (one->serves && !serves) left.push_back(one);
-            promoted = promoted || (serves && !one->serves);
-            one->serves = serves;
-            one->is_listed = listed.contains(one.get());
-        }
-        // Slots that move from master to master lose no data: count only promotions.
-        if (promoted && !owners_.empty()) ++promotions_;
-        learned_ = number;
-        question_wanted_ = false;
-        node.is_silent = false;
-        if (replies.size() > 1 && !sharded_ && replies[1].answered()) sharded_ = has_sharded_channels(replies[1]);
-        if (owners == owners_) return;
-        owners_ = std::move(owners);
-        ++changes_;
-        unplaced_ = changed_nodes_ = send_parked_ = true;
+private:
+    using Lock = ClusterTopology::Lock;
+
+    // A command or a channel waits for the first list of slots.
+    bool needs_list(const Lock& lock) const { return router_.has_delayed(lock) || channels_.has_any(lock); }
+
+    void query_in_background() {
+        Lock lock = topology_.lock();
+        const bool needed = needs_list(lock);
+        topology_.query_in_background(std::move(lock), needed);
     }
 
-    // --- the serving thread -----------------------------------------------------------------------------------
-
-    Instant duty() {
-        const std::lock_guard lock(mutex_);
-        const Instant now = Clock::now();
-        if ((unplaced_ && sharded_ && !owners_.empty()) || send_parked_) return now;
-        Instant due = std::min(parked_due(), place_again_);
-        if (has_question(now)) due = std::min(due, next_question());
-        return due;
+    Instant next_round() const {
+        const Lock lock = topology_.lock();
+        const Instant due = std::min(router_.due(lock), channels_.due(lock));
+        return topology_.wants_query(lock, Clock::now(), needs_list(lock)) ? std::min(due, topology_.next_query(lock))
+                                                                           : due;
     }
 
-    // Subscribes every channel where its slot is served now, leaves nodes that serve no slots any more, and notifies
-    // the listener.
+    // Takes the changes of the cluster: places the channels, leaves nodes that serve no slots any more, and notifies the
+    // listener.
     void follow(Listener& listener) {
         std::vector<std::string> interrupted;
-        std::vector<std::shared_ptr<Node>> left;
+        ClusterTopology::Map::Nodes left;
         bool has_moved = false;
         {
-            const std::lock_guard lock(mutex_);
-            has_moved = std::exchange(followed_, promotions_) != promotions_;
-            if ((unplaced_ || Clock::now() >= place_again_) && sharded_ && !owners_.empty())
-                place_channels(interrupted);
-            if (std::exchange(changed_nodes_, false)) {
-                here_.clear();
-                drop_nodes();
-                here_ = nodes_;
-                for (const auto& node : nodes_)
-                    if (!node->serves) left.push_back(node);
-            }
+            const Lock lock = topology_.lock();
+            auto& map = topology_.map(lock);
+            has_moved = std::exchange(followed_, map.promotions()) != map.promotions();
+            interrupted = channels_.place(lock);
+            if (node_changes_ != map.node_changes()) left = update_nodes(lock);
         }
         for (const std::string& channel : interrupted) listener.interrupted(channel);
-        for (const auto& node : left) {
-            Shard shard(*this, *node, listener);
-            node->subscriber.leave_before(std::numeric_limits<std::uint64_t>::max(), shard);
-        }
+        for (const auto& node : left) channels_.leave(*node, listener);
         if (has_moved) listener.on_failover();
     }
 
-    void place_channels(std::vector<std::string>& interrupted) {
-        unplaced_ = false;
-        place_again_ = never;
-        wake_();  // the next round sends the changes made here
-        const Instant now = Clock::now();
-        for (auto& [name, channel] : channels_) {
-            if (!*sharded_) {
-                if (!std::exchange(channel.is_classic, true)) classic_.subscribe(name);
-                continue;
-            }
-            Node* const owner = owners_[channel.slot];
-            if (channel.at == owner) continue;
-            if (channel.at) {
-                channel.at->subscriber.forget(name);
-                channel.at = nullptr;
-                interrupted.push_back(name);
-            }
-            if (!owner) continue;
-            if (takes_turn(*owner, now)) {
-                owner->subscriber.subscribe(name);
-                channel.at = owner;
-            } else {
-                place_again_ = std::min(place_again_, owner->next_probe);
-            }
-        }
+    // Returns the nodes that serve no slots.
+    ClusterTopology::Map::Nodes update_nodes(const Lock& lock) {
+        auto& map = topology_.map(lock);
+        served_.clear();
+        const bool all_dropped = topology_.drop_nodes(lock);
+        served_ = map.nodes();
+        ClusterTopology::Map::Nodes left;
+        for (const auto& node : served_)
+            if (!node->serves) left.push_back(node);
+        node_changes_ = all_dropped ? map.node_changes() : 0;  // 0: look again in the next round
+        return left;
     }
 
-    // Drops the nodes that have left the cluster, unless something of theirs is still in use.
-    void drop_nodes() {
-        std::erase_if(nodes_, [this](const std::shared_ptr<Node>& node) {
-            if (node->is_seed || node->is_listed || node.use_count() > 1) return false;
-            bool is_opening = node->subscriber.is_opening_aside();
-            node->each_line([&](const CommandConnection& line) { is_opening = is_opening || line.is_opening_aside(); });
-            if (is_opening) {
-                changed_nodes_ = true;  // check again in a later round
-                return false;
-            }
-            const auto counts = counts_of(*node);
-            dropped_connections_[0] += counts[0];
-            dropped_connections_[1] += counts[1];
-            return true;
-        });
-    }
-
-    // Returns true if the channel will be subscribed at another node, or at this one later.
-    bool find_elsewhere(Node& node, const std::string& channel, const Reply& why) {
-        const auto redirect = read_redirect(why.text, node.place);
-        if (is_from_node_that_is_down(why.text))
-            is_down(node, why);
-        else if (redirect)
-            is_up(node);
-        else
-            return false;
-        misplaced(node, channel);
-        node.subscriber.forget(channel);
-        const std::lock_guard lock(mutex_);
-        if (!redirect) return true;
-        want_question();
-        if (Node* const to = known_node(redirect->to)) give_slot(redirect->slot, *to);
-        return true;
-    }
-
-    void misplaced(Node& node, const std::string& channel) {
-        const std::lock_guard lock(mutex_);
-        const auto entry = channels_.find(channel);
-        if (entry == channels_.end() || entry->second.at != &node) return;
-        entry->second.at = nullptr;
-        unplaced_ = true;
-    }
-
-    // Opens a connection for classic channels: any node will do.
-    std::optional<Reply> open_any(Connection& link, Instant deadline) {
-        std::shared_ptr<Node> node;
-        {
-            const std::lock_guard lock(mutex_);
-            const auto rank = [](const Node& n) { return std::tuple(n.is_silent, !n.serves); };
-            node = *std::min_element(nodes_.begin(), nodes_.end(),
-                                     [&](const auto& a, const auto& b) { return rank(*a) < rank(*b); });
-        }
-        auto refusal = link.open(url_.at(node->place), deadline);
-        tried(*node, !refusal || refusal->kind != Reply::Kind::not_sent);
-        return refusal;
-    }
-
-    // ----------------------------------------------------------------------------------------------------------
-
-    // Returns the number of connections made, and how many of them replaced an earlier one.
-    static std::array<std::uint64_t, 2> counts_of(Node& node) {
-        std::array<std::uint64_t, 2> counts{};
-        node.each_line([&](const CommandConnection& line) {
-            counts[0] += line.connections();
-            counts[1] += std::max<std::uint64_t>(line.connections(), 1) - 1;
-        });
-        return counts;
-    }
-
-    std::uint64_t sum(std::size_t which) const {
-        const std::lock_guard lock(mutex_);
-        std::uint64_t sum = dropped_connections_[which];
-        for (const auto& node : nodes_) sum += counts_of(*node)[which];
-        return sum;
-    }
-
-    static constexpr Milliseconds quiet{1000};
-
-    const Url url_;
-    const Milliseconds timeout_;
-    // How long the slot table is in doubt after a node could not be reached or did not answer. Longer than the time
-    // after which the next command to it is given up, so the doubt lasts as long as the node is silent.
-    const Milliseconds doubt_lasts_;
-    const Milliseconds patience_;  // time for one node, where others could answer too
-    const std::function<void()> wake_;
-
-    mutable std::mutex mutex_;
-    std::condition_variable changed_;
-    std::vector<std::shared_ptr<Node>> nodes_;
-    std::vector<Node*> owners_;    // by slot; empty before the first reply
-    std::optional<bool> sharded_;  // True if channels are sharded; unknown at first
-    std::uint64_t changes_ = 0;    // number of changes of owners_
-    std::uint64_t promotions_ = 0;
-    std::array<std::uint64_t, 2> dropped_connections_{};
-
-    std::uint64_t questions_ = 0;
-    std::uint64_t learned_ = 0;  // number of the last query with a usable reply
-    std::shared_ptr<Node> asked_;
-    Instant asked_until_{};
-    Instant next_question_{};
-    Instant doubt_until_{};
-    bool question_wanted_ = false;
-    Backoff pace_{Milliseconds(50), Milliseconds(400)};
-    std::string why_ = "none of them answers";  // why the last query failed
-    std::optional<Reply> refusal_;
-
-    std::vector<std::shared_ptr<Batch>> parked_;
-    bool send_parked_ = false;
-    std::map<std::string, Channel> channels_;
-    bool unplaced_ = false;        // True if some channel may have to move
-    Instant place_again_ = never;  // likewise, when a node that was down is probed
-    bool changed_nodes_ = false;
-
-    PubSubConnection classic_;
+    ClusterTopology topology_;
+    ClusterRouter router_;
+    ClusterChannels channels_;
     // Used by the serving thread only.
-    std::vector<std::shared_ptr<Node>> here_;
+    ClusterTopology::Map::Nodes served_;
     std::vector<pollfd> ready_;
-    std::uint64_t followed_ = 0;
+    std::uint64_t followed_ = 0;      // the promotions that the listener was last notified of
+    std::uint64_t node_changes_ = 0;  // those of the slot map when served_ was updated
 };
 
 }  // namespace v0_1
@@ -7286,7 +8513,7 @@ inline namespace v0_1 {
 // epoch above 0.
 struct MasterVote {
     HostPort master;
-    std::uint64_t epoch = 0;
+    std::uint64_t config_epoch = 0;
 };
 
 namespace detail {
@@ -7316,7 +8543,7 @@ inline std::optional<MasterVote> read_vote(const Reply& address, const Reply& de
     MasterVote vote{std::move(*master)};
     for (std::size_t i = 0; i + 1 < details.elements.size(); i += 2)
         if (details.elements[i].text == "config-epoch")
-            vote.epoch = detail::sentinel_number<std::uint64_t>(details.elements[i + 1].text).value_or(0);
+            vote.config_epoch = detail::sentinel_number<std::uint64_t>(details.elements[i + 1].text).value_or(0);
     return vote;
 }
 
@@ -7332,13 +8559,13 @@ inline std::vector<MasterVote> ranked(std::span<const MasterVote> votes, const s
         auto same = std::find_if(candidates.begin(), candidates.end(),
                                  [&](const Candidate& c) { return c.vote.master == vote.master; });
         if (same == candidates.end()) same = candidates.insert(candidates.end(), Candidate{vote});
-        same->vote.epoch = std::max(same->vote.epoch, vote.epoch);
+        same->vote.config_epoch = std::max(same->vote.config_epoch, vote.config_epoch);
         same->voters += voters;
     };
     if (known) add({*known}, 0);
     for (const MasterVote& vote : votes) add(vote, 1);
     std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-        if (a.vote.epoch != b.vote.epoch) return a.vote.epoch > b.vote.epoch;
+        if (a.vote.config_epoch != b.vote.config_epoch) return a.vote.config_epoch > b.vote.config_epoch;
         return a.voters > b.voters;
     });
     std::vector<MasterVote> order;
@@ -7364,15 +8591,15 @@ inline std::optional<HostPort> read_announcement(std::string_view channel, std::
     return std::nullopt;
 }
 
-// Tracks where the master is believed to be, for all connections of a client. The place of the master has a number,
-// which grows whenever the master may have moved. Connections opened under a smaller number must be closed.
+// Tracks where the master is believed to be, for all connections of a client. An epoch of ours begins whenever the master
+// may have moved. Connections opened in an earlier epoch must be closed.
 //
 // Thread-safe: mutex_ guards all members. No function waits.
 class MasterTracker {
 public:
-    std::uint64_t place() const {
+    std::uint64_t epoch() const {
         const std::lock_guard lock(mutex_);
-        return place_;
+        return epoch_;
     }
 
     std::optional<HostPort> known() const {
@@ -7402,17 +8629,17 @@ public:
     bool hear(const MasterVote& vote) {
         {
             const std::lock_guard lock(mutex_);
-            if (!master_ || vote.epoch <= epoch_) return false;
-            epoch_ = vote.epoch;
+            if (!master_ || vote.config_epoch <= config_epoch_) return false;
+            config_epoch_ = vote.config_epoch;
         }
         return announce(vote.master);
     }
 
-    // Called when the server at this place refused a command that only a master carries out. Returns false if the place
+    // Called when the server of this epoch refused a command that only a master carries out. Returns false if the epoch
     // is an earlier one.
-    bool doubt(std::uint64_t place) {
+    bool doubt(std::uint64_t epoch) {
         const std::lock_guard lock(mutex_);
-        if (place != place_) return false;
+        if (epoch != epoch_) return false;
         leave();
         return true;
     }
@@ -7424,36 +8651,36 @@ public:
         proven_at_.reset();
     }
 
-    // Called when the server has confirmed that it is the master, on a connection begun when the place was `seen`.
-    // Returns the place of the connection, or nothing if the master may have moved meanwhile.
+    // Called when the server has confirmed that it is the master, on a connection begun in the epoch `seen`.
+    // Returns the epoch of the connection, or nothing if the master may have moved meanwhile.
     std::optional<std::uint64_t> prove(const MasterVote& vote, std::uint64_t seen, Instant now) {
         const std::lock_guard lock(mutex_);
-        if (seen != place_) return std::nullopt;
+        if (seen != epoch_) return std::nullopt;
         const bool moved = master_ && *master_ != vote.master;
-        if (moved && place_ == proven_place_) ++place_;
-        proven_place_ = place_;
+        if (moved && epoch_ == proven_epoch_) ++epoch_;
+        proven_epoch_ = epoch_;
         master_ = vote.master;
         announced_.reset();
-        epoch_ = std::max(epoch_, vote.epoch);
+        config_epoch_ = std::max(config_epoch_, vote.config_epoch);
         proven_at_ = now;
-        return place_;
+        return epoch_;
     }
 
 private:
     static constexpr Milliseconds fresh{500};
 
     void leave() {
-        ++place_;
+        ++epoch_;
         proven_at_.reset();
     }
 
     mutable std::mutex mutex_;
-    std::uint64_t place_ = 1;
-    std::uint64_t proven_place_ = 0;  // the place under which master_ was last proven
+    std::uint64_t epoch_ = 1;
+    std::uint64_t proven_epoch_ = 0;  // the one in which master_ was last proven
     std::optional<HostPort> master_;
     std::optional<HostPort> announced_;  // not proven yet
     std::optional<Instant> proven_at_;
-    std::uint64_t epoch_ = 0;
+    std::uint64_t config_epoch_ = 0;
 };
 
 }  // namespace v0_1
@@ -7550,17 +8777,17 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
 
 // Opens connections to the master that the sentinels of a URL name, and learns when the master moves.
 //
-// open_master(), doubt() and place() may be called by any thread; the rest by the serving thread only.
+// open_master(), doubt() and epoch() may be called by any thread; the rest by the serving thread only.
 class Sentinels {
 public:
-    // `on_move` is called, on any thread, when the number of the place has grown.
+    // `on_move` is called, on any thread, when the epoch has grown.
     Sentinels(const Url& url, std::function<void()> on_move)
         : url_(url), on_move_(std::move(on_move)), watchers_(url.sentinels.size()) {}
 
     // Opens a connection to the master. Tries the server that was just announced or proven, then those that the
     // sentinels name, then the known one. Accepts only a server that reports itself as the master.
     std::optional<Reply> open_master(Connection& link, Instant deadline) {
-        const std::uint64_t seen = view_.place();
+        const std::uint64_t seen = view_.epoch();
         const Instant now = Clock::now();
         if (const auto guess = view_.guess(now)) {
             if (!open(link, {*guess}, seen, part_of(now, deadline, 2))) return std::nullopt;
@@ -7580,11 +8807,11 @@ public:
         return refusal;
     }
 
-    std::uint64_t place() const { return view_.place(); }
+    std::uint64_t epoch() const { return view_.epoch(); }
 
-    // Called when the server at that place answered as only a replica does.
-    void doubt(std::uint64_t place) {
-        if (view_.doubt(place)) on_move_();
+    // Called when the server of that epoch answered as only a replica does.
+    void doubt(std::uint64_t epoch) {
+        if (view_.doubt(epoch)) on_move_();
     }
 
     // --- the serving thread -----------------------------------------------------------------------------------
@@ -7642,13 +8869,13 @@ private:
 
     std::optional<Reply> open(Connection& link, const MasterVote& candidate, std::uint64_t seen, Instant deadline) {
         if (auto refusal = link.open(url_.at(candidate.master), deadline, ServerRole::master)) return refusal;
-        const auto place = view_.prove(candidate, seen, Clock::now());
-        if (!place) {
+        const auto epoch = view_.prove(candidate, seen, Clock::now());
+        if (!epoch) {
             link.socket.close();
             return Reply::of(Reply::Kind::not_sent, url_.display() + " has just moved");
         }
-        link.place = *place;
-        if (*place != seen) on_move_();
+        link.place = *epoch;
+        if (*epoch != seen) on_move_();
         return std::nullopt;
     }
 
@@ -7676,7 +8903,7 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/redis/hiredis_transport.hpp
+// redlatch/redis/standalone.hpp
 
 #include <algorithm>
 #include <array>
@@ -7695,11 +8922,9 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The Transport over one Redis server, on hiredis (0.14.1 or newer). With sentinels it talks to the present master, and
-// leaves its connections as soon as a sentinel announces another master. With a redis-cluster:// URL it forwards to a
-// Cluster.
+// One Redis server, and all connections to it.
 //
-// Up to `lines` connections carry the commands of all threads, each thread always on the same one. They are opened on
+// Up to `shared` connections carry the commands of all threads, each thread always on the same one. They are opened on
 // first use, so a program with one thread has one. If a further one cannot be opened (for example, because the password
 // was changed), the existing ones carry everything. Commands that are sent together use a connection of their own until
 // they are answered, because they may wait for replicas and would delay all that follows. One more connection carries
@@ -7707,211 +8932,358 @@ inline namespace v0_1 {
 //
 // After a time-out or a malformed reply a connection is closed and never reused. It is opened again with exponential
 // back-off and jitter, and logs in again. There is no thread here: see run().
+//
+// There is no lock here, either: the connections are thread-safe, and the set of them only grows.
+class Standalone : public Deployment {
+public:
+    static constexpr std::size_t shared = 4;
+
+    Standalone(const Url& url, Milliseconds timeout)
+        : Standalone(url, timeout,
+                     [this](Connection& connection, Instant deadline) { return connection.open(url_, deadline); }) {}
+
+    Reply call(const Command& command, Instant deadline) override {
+        return with_substitute(connection(), deadline, [&](CommandConnection& one, bool& refused) {
+            return one.call(command, deadline, &refused);
+        });
+    }
+
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) override {
+        return own_.with_one([&](CommandConnection& own) {
+            return with_substitute(own, deadline, [&](CommandConnection& one, bool& refused) {
+                return one.call_all(commands, deadline, &refused);
+            });
+        });
+    }
+
+    void post(const Command& command, Completion done) override { connection().post(command, std::move(done)); }
+
+    void post_all(std::span<const Command> commands, std::span<Completion> done) override {
+        own_.with_one([&](CommandConnection& own) { own.post_all(commands, done); });
+    }
+
+    void post_attended(const Command& command, Completion done) override {
+        connection().post(command, std::move(done), true);
+    }
+    void attend() override { connection().attend(); }
+
+    void subscribe(const std::string& channel) override {
+        subscriber_.subscribe(channel);
+        wake();
+    }
+
+    void unsubscribe(const std::string& channel) override {
+        subscriber_.unsubscribe(channel);
+        wake();
+    }
+
+    // Does one round of poll() over the subscriber connection and the command connections that no other thread reads.
+    void run(Listener& listener, Instant deadline) override {
+        ready_.clear();
+        ready_.push_back({pipe_.fd(), POLLIN, 0});
+        const PubSubConnection::Duty duty = subscriber_.duty();
+        Instant due = std::min(deadline, duty.due);
+        if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
+        each_connection([&](CommandConnection& one) {
+            const CommandConnection::Watch watch = one.watch();
+            due = std::min(due, watch.due);
+            if (watch.fd >= 0) ready_.push_back({watch.fd, watch.events, 0});
+        });
+        due = std::min(due, watch_more(ready_));
+        ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
+        pipe_.drain();
+        serve_more(listener);
+        const Instant limit = Clock::now() + timeout_;
+        subscriber_.serve(listener, limit);
+        each_connection([&](CommandConnection& one) {
+            one.drive(limit);
+            if (one.is_connected()) return;
+            if (CommandConnection* const other = connected()) one.hand_over_to(*other);
+        });
+    }
+
+    bool watch(Listener& listener, Instant deadline, std::uint64_t seen) override {
+        const PubSubConnection::Watch outcome = subscriber_.watch(listener, deadline, interrupts_, seen);
+        if (outcome == PubSubConnection::Watch::lost) wake();
+        return outcome == PubSubConnection::Watch::done;
+    }
+
+    // All keys are on the one server.
+    std::uint32_t route(std::string_view) const noexcept override { return 0; }
+    std::string_view publish_command() override { return "PUBLISH"; }
+
+    void close_inherited() noexcept override {
+        each_connection([](CommandConnection& one) { one.close_inherited(); });
+        subscriber_.close_inherited();
+    }
+
+    std::uint64_t connections() const override {
+        std::uint64_t sum = 0;
+        each_connection([&](const CommandConnection& one) { sum += one.connections(); });
+        return sum;
+    }
+
+    std::uint64_t reconnects() const override {
+        std::uint64_t sum = 0;
+        each_connection(
+            [&](const CommandConnection& one) { sum += std::max<std::uint64_t>(one.connections(), 1) - 1; });
+        return sum;
+    }
+
+protected:
+    // `open` finds the server.
+    Standalone(const Url& url, Milliseconds timeout, Opener open)
+        : url_(url),
+          timeout_(timeout),
+          open_(std::move(open)),
+          subscriber_(
+              open_, timeout, [this] { wake(); }, false, [this] { answers(); }) {}
+
+    template <class Visit>
+    void each_connection(Visit visit) {
+        for (CommandConnection& one : shared_) visit(one);
+        own_.each(visit);
+    }
+    template <class Visit>
+    void each_connection(Visit visit) const {
+        for (const CommandConnection& one : shared_) visit(one);
+        own_.each(visit);
+    }
+
+    // Leaves a server that is not the one of this epoch.
+    void leave_before(std::uint64_t epoch) {
+        each_connection([&](CommandConnection& one) { one.leave_before(epoch); });
+    }
+    void leave_before(std::uint64_t epoch, Listener& listener) {
+        leave_before(epoch);
+        subscriber_.leave_before(epoch, listener);
+    }
+
+    // Called at the end. Afterwards neither the opener nor a completion is called any more.
+    void finish() noexcept {
+        subscriber_.finish();
+        each_connection([](CommandConnection& one) { one.forget_posted(); });
+    }
+
+private:
+    // What else run() watches, and until when, and what else it serves afterwards.
+    virtual Instant watch_more(std::vector<pollfd>&) { return never; }
+    virtual void serve_more(Listener&) {}
+
+    // The one of the calling thread.
+    CommandConnection& connection() { return shared_[this_thread_number() % shared]; }
+
+    // Returns a connected one, or null.
+    CommandConnection* connected() noexcept {
+        for (CommandConnection& one : shared_)
+            if (one.is_connected()) return &one;
+        return nullptr;
+    }
+
+    // Calls on this connection, or on a connected one if this one cannot connect.
+    template <class Call>
+    std::invoke_result_t<Call, CommandConnection&, bool&> with_substitute(CommandConnection& one, Instant deadline,
+                                                                          Call call) {
+        bool refused = false;
+        auto answer = call(one, refused);
+        if (!refused || Clock::now() >= deadline) return answer;
+        CommandConnection* const other = connected();
+        return other ? call(*other, refused) : answer;
+    }
+
+    // Called when one connection has received a reply: ends the reconnect pauses of the others.
+    void answers() noexcept {
+        bool has_ended_pause = subscriber_.try_again();
+        each_connection([&](CommandConnection& one) { has_ended_pause |= one.try_again(); });
+        if (has_ended_pause) wake();
+    }
+
+    CommandConnection make_connection() {
+        return CommandConnection(
+            url_, open_, timeout_, [this] { wake(); }, CommandConnection::Connecting::until_deadline,
+            [this] { return connected() != nullptr; }, [this] { answers(); });
+    }
+
+    template <std::size_t... I>
+    std::array<CommandConnection, shared> make_connections(std::index_sequence<I...>) {
+        return {((void)I, make_connection())...};
+    }
+
+    const Url url_;
+    const Milliseconds timeout_;
+    const Opener open_;
+    std::vector<pollfd> ready_;  // run()'s own
+    PubSubConnection subscriber_;
+    std::array<CommandConnection, shared> shared_ = make_connections(std::make_index_sequence<shared>());
+    OwnConnections own_{
+        [this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/sentinel_deployment.hpp
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// A Standalone whose one server is the present master, as the sentinels of the URL name it. It leaves its connections as
+// soon as a sentinel announces another master, or the server answers as only a replica does.
+class SentinelDeployment final : public Standalone {
+public:
+    SentinelDeployment(const Url& url, Milliseconds timeout)
+        : Standalone(url, timeout,
+                     [this](Connection& connection, Instant deadline) {
+                         return sentinels_.open_master(connection, deadline);
+                     }),
+          sentinels_(url, [this] { wake(); }) {}
+
+    // The connections ask the sentinels, which end before them.
+    ~SentinelDeployment() override { finish(); }
+
+    Reply call(const Command& command, Instant deadline) override {
+        const std::uint64_t epoch = sentinels_.epoch();
+        Reply reply = Standalone::call(command, deadline);
+        check_for_failover(reply, epoch);
+        return reply;
+    }
+
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) override {
+        const std::uint64_t epoch = sentinels_.epoch();
+        std::vector<Reply> replies = Standalone::call_all(commands, deadline);
+        for (const Reply& reply : replies) check_for_failover(reply, epoch);
+        return replies;
+    }
+
+    void post(const Command& command, Completion done) override {
+        Standalone::post(command, with_failover_check(std::move(done)));
+    }
+
+    void post_all(std::span<const Command> commands, std::span<Completion> done) override {
+        for (Completion& one : done) one = with_failover_check(std::move(one));
+        Standalone::post_all(commands, done);
+    }
+
+    void post_attended(const Command& command, Completion done) override {
+        Standalone::post_attended(command, with_failover_check(std::move(done)));
+    }
+
+    void run(Listener& listener, Instant deadline) override {
+        follow(listener);
+        Standalone::run(listener, deadline);
+    }
+
+    void close_inherited() noexcept override {
+        Standalone::close_inherited();
+        sentinels_.close_inherited();
+    }
+
+private:
+    Instant watch_more(std::vector<pollfd>& ready) override { return sentinels_.watch(ready); }
+
+    void serve_more(Listener& listener) override {
+        sentinels_.serve();
+        follow(listener);
+    }
+
+    // Leaves its connections at once, because perhaps no thread is inside run().
+    void check_for_failover(const Reply& reply, std::uint64_t epoch) {
+        if (!is_from_replica(reply)) return;
+        sentinels_.doubt(epoch);
+        leave_before(sentinels_.epoch());
+    }
+
+    Completion with_failover_check(Completion done) {
+        return [this, epoch = sentinels_.epoch(), done = std::move(done)](Reply reply) {
+            if (is_from_replica(reply)) sentinels_.doubt(epoch);
+            done(std::move(reply));
+        };
+    }
+
+    // Leaves the server that is no longer the master, and notifies the listener.
+    void follow(Listener& listener) {
+        const std::uint64_t epoch = sentinels_.epoch();
+        if (epoch <= followed_) return;
+        followed_ = epoch;
+        leave_before(epoch, listener);
+        listener.on_failover();
+    }
+
+    Sentinels sentinels_;
+    std::uint64_t followed_ = 1;  // run()'s own: the epoch that the listener was last notified of
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/hiredis_transport.hpp
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The Transport over Redis, on hiredis (0.14.1 or newer). The URL selects the deployment, which does the work: one
+// server, the present master that sentinels name, or a cluster.
 class HiredisTransport {
 public:
-    static constexpr std::size_t lines = 4;
-
     // Connects to nothing yet. `command_timeout`: how long a server may take to answer before its connection counts as
     // dead. `tls`: the TLS implementation; throws Error(errc::unsupported) if the URL demands TLS and there is none.
     // `pubsub`: for clusters only.
     explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3),
                               std::shared_ptr<const TlsConnector> tls = nullptr, PubSub pubsub = PubSub::automatic)
-        : state_(std::make_unique<State>(with_tls(std::move(url), std::move(tls)), command_timeout, pubsub)) {}
+        : url_(with_tls(std::move(url), std::move(tls))),
+          timeout_(command_timeout),
+          pubsub_(pubsub),
+          deployment_(make_deployment(url_, timeout_, pubsub_)) {}
 
-    Reply call(const Command& command, Instant deadline) {
-        if (state_->cluster) return state_->cluster->call(command, deadline);
-        const std::uint64_t place = this->place();
-        Reply reply = on_a_line(line(), deadline, [&](CommandConnection& line, bool& refused) {
-            return line.call(command, deadline, &refused);
-        });
-        check_for_failover(reply, place);
-        return reply;
-    }
-
+    Reply call(const Command& command, Instant deadline) { return deployment_->call(command, deadline); }
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
-        if (state_->cluster) return state_->cluster->call_all(commands, deadline);
-        const std::uint64_t place = this->place();
-        std::vector<Reply> replies = state_->own_lines.with_one([&](CommandConnection& own) {
-            return on_a_line(own, deadline, [&](CommandConnection& line, bool& refused) {
-                return line.call_all(commands, deadline, &refused);
-            });
-        });
-        for (const Reply& reply : replies) check_for_failover(reply, place);
-        return replies;
+        return deployment_->call_all(commands, deadline);
     }
-
-    void post(const Command& command, Completion done) {
-        if (state_->cluster) return state_->cluster->post(command, std::move(done));
-        line().post(command, with_failover_check(std::move(done)));
-    }
-
+    void post(const Command& command, Completion done) { deployment_->post(command, std::move(done)); }
     void post_all(std::span<const Command> commands, std::span<Completion> done) {
-        if (state_->cluster) return state_->cluster->post_all(commands, done);
-        for (Completion& one : done) one = with_failover_check(std::move(one));
-        state_->own_lines.with_one([&](CommandConnection& own) { own.post_all(commands, done); });
+        deployment_->post_all(commands, done);
     }
-
-    // In a cluster the poster leaves the reply to run().
     void post_attended(const Command& command, Completion done) {
-        if (state_->cluster) return state_->cluster->post(command, std::move(done));
-        line().post(command, with_failover_check(std::move(done)), true);
+        deployment_->post_attended(command, std::move(done));
     }
-    void attend() {
-        if (!state_->cluster) line().attend();
-    }
+    void attend() { deployment_->attend(); }
 
-    void subscribe(const std::string& channel) {
-        if (state_->cluster) return state_->cluster->subscribe(channel);
-        state_->subscriber.subscribe(channel);
-        wake();
-    }
-
-    void unsubscribe(const std::string& channel) {
-        if (state_->cluster) return state_->cluster->unsubscribe(channel);
-        state_->subscriber.unsubscribe(channel);
-        wake();
-    }
-
-    // Does one round of poll() over the subscriber connection and the command connections that no other thread reads.
-    void run(Listener& listener, Instant deadline) {
-        State& s = *state_;
-        if (s.cluster) return s.cluster->run(listener, deadline, s.pipe);
-        follow(listener);
-        std::vector<pollfd>& ready = s.ready;
-        ready.clear();
-        ready.push_back({s.pipe.fd(), POLLIN, 0});
-        const PubSubConnection::Duty duty = s.subscriber.duty();
-        Instant due = std::min(deadline, duty.due);
-        if (duty.fd >= 0) ready.push_back({duty.fd, duty.events, 0});
-        s.each_link([&](CommandConnection& link) {
-            const CommandConnection::Watch watch = link.watch();
-            due = std::min(due, watch.due);
-            if (watch.fd >= 0) ready.push_back({watch.fd, watch.events, 0});
-        });
-        if (s.sentinels) due = std::min(due, s.sentinels->watch(ready));
-        ::poll(ready.data(), static_cast<nfds_t>(ready.size()), poll_timeout(due));
-        s.pipe.drain();
-        if (s.sentinels) s.sentinels->serve();
-        follow(listener);
-        const Instant limit = Clock::now() + s.timeout;
-        s.subscriber.serve(listener, limit);
-        s.each_link([&](CommandConnection& link) {
-            link.drive(limit);
-            if (link.is_connected()) return;
-            if (CommandConnection* const other = s.connected()) link.hand_over_to(*other);
-        });
-    }
-
-    void wake() { state_->pipe.wake(); }
-
+    void subscribe(const std::string& channel) { deployment_->subscribe(channel); }
+    void unsubscribe(const std::string& channel) { deployment_->unsubscribe(channel); }
+    void run(Listener& listener, Instant deadline) { deployment_->run(listener, deadline); }
+    void wake() { deployment_->wake(); }
     bool watch(Listener& listener, Instant deadline, std::uint64_t seen) {
-        State& s = *state_;
-        if (s.cluster) return false;
-        const PubSubConnection::Watch outcome = s.subscriber.watch(listener, deadline, s.interrupts, seen);
-        if (outcome == PubSubConnection::Watch::lost) wake();
-        return outcome == PubSubConnection::Watch::done;
+        return deployment_->watch(listener, deadline, seen);
     }
+    std::uint64_t interrupts() const noexcept { return deployment_->interrupts(); }
+    void interrupt_watch() { deployment_->interrupt_watch(); }
 
-    std::uint64_t interrupts() const noexcept { return state_->interrupts.count(); }
-    void interrupt_watch() { state_->interrupts.wake(); }
-
-    // Keys with equal routes may go into one command: all keys on a single server, the keys of one slot in a cluster.
-    std::uint32_t route(std::string_view key) const noexcept { return state_->cluster ? key_slot(key) : 0; }
-    std::string_view publish_command() const {
-        return state_->cluster ? state_->cluster->publish_command() : "PUBLISH";
-    }
+    std::uint32_t route(std::string_view key) const noexcept { return deployment_->route(key); }
+    std::string_view publish_command() const { return deployment_->publish_command(); }
 
     HiredisTransport clone_after_fork() {
-        state_->each_link([](CommandConnection& link) { link.close_inherited(); });
-        state_->subscriber.close_inherited();
-        if (state_->sentinels) state_->sentinels->close_inherited();
-        if (state_->cluster) state_->cluster->close_inherited();
-        return HiredisTransport(state_->url, state_->timeout, state_->url.tls_connector, state_->pubsub);
+        deployment_->close_inherited();
+        return HiredisTransport(url_, timeout_, url_.tls_connector, pubsub_);
     }
 
     // Returns how many command connections were made, and below how many of them replaced an earlier one.
-    std::uint64_t connections() const {
-        if (state_->cluster) return state_->cluster->connections();
-        std::uint64_t sum = 0;
-        state_->each_link([&](const CommandConnection& link) { sum += link.connections(); });
-        return sum;
-    }
-
-    std::uint64_t reconnects() const {
-        if (state_->cluster) return state_->cluster->reconnects();
-        std::uint64_t sum = 0;
-        state_->each_link(
-            [&](const CommandConnection& link) { sum += std::max<std::uint64_t>(link.connections(), 1) - 1; });
-        return sum;
-    }
+    std::uint64_t connections() const { return deployment_->connections(); }
+    std::uint64_t reconnects() const { return deployment_->reconnects(); }
 
 private:
-    // Behind a pointer, so that a transport can be moved before its first use.
-    struct State {
-        State(Url where, Milliseconds command_timeout, PubSub kind)
-            : url(std::move(where)),
-              timeout(command_timeout),
-              pubsub(kind),
-              sentinels(url.sentinels.empty() ? nullptr : new Sentinels(url, [this] { pipe.wake(); })),
-              cluster(url.cluster.empty() ? nullptr : new Cluster(url, timeout, pubsub, [this] { pipe.wake(); })),
-              subscriber(
-                  opener(), timeout, [this] { pipe.wake(); }, false, [this] { answers(); }) {}
-
-        const Url url;
-        const Milliseconds timeout;
-        const PubSub pubsub;
-        WakePipe pipe;
-        Interrupts interrupts;
-        const std::unique_ptr<Sentinels> sentinels;  // null without sentinels
-        const std::unique_ptr<Cluster> cluster;      // null without a cluster; otherwise it does all the work
-        std::uint64_t followed = 1;                  // run()'s own: the place that the listener was last notified of
-        std::vector<pollfd> ready;                   // run()'s own
-        PubSubConnection subscriber;
-        std::array<CommandConnection, lines> links = make_links(std::make_index_sequence<lines>());
-
-        OwnConnections own_lines{
-            [this] { return std::unique_ptr<CommandConnection>(new CommandConnection(new_link())); }};
-
-        template <class Visit>
-        void each_link(Visit visit) {
-            for (CommandConnection& link : links) visit(link);
-            own_lines.each(visit);
-        }
-
-        // Returns a connected one, or null.
-        CommandConnection* connected() noexcept {
-            for (CommandConnection& link : links)
-                if (link.is_connected()) return &link;
-            return nullptr;
-        }
-
-    private:
-        // Called when one connection has received a reply: ends the reconnect pauses of the others.
-        void answers() noexcept {
-            bool has_ended_pause = subscriber.try_again();
-            each_link([&](CommandConnection& link) { has_ended_pause |= link.try_again(); });
-            if (has_ended_pause) pipe.wake();
-        }
-
-        // Returns how a connection finds its server.
-        Opener opener() {
-            if (sentinels)
-                return [this](Connection& link, Instant deadline) { return sentinels->open_master(link, deadline); };
-            return [this](Connection& link, Instant deadline) { return link.open(url, deadline); };
-        }
-
-        template <std::size_t... I>
-        std::array<CommandConnection, lines> make_links(std::index_sequence<I...>) {
-            return {((void)I, new_link())...};
-        }
-
-        CommandConnection new_link() {
-            return CommandConnection(
-                url, opener(), timeout, [this] { pipe.wake(); }, CommandConnection::Connecting::until_deadline,
-                [this] { return connected() != nullptr; }, [this] { answers(); });
-        }
-    };
-
     static Url with_tls(Url url, std::shared_ptr<const TlsConnector> tls) {
         if (tls) url.tls_connector = std::move(tls);
         if (url.tls && !url.tls_connector)
@@ -7922,49 +9294,16 @@ private:
         return url;
     }
 
-    std::uint64_t place() const { return state_->sentinels ? state_->sentinels->place() : 0; }
-
-    // Leaves its connections at once, because perhaps no thread is inside run().
-    void check_for_failover(const Reply& reply, std::uint64_t place) {
-        if (!state_->sentinels || !is_from_replica(reply)) return;
-        state_->sentinels->doubt(place);
-        state_->each_link([place = this->place()](CommandConnection& link) { link.leave_before(place); });
+    static std::unique_ptr<Deployment> make_deployment(const Url& url, Milliseconds timeout, PubSub pubsub) {
+        if (!url.cluster.empty()) return std::make_unique<Cluster>(url, timeout, pubsub);
+        if (!url.sentinels.empty()) return std::make_unique<SentinelDeployment>(url, timeout);
+        return std::make_unique<Standalone>(url, timeout);
     }
 
-    Completion with_failover_check(Completion done) const {
-        Sentinels* const sentinels = state_->sentinels.get();
-        if (!sentinels) return done;
-        return [sentinels, place = place(), done = std::move(done)](Reply reply) {
-            if (is_from_replica(reply)) sentinels->doubt(place);
-            done(std::move(reply));
-        };
-    }
-
-    // Leaves the server that is no longer the master, and notifies the listener.
-    void follow(Listener& listener) {
-        State& s = *state_;
-        const std::uint64_t place = this->place();
-        if (place <= s.followed) return;
-        s.followed = place;
-        s.each_link([&](CommandConnection& link) { link.leave_before(place); });
-        s.subscriber.leave_before(place, listener);
-        listener.on_failover();
-    }
-
-    // Calls on this line, or on a connected one if this line cannot connect.
-    template <class Call>
-    std::invoke_result_t<Call, CommandConnection&, bool&> on_a_line(CommandConnection& line, Instant deadline,
-                                                                    Call call) {
-        bool refused = false;
-        auto answer = call(line, refused);
-        if (!refused || Clock::now() >= deadline) return answer;
-        CommandConnection* const other = state_->connected();
-        return other ? call(*other, refused) : answer;
-    }
-
-    CommandConnection& line() { return state_->links[this_thread_number() % lines]; }
-
-    std::unique_ptr<State> state_;
+    Url url_;
+    Milliseconds timeout_;
+    PubSub pubsub_;
+    std::unique_ptr<Deployment> deployment_;  // stays where it is when the transport is moved
 };
 
 static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport>);
@@ -9563,11 +10902,10 @@ public:
         std::unique_lock lock(core_.mutex);
         RequestId request_id = core_.take_slot();
         lock.unlock();
-        const Instant give_up = Clock::now() + patience_.unreachable();
-        const Reply reply = core_.session.call_with_retry(give_up, {}, [&](Instant deadline, bool) {
-            deliveries_.deliver_first();
-            return core_.sender.send(request_id, deadline, make);
-        });
+        Retry retry = core_.session.retry(Clock::now() + patience_.unreachable());
+        Reply reply;
+        do reply = change_once(request_id, make, retry.deadline());
+        while (retry.again(reply));
         lock.lock();
         if (!core_.is_settled(reply)) {
             if (then == Undelivered::retry)
@@ -9721,9 +11059,10 @@ private:
         const Instant give_up = patience_.give_up_at(request, first);
         const Instant begun = Clock::now();
         lock.unlock();
-        const Reply reply = core_.session.call_with_retry(
-            give_up, request.stop, [&](Instant deadline, bool) { return send(wants, request_id, deadline); },
-            request.one_try);
+        Retry retry = core_.session.retry(give_up, request.stop, request.one_try);
+        Reply reply;
+        do reply = send(wants, request_id, retry.deadline());
+        while (retry.again(reply));
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
             patience_.failed(begun, reply);
@@ -9751,7 +11090,15 @@ private:
         }
     }
 
-    Reply send(std::span<const Want> wants, RequestId& request_id, Instant deadline) {
+    template <class Make>
+    Reply change_once(RequestId& request_id, const Make& make, Instant deadline) try {
+        deliveries_.deliver_first();
+        return core_.sender.send(request_id, deadline, make);
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
+    }
+
+    Reply send(std::span<const Want> wants, RequestId& request_id, Instant deadline) try {
         const auto make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
         if constexpr (Protocol::takes) {
             return core_.sender.send(request_id, deadline, make);
@@ -9760,6 +11107,8 @@ private:
             if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
             return reply;
         }
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
     }
 
     // Handles a request without a proper reply.
@@ -10518,6 +11867,7 @@ public:
     void begin(ServerMilliseconds now) {
         claim.until = now + core_.session.options().command_timeout.count();
         claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
+        if (is_clock_too_rough()) claim.first = false;
         call_.emplace(core_.protocol.acquire(claim));
         learned_at_ = Clock::now();
         sent_ = SendTime();
@@ -10527,8 +11877,9 @@ public:
 
     Next replied(Reply reply) {
         asked.sent = sent_.as_of_now();
-        // The call fixes the end of the lease by the server's clock, of which we have an estimate only.
-        if constexpr (requires { Protocol::fixes_lease_end; }) asked.sent -= core_.session.clock_error();
+        // The plain command fixes the end of the lease by the server's clock, of which we have an estimate only.
+        if constexpr (requires { Protocol::fixes_lease_end; })
+            if (!call_->script()) asked.sent -= core_.session.clock_error();
         if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
         asked.reply = std::move(reply);
         if (has_to_follow()) return Next::call;
@@ -10539,6 +11890,14 @@ public:
 
 private:
     static constexpr int most_tries = 3;
+
+    // Returns true if the plain command would shorten the lease by too much: then the script is sent.
+    bool is_clock_too_rough() const {
+        if constexpr (requires { Protocol::fixes_lease_end; })
+            return core_.session.clock_error() > claim.lease / 8;
+        else
+            return false;
+    }
 
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {
@@ -10957,15 +12316,11 @@ public:
 
     // --- first holds ------------------------------------------------------------------------------------------
 
-    // Sends the acquire command for a first hold. Returns nothing if the caller's stop token or deadline ended the
-    // call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
-    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
-        return ask(lock, request, core_.next_number(), first);
-    }
-
-    // Does the same under a given number. With `waiting`, the caller keeps waiting under that number if it is blocked,
-    // and releases the number itself if there is no reply. `*waiting` keeps the server time until which an unanswered
-    // sending may take effect.
+    // Sends the acquire command for a first hold under a new number. Returns nothing if the caller's stop token or
+    // deadline ended the call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
+    //
+    // With `waiting`, the caller keeps waiting under that number if it is blocked, and releases the number itself if
+    // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect.
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                      std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
         if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
@@ -11083,13 +12438,11 @@ private:
         const Instant give_up = core_.patience.give_up_at(request, first);
         lock.unlock();
         AcquireAttempt<T, Protocol> attempt(core_, claim);
-        attempt.asked.reply = session.call_with_retry(
-            give_up, request.stop,
-            [&](Instant deadline, bool again) {
-                if (again) attempt.claim.first = false;
-                return send_once(attempt, deadline);
-            },
-            request.one_try);
+        Retry retry = session.retry(give_up, request.stop, request.one_try);
+        do {
+            if (retry.is_resend()) attempt.claim.first = false;
+            attempt.asked.reply = send_once(attempt, retry.deadline());
+        } while (retry.again(attempt.asked.reply));
         lock.lock();
         const Asked& asked = attempt.asked;
         if (classify(asked.reply) == ReplyClass::answered)
@@ -11099,7 +12452,7 @@ private:
         return std::move(attempt.asked);
     }
 
-    Reply send_once(AcquireAttempt<T, Protocol>& attempt, Instant deadline) {
+    Reply send_once(AcquireAttempt<T, Protocol>& attempt, Instant deadline) try {
         using Next = typename AcquireAttempt<T, Protocol>::Next;
         for (;;) {
             Reply failure;
@@ -11110,6 +12463,8 @@ private:
             while (next == Next::call) next = attempt.replied(core_.session.call(attempt.call(), deadline));
             if (next == Next::done || Clock::now() >= deadline) return std::move(attempt.asked.reply);
         }
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
     }
 
     // Returns false if the caller's stop token or deadline ended the call; otherwise throws.
@@ -11219,11 +12574,13 @@ public:
         Instant sent{};
         bool unknown = false;
         lock.unlock();
-        const Reply reply = core_.session.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+        Retry retry = core_.session.retry(foreground_deadline());
+        Reply reply;
+        do {
             sent = Clock::now();
-            unknown = again;
-            return core_.session.call(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
-        });
+            unknown = retry.is_resend();
+            reply = call_level(leaving, retry.deadline());
+        } while (retry.again(reply));
         lock.lock();
         if (Hold* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
             hold->doubtful |= unknown || !reply.answered();
@@ -11244,10 +12601,11 @@ public:
         try {
             const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
-            reply = core_.session.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
-                resent = again;
-                return call_release(leaving.hold, again, deadline);
-            });
+            Retry retry = core_.session.retry(foreground_deadline());
+            do {
+                resent = retry.is_resend();
+                reply = call_release(leaving.hold, resent, retry.deadline());
+            } while (retry.again(reply));
         } catch (...) {  // no memory: handled as if nothing had been sent
             reply = Reply::of(Reply::Kind::not_sent, std::string());
         }
@@ -11355,7 +12713,7 @@ private:
     }
 
     // Sends the last release. `again`: True if an earlier sending may have taken effect.
-    Reply call_release(std::uint64_t hold, bool again, Instant deadline) {
+    Reply call_release(std::uint64_t hold, bool again, Instant deadline) try {
         Protocol& protocol = core_.protocol;
         if constexpr (requires { protocol.first_release(hold); })
             if (!again) {
@@ -11368,6 +12726,15 @@ private:
                 return reply;
             }
         return core_.session.call(protocol.release(hold, 0, Milliseconds(0)), deadline);
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
+    }
+
+    // Sends the release of a level that is not the last.
+    Reply call_level(const Leaving& leaving, Instant deadline) try {
+        return core_.session.call(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
     }
 
     template <class Released>
@@ -11819,7 +13186,7 @@ private:
     // blocked. `first`: True before any waiting.
     bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
         const std::uint64_t generation = room_.queue.generation();
-        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, first);
+        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, core_.next_number(), first);
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
             acquired_locally();
@@ -11888,26 +13255,35 @@ private:
     }
 
     void send_hand_over(std::unique_lock<std::mutex>& lock, HandOver& hand_over) {
-        Session<T>& session = core_.session;
         try {
             const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
-            hand_over.reply =
-                session.call_with_retry(parts_.releases.foreground_deadline(), {}, [&](Instant deadline, bool) {
-                    return session.call_wanted(core_.key(), deadline, [&](ServerMilliseconds until) {
-                        hand_over.claim.until = until;
-                        // The successor's lease counts from the first sending that may have taken effect: a resend does
-                        // not prolong it.
-                        if (!hand_over.unknown) hand_over.sent_at = SendTime();
-                        Reply one =
-                            session.call(core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim), deadline);
-                        if (!one.answered() && !one.is_unsent()) hand_over.unknown = true;
-                        return one;
-                    });
-                });
+            Retry retry = core_.session.retry(parts_.releases.foreground_deadline());
+            do hand_over.reply = hand_over_once(hand_over, retry.deadline());
+            while (retry.again(hand_over.reply));
         } catch (...) {  // no memory: handled as if nothing had been sent
             hand_over.reply = Reply::of(Reply::Kind::not_sent, std::string());
         }
+    }
+
+    Reply hand_over_once(HandOver& hand_over, Instant deadline) try {
+        Session<T>& session = core_.session;
+        for (int tries = 1;; ++tries) {
+            Reply failure;
+            const auto now = session.server_time(core_.key(), deadline, failure);
+            if (!now) return failure;
+            hand_over.claim.until = *now + session.options().command_timeout.count();
+            // The successor's lease counts from the first sending that may have taken effect: a resend does not prolong
+            // it.
+            if (!hand_over.unknown) hand_over.sent_at = SendTime();
+            const Instant sent = Clock::now();
+            Reply reply = session.call(core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim), deadline);
+            if (!reply.answered() && !reply.is_unsent()) hand_over.unknown = true;
+            if (!session.learn_if_late(core_.key(), sent, reply) || tries == 3 || Clock::now() >= deadline)
+                return reply;
+        }
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
     }
 
     std::error_code not_handed_over(std::unique_lock<std::mutex>& lock, const HandOver& sent, bool answered,
@@ -12132,19 +13508,18 @@ public:
     //   lock(…, ec)      stores the error instead of throwing it
     template <class... Tail>
     requires LockOption<Tail...>
-    [[nodiscard]] auto lock(Tail&&... tail) { return waiting(never, tail...); }
+    [[nodiscard]] auto lock(Tail&&... tail) {
+        const bool held = obtain(request_of(never, tail...), tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return held;
+    }
 
     // Acquires the lock if it is free: one try, one round trip. Takes an optional Lease and std::error_code&.
     template <class... Tail>
     requires TryOption<Tail...>
     [[nodiscard]] bool try_lock(Tail&&... tail) {
-        return detail::answer(
-            [&] {
-                LockRequest request = request_of(tail...);
-                request.one_try = true;
-                return self().acquire(request);
-            },
-            false, tail...);
+        LockRequest request = request_of(never, tail...);
+        request.one_try = true;
+        return obtain(request, tail...);
     }
 
     // Acquires the lock and waits for it until `timeout` has passed, by a monotonic clock. Waits are rounded up to the
@@ -12233,9 +13608,10 @@ private:
 
     // Sets the owner to the calling thread. No layer below reads the thread number.
     template <class... Tail>
-    static LockRequest request_of(const Tail&... tail) {
+    static LockRequest request_of(Instant deadline, const Tail&... tail) {
         LockRequest request;
         request.owner = this_thread_number();
+        request.deadline = deadline;
         [[maybe_unused]] const auto take = [&](const auto& argument) {
             using Argument = std::remove_cvref_t<decltype(argument)>;
             if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
@@ -12245,28 +13621,20 @@ private:
         return request;
     }
 
+    // Acquires the lock, and stores the error if the caller wants that.
     template <class... Tail>
-    auto waiting(Instant deadline, Tail&... tail) {
-        const bool held = detail::answer(
-            [&] {
-                LockRequest request = request_of(tail...);
-                request.deadline = deadline;
-                return self().acquire(request);
-            },
-            false, tail...);
-        if constexpr (detail::has_stop_token<Tail&...>) return held;
+    bool obtain(const LockRequest& request, Tail&... tail) {
+        if constexpr (detail::has_error_code<Tail&...>)
+            return detail::answer([&] { return self().acquire(request); }, false, tail...);
+        else
+            return self().acquire(request);
     }
 
     template <class... Tail>
     bool timed(Instant deadline, Tail&... tail) {
-        return detail::answer(
-            [&] {
-                LockRequest request = request_of(tail...);
-                request.deadline = deadline;
-                request.one_try = deadline <= Clock::now();
-                return self().acquire(request);
-            },
-            false, tail...);
+        LockRequest request = request_of(deadline, tail...);
+        request.one_try = deadline <= Clock::now();
+        return obtain(request, tail...);
     }
 };
 
@@ -12996,7 +14364,7 @@ public:
         if (waiting_ == 0) core_.patience.answered();
         if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
         if (request.one_try) {
-            const auto answer = parts_.acquires.ask(lock, request, true);
+            const auto answer = parts_.acquires.ask(lock, request, core_.next_number(), true);
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
         for (;;) {
@@ -14472,15 +15840,16 @@ public:
         if (request.one_try) request.deadline = never;
         check_lease(request);
         Caller me;
-        std::unique_lock lock(core_.mutex);
-        ask(lock, me, request);
-        lock.unlock();
+        {
+            std::unique_lock lock(core_.mutex);
+            ask(lock, me, request);
+        }
         // Constructed and destroyed without the mutex, which the callback locks.
         const std::stop_callback on_stop(request.stop, [&] {
-            const std::lock_guard relock(core_.mutex);
+            const std::lock_guard lock(core_.mutex);
             me.slot.wake(no_receiver_);
         });
-        lock.lock();
+        std::unique_lock lock(core_.mutex);
         return wait_loop(lock, no_receiver_, *this, me, request);
     }
 

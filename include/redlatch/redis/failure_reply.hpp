@@ -8,9 +8,6 @@ namespace redlatch {
 inline namespace v0_1 {
 namespace detail {
 
-// The text of a reply for which there is no memory. Short enough to need no allocation.
-inline constexpr const char* no_memory = "out of memory";
-
 // Copies a reply. If there is no memory, the copy has the text no_memory.
 inline void copy_reply(Reply& to, const Reply& from, Reply::Kind kind) noexcept {
     try {

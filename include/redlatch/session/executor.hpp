@@ -31,8 +31,6 @@ inline namespace v0_1 {
 
 namespace detail {
 
-inline constexpr const char* no_memory = "out of memory";
-
 // Returns the reply to a command for which memory was short, after a moment in which there may be more.
 inline Reply short_of_memory() {
     std::this_thread::sleep_for(Milliseconds(1));
@@ -45,7 +43,8 @@ inline Reply short_of_memory() {
 // thread then calls attend(), and stop_attending() unless everything is answered.
 enum class Receiver { background, poster };
 
-// Sends the commands of a session. call() waits for the reply, post() does not. retry() decides whether a call is repeated. Counts commands and resends. Any thread may call anything.
+// Sends the commands of a session. call() waits for the reply, post() does not. Counts commands and resends. Any thread
+// may call anything.
 //
 // The transport is destroyed before the executor, because the completions of posted commands refer to the executor.
 // After end() it neither wakes the transport nor subscribes, because that is asked of it even later.

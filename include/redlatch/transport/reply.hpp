@@ -10,6 +10,13 @@
 namespace redlatch {
 inline namespace v0_1 {
 
+namespace detail {
+
+// The text of a reply for which there is no memory. Short enough to need no allocation.
+inline constexpr const char* no_memory = "out of memory";
+
+}  // namespace detail
+
 // The result of a command: the server's reply, or the reason why there is none. Short texts and numbers need no
 // allocation.
 struct Reply {
