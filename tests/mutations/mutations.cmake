@@ -720,6 +720,12 @@ mutate(waits_for_the_old_node redis/command_connection.hpp
     ""
     "faults/failover")
 
+# A thread that connects while a node is turned away gets the reply to another command.
+mutate(turned_away_but_open redis/command_connection.hpp
+    "while (is_connected()) fail(lock"
+    "fail(lock"
+    "integration/command_connection")
+
 # Commands that wait for replicas share a connection with others, which wait, too.
 mutate(waits_for_replicas_on_shared_lines redis/standalone.hpp
     "return with_substitute(own, deadline,"

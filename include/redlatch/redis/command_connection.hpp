@@ -119,8 +119,8 @@ public:
         return {events != 0 ? socket().fd() : -1, static_cast<short>(events), is_reading() ? never : due};
     }
 
-    // Starts to connect if posted commands need a connection (until the deadline at most), writes and reads what is
-    // possible, and fails overdue commands. Does not wait.
+    // Starts to connect, on a side thread, if posted commands need a connection (until the deadline at most). Writes and
+    // reads what is possible, and fails overdue commands. Does not wait.
     void drive(Instant deadline) {
         std::unique_lock lock(mutex_);
         if (is_connected() && needs_writer()) flush(lock);
@@ -129,7 +129,6 @@ public:
             read(lock, Clock::now());
             if (is_connected()) call_reader();
         } else if (const Instant now = Clock::now(); reconnector_.may_begin(now)) {
-            // On a side thread, because the driver must not wait.
             reconnector_.open_aside(lock, std::min(deadline, now + timeout_),
                                     [this](auto& locked) { attempted(locked); });
         }
@@ -173,7 +172,8 @@ public:
     void turn_away() {
         std::unique_lock lock(mutex_);
         reconnector_.abandon();
-        fail(lock, Reply::Kind::unanswered, "another server does its work now");
+        // Completions run without the mutex: another thread may connect meanwhile.
+        while (is_connected()) fail(lock, Reply::Kind::unanswered, "another server does its work now");
         reconnector_.refuse(reconnector_.reply(Reply::Kind::not_sent, "", " is not the server for it any more"));
         fail_waiting(lock);
     }

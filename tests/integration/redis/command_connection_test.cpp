@@ -315,6 +315,29 @@ TEST_CASE("a command posted while another thread fails to connect is left to the
     CHECK(bench.calls > calls_before);
 }
 
+// Its slot in the queue was dropped, and a later command got its reply.
+TEST_CASE("a connection that comes up while it is turned away is ended, too") {
+    ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
+    Bench bench{server.url()};
+    const auto has_received = [&](std::size_t commands) {
+        return eventually([&] { return server.received().size() == commands; });
+    };
+    std::thread first([&] { bench.link.call(ping, Clock::now() + 10s); });
+    REQUIRE(has_received(1));
+    std::thread second;
+    Reply reply;
+    bench.link.post(ping, [&](Reply) {
+        second = std::thread([&] { reply = bench.link.call(ping, Clock::now() + 10s); });
+        CHECK(has_received(3));
+    });
+    REQUIRE(has_received(2));
+    bench.link.turn_away();
+    CHECK_FALSE(bench.link.is_connected());
+    first.join();
+    second.join();
+    CHECK(reply.kind == Reply::Kind::unanswered);
+}
+
 TEST_CASE("a posted command does not use a connection that was closed while idle and unwatched") {
     ScriptedServer server{[](const auto&) { return ScriptedReply{"+one\r\n"}; }};
     Bench bench{server.url()};
