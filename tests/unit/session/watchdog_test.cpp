@@ -57,18 +57,22 @@ TEST_CASE("renewals of one kind share a call, in the order in which they were du
 }
 
 TEST_CASE("a call renews a hundred at most") {
-    for (const auto& [count, sizes] : std::vector<std::pair<std::size_t, std::vector<std::size_t>>>{
-             {99, {99}}, {100, {100}}, {101, {100, 1}}, {200, {100, 100}}, {250, {100, 100, 50}}}) {
-        CAPTURE(count);
+    struct Row {
+        std::size_t count;
+        std::vector<std::size_t> sizes;
+    };
+    for (const Row& row :
+         {Row{99, {99}}, Row{100, {100}}, Row{101, {100, 1}}, Row{200, {100, 100}}, Row{250, {100, 100, 50}}}) {
+        CAPTURE(row.count);
         std::vector<Renewal> due;
-        for (std::size_t i = 0; i < count; ++i) due.push_back(renewal(std::to_string(i)));
+        for (std::size_t i = 0; i < row.count; ++i) due.push_back(renewal(std::to_string(i)));
         std::vector<std::size_t> found;
         std::size_t next = 0;
         for (const Keys& keys : batches(due)) {
             found.push_back(keys.size());
             for (const std::string& key : keys) CHECK(key == std::to_string(next++));
         }
-        CHECK(found == sizes);
+        CHECK(found == row.sizes);
     }
 }
 
