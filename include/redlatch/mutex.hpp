@@ -43,7 +43,9 @@ public:
     BasicMutex(BasicClient<T>& client, std::string_view name, SpinOptions options = {})
         : BasicMutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
-    // --- used by LockApi and by composed locks: the caller names the owner --------------------------------------
+private:
+    friend class LockApi<BasicMutex>;
+    friend struct LockAccess;
 
     bool acquire(LockRequest request) {
         request.polling = polling_;
@@ -59,7 +61,6 @@ public:
         return hold != 0 && value(limit) == this->state().protocol().text(hold).view() ? 1 : 0;
     }
 
-private:
     // Returns the value of the current holder.
     std::optional<std::string> value(Instant limit) {
         auto& state = this->state();

@@ -45,10 +45,12 @@ class BasicReadWriteLock : public LockApi<BasicReadWriteLock<T>> {
     // Implements what both sides share: all members of a lock. A side is locked while it has a lease.
     template <class Self, class Protocol>
     class Side : public NamedLock<Self, T, LockState<T, Protocol>> {
-    public:
+    protected:
+        friend class LockApi<Self>;
+        friend struct LockAccess;
+
         bool ask_locked(Instant limit = never) { return this->ask_remaining_lease(limit).has_value(); }
 
-    protected:
         Side(BasicClient<T>& client, std::string_view name) : Side::NamedLock(client.core(), name) {}
     };
 
@@ -59,13 +61,16 @@ public:
         using Side<ReadLock, ReadProtocol>::Side;
     };
 
-    // The write side. acquire() throws Error(errc::would_deadlock), before it sends anything, in a thread that holds
+    // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, in a thread that holds
     // only the read side.
     class WriteLock final : public Side<WriteLock, WriteProtocol> {
-    public:
+        friend BasicReadWriteLock;
+        friend class LockApi<WriteLock>;
+        friend struct LockAccess;
+
         bool acquire(const LockRequest& request) {
             const Instant now = Clock::now();
-            if (readers_.valid_until_of(request.owner) > now && this->valid_until_of(request.owner) <= now)
+            if (LockAccess::valid_until(readers_, request.owner) > now && this->valid_until_of(request.owner) <= now)
                 throw Error(errc::would_deadlock, this->state().key(),
                             "a reader that asks for the write side waits for itself; give back the read side first");
             if (!options_.writer_preference) return this->state().acquire(request);
@@ -74,8 +79,6 @@ public:
             return this->state().acquire(first);
         }
 
-    private:
-        friend BasicReadWriteLock;
         WriteLock(BasicClient<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
             : Side<WriteLock, WriteProtocol>(client, name), readers_(readers), options_(options) {}
 
@@ -120,18 +123,21 @@ public:
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
-    // --- used by LockApi and by composed locks: the write side; the caller names the owner ----------------------
-
-    bool acquire(const LockRequest& request) { return write_.acquire(request); }
-    std::error_code release(OwnerNumber owner) { return write_.release(owner); }
-    bool force_release() { return write_.force_release(); }
-    Instant valid_until_of(OwnerNumber owner) { return write_.valid_until_of(owner); }
-    std::stop_token lost_of(OwnerNumber owner) { return write_.lost_of(owner); }
-    bool ask_locked() { return write_.ask_locked(); }
-    int ask_hold_count(OwnerNumber owner) { return write_.ask_hold_count(owner); }
-    std::optional<Milliseconds> ask_remaining_lease() { return write_.ask_remaining_lease(); }
-
 private:
+    friend class LockApi<BasicReadWriteLock>;
+    friend struct LockAccess;
+
+    // --- on behalf of an owner: the write side ----------------------------------------------------------------
+
+    bool acquire(const LockRequest& request) { return LockAccess::acquire(write_, request); }
+    std::error_code release(OwnerNumber owner) { return LockAccess::release(write_, owner); }
+    bool force_release() { return LockAccess::force_release(write_); }
+    Instant valid_until_of(OwnerNumber owner) { return LockAccess::valid_until(write_, owner); }
+    std::stop_token lost_of(OwnerNumber owner) { return LockAccess::lost(write_, owner); }
+    bool ask_locked() { return LockAccess::ask_locked(write_); }
+    int ask_hold_count(OwnerNumber owner) { return LockAccess::ask_hold_count(write_, owner); }
+    std::optional<Milliseconds> ask_remaining_lease() { return LockAccess::ask_remaining_lease(write_); }
+
     ReadLock read_;
     WriteLock write_;
 };

@@ -25,12 +25,15 @@ public:
     BasicSpinLock(BasicClient<T>& client, std::string_view name, SpinOptions options = {})
         : BasicSpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
+private:
+    friend class LockApi<BasicSpinLock>;
+    friend struct LockAccess;
+
     bool acquire(LockRequest request) {
         request.polling = polling_;
         return BasicSpinLock::NamedLock::acquire(request);
     }
 
-private:
     const Polling polling_;
 };
 

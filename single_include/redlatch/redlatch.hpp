@@ -6163,8 +6163,8 @@ public:
         return {events != 0 ? socket().fd() : -1, static_cast<short>(events), is_reading() ? never : due};
     }
 
-    // Starts to connect if posted commands need a connection (until the deadline at most), writes and reads what is
-    // possible, and fails overdue commands. Does not wait.
+    // Starts to connect, on a side thread, if posted commands need a connection (until the deadline at most). Writes and
+    // reads what is possible, and fails overdue commands. Does not wait.
     void drive(Instant deadline) {
         std::unique_lock lock(mutex_);
         if (is_connected() && needs_writer()) flush(lock);
@@ -6173,7 +6173,6 @@ public:
             read(lock, Clock::now());
             if (is_connected()) call_reader();
         } else if (const Instant now = Clock::now(); reconnector_.may_begin(now)) {
-            // On a side thread, because the driver must not wait.
             reconnector_.open_aside(lock, std::min(deadline, now + timeout_),
                                     [this](auto& locked) { attempted(locked); });
         }
@@ -6217,7 +6216,8 @@ public:
     void turn_away() {
         std::unique_lock lock(mutex_);
         reconnector_.abandon();
-        fail(lock, Reply::Kind::unanswered, "another server does its work now");
+        // Completions run without the mutex: another thread may connect meanwhile.
+        while (is_connected()) fail(lock, Reply::Kind::unanswered, "another server does its work now");
         reconnector_.refuse(reconnector_.reply(Reply::Kind::not_sent, "", " is not the server for it any more"));
         fail_waiting(lock);
     }
@@ -10411,7 +10411,7 @@ namespace redlatch {
 inline namespace v0_1 {
 
 // The answer to a query that was refused, and the generation from before it.
-struct Refusal {
+struct RefusedQuery {
     std::uint64_t generation;
     Answer answer;
 };
@@ -10422,8 +10422,8 @@ struct RequestWaiter : Waiter {
     explicit RequestWaiter(Want what) : want(std::move(what)) {}
 
     Want want;
-    std::optional<Refusal> refusal{};  // of its query before it joined the queue
-    std::uint64_t refused_at = 0;      // the generation at its last refused query
+    std::optional<RefusedQuery> refusal{};  // of its query before it joined the queue
+    std::uint64_t refused_at = 0;           // the generation at its last refused query
 };
 
 // The queue of the threads of this process that wait for one name. The representative queries the server for all of
@@ -11016,7 +11016,7 @@ public:
 private:
     // Gives each caller what the request got for it. Gives back what it got for callers that have left.
     void hand_out(std::unique_lock<std::mutex>& lock, const Member& me, const std::vector<Want>& wants,
-                  const std::vector<std::uint64_t>& numbers, const Refusal& refusal) {
+                  const std::vector<std::uint64_t>& numbers, const RefusedQuery& refusal) {
         const Instant now = Clock::now();
         bool refused = false;
         std::vector<Want> unclaimed;
@@ -13485,6 +13485,55 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
+// redlatch/lock/lock_access.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Reaches the members of a lock that act for a given owner. They are not public: users hold locks as threads. MultiLock,
+// RedLock and locks made of two sides hold their members for the owner that they are called for.
+struct LockAccess {
+    template <class Lock>
+    static auto state(Lock& lock) -> decltype(lock.state()) {
+        return lock.state();
+    }
+    template <class Lock>
+    static bool acquire(Lock& lock, const LockRequest& request) {
+        return lock.acquire(request);
+    }
+    template <class Lock>
+    static auto release(Lock& lock, OwnerNumber owner) {
+        return lock.release(owner);
+    }
+    template <class Lock>
+    static auto valid_until(Lock& lock, OwnerNumber owner) {
+        return lock.valid_until_of(owner);
+    }
+    template <class Lock>
+    static auto lost(Lock& lock, OwnerNumber owner) {
+        return lock.lost_of(owner);
+    }
+    template <class Lock>
+    static bool force_release(Lock& lock, Instant limit = never) {
+        return lock.force_release(limit);
+    }
+    template <class Lock>
+    static bool ask_locked(Lock& lock, Instant limit = never) {
+        return lock.ask_locked(limit);
+    }
+    template <class Lock>
+    static int ask_hold_count(Lock& lock, OwnerNumber owner, Instant limit = never) {
+        return lock.ask_hold_count(owner, limit);
+    }
+    template <class Lock>
+    static auto ask_remaining_lease(Lock& lock, Instant limit = never) {
+        return lock.ask_remaining_lease(limit);
+    }
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
 // redlatch/lock/lock_api.hpp
 
 namespace redlatch {
@@ -13943,13 +13992,23 @@ inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_vi
 namespace redlatch {
 inline namespace v0_1 {
 
-// Implements LockApi for one named lock. Members that take an owner act on behalf of that thread, as MultiLock and
-// RedLock need. Locks that query the server in another way redefine the ask_* members.
+// Implements LockApi for one named lock. Locks that query the server in another way redefine the ask_* members.
 template <class Lock, class T, class State>
 class NamedLock : public LockApi<Lock> {
 public:
     // The name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
+
+protected:
+    friend class LockApi<Lock>;
+    friend struct LockAccess;
+
+    NamedLock(std::shared_ptr<SessionHandle<T>> core, std::string_view name) : binding_(std::move(core), name) {}
+
+    // Returns this process's state of the lock.
+    State& state() { return binding_.state(); }
+
+    // --- on behalf of an owner --------------------------------------------------------------------------------
 
     bool acquire(const LockRequest& request) { return state().acquire(request); }
     std::error_code release(OwnerNumber owner) { return state().release(owner); }
@@ -13968,12 +14027,6 @@ public:
         State& s = state();
         return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
     }
-
-    // Returns this process's state of the lock.
-    State& state() { return binding_.state(); }
-
-protected:
-    NamedLock(std::shared_ptr<SessionHandle<T>> core, std::string_view name) : binding_(std::move(core), name) {}
 
 private:
     StateHandle<T, State> binding_;
@@ -15024,10 +15077,9 @@ inline namespace v0_1 {
 
 // A lock that can be a member of a lock over several: it lives on one server.
 template <class Lock>
-concept MemberLock = requires(Lock& lock, const LockRequest& request, OwnerNumber owner) {
-    { lock.acquire(request) } -> std::same_as<bool>;
-    { lock.state().part(owner) } -> std::same_as<HeldPart>;
-    lock.state().try_in_background(
+concept MemberLock = requires(Lock& lock, OwnerNumber owner) {
+    { LockAccess::state(lock).part(owner) } -> std::same_as<HeldPart>;
+    LockAccess::state(lock).try_in_background(
         owner, std::nullopt, [](const TryAnswer&) { return true; }, Receiver::poster);
 };
 
@@ -15094,26 +15146,30 @@ public:
     explicit QuorumMemberOf(Lock& lock) : lock_(lock) {}
 
     const std::string& name() const override { return lock_.name(); }
-    const std::string& key() const override { return lock_.state().key(); }
-    const void* lock() const override { return &lock_.state(); }
-    const void* client() const override { return &lock_.state().session(); }
+    const std::string& key() const override { return state().key(); }
+    const void* lock() const override { return &state(); }
+    const void* client() const override { return &state().session(); }
 
-    bool acquire(const LockRequest& request) override { return lock_.acquire(request); }
+    bool acquire(const LockRequest& request) override { return LockAccess::acquire(lock_, request); }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
-        lock_.state().try_in_background(owner, lease, std::move(tell), receiver);
+        state().try_in_background(owner, lease, std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                Receiver receiver) override {
-        lock_.state().release_in_background(owner, done, receiver);
+        state().release_in_background(owner, done, receiver);
     }
     void attend() override { session().attend(); }
     void stop_attending() override { session().stop_attending(); }
-    HeldPart part(OwnerNumber owner) override { return lock_.state().part(owner); }
-    bool force_release(Instant limit) override { return lock_.force_release(limit); }
-    bool ask_locked(Instant limit) override { return lock_.ask_locked(limit); }
-    int ask_hold_count(OwnerNumber owner, Instant limit) override { return lock_.ask_hold_count(owner, limit); }
-    std::optional<Milliseconds> ask_remaining_lease(Instant limit) override { return lock_.ask_remaining_lease(limit); }
+    HeldPart part(OwnerNumber owner) override { return state().part(owner); }
+    bool force_release(Instant limit) override { return LockAccess::force_release(lock_, limit); }
+    bool ask_locked(Instant limit) override { return LockAccess::ask_locked(lock_, limit); }
+    int ask_hold_count(OwnerNumber owner, Instant limit) override {
+        return LockAccess::ask_hold_count(lock_, owner, limit);
+    }
+    std::optional<Milliseconds> ask_remaining_lease(Instant limit) override {
+        return LockAccess::ask_remaining_lease(lock_, limit);
+    }
 
     std::optional<std::uint64_t> connections() override {
         if constexpr (requires { session().transport().connections(); }) return session().transport().connections();
@@ -15135,7 +15191,8 @@ public:
     void start_losses() override { session().start_losses(); }
 
 private:
-    auto& session() { return lock_.state().session(); }
+    auto& state() const { return LockAccess::state(lock_); }
+    auto& session() { return state().session(); }
 
     Lock& lock_;
 };
@@ -16245,6 +16302,23 @@ public:
     // The names of its members in their order, each once.
     const std::string& name() const noexcept { return name_; }
 
+protected:
+    QuorumApi(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules)
+        : members_(std::move(members)), rules_(rules), name_(names_of(members_)), state_(new_state(false)) {}
+
+    ~QuorumApi() {
+        const KeepErrno kept;
+        const State mine = *state_.load();
+        if (!mine->is_of_this_process()) return;
+        mine->close();
+        delete state_.load();
+    }
+
+private:
+    friend class LockApi<Lock>;
+
+    // --- on behalf of an owner --------------------------------------------------------------------------------
+
     bool acquire(const LockRequest& request) { return state().acquire(request); }
     std::error_code release(OwnerNumber owner) { return state().release(owner); }
     Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
@@ -16273,19 +16347,6 @@ public:
             [](QuorumMember& m, Instant limit) { return m.ask_remaining_lease(limit); }));
     }
 
-protected:
-    QuorumApi(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules)
-        : members_(std::move(members)), rules_(rules), name_(names_of(members_)), state_(new_state(false)) {}
-
-    ~QuorumApi() {
-        const KeepErrno kept;
-        const State mine = *state_.load();
-        if (!mine->is_of_this_process()) return;
-        mine->close();
-        delete state_.load();
-    }
-
-private:
     using State = std::shared_ptr<QuorumState>;
 
     State* new_state(bool is_fork_child) const {
@@ -16751,7 +16812,9 @@ public:
     BasicMutex(BasicClient<T>& client, std::string_view name, SpinOptions options = {})
         : BasicMutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
-    // --- used by LockApi and by composed locks: the caller names the owner --------------------------------------
+private:
+    friend class LockApi<BasicMutex>;
+    friend struct LockAccess;
 
     bool acquire(LockRequest request) {
         request.polling = polling_;
@@ -16767,7 +16830,6 @@ public:
         return hold != 0 && value(limit) == this->state().protocol().text(hold).view() ? 1 : 0;
     }
 
-private:
     // Returns the value of the current holder.
     std::optional<std::string> value(Instant limit) {
         auto& state = this->state();
@@ -18603,10 +18665,12 @@ class BasicReadWriteLock : public LockApi<BasicReadWriteLock<T>> {
     // Implements what both sides share: all members of a lock. A side is locked while it has a lease.
     template <class Self, class Protocol>
     class Side : public NamedLock<Self, T, LockState<T, Protocol>> {
-    public:
+    protected:
+        friend class LockApi<Self>;
+        friend struct LockAccess;
+
         bool ask_locked(Instant limit = never) { return this->ask_remaining_lease(limit).has_value(); }
 
-    protected:
         Side(BasicClient<T>& client, std::string_view name) : Side::NamedLock(client.core(), name) {}
     };
 
@@ -18617,13 +18681,16 @@ public:
         using Side<ReadLock, ReadProtocol>::Side;
     };
 
-    // The write side. acquire() throws Error(errc::would_deadlock), before it sends anything, in a thread that holds
+    // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, in a thread that holds
     // only the read side.
     class WriteLock final : public Side<WriteLock, WriteProtocol> {
-    public:
+        friend BasicReadWriteLock;
+        friend class LockApi<WriteLock>;
+        friend struct LockAccess;
+
         bool acquire(const LockRequest& request) {
             const Instant now = Clock::now();
-            if (readers_.valid_until_of(request.owner) > now && this->valid_until_of(request.owner) <= now)
+            if (LockAccess::valid_until(readers_, request.owner) > now && this->valid_until_of(request.owner) <= now)
                 throw Error(errc::would_deadlock, this->state().key(),
                             "a reader that asks for the write side waits for itself; give back the read side first");
             if (!options_.writer_preference) return this->state().acquire(request);
@@ -18632,8 +18699,6 @@ public:
             return this->state().acquire(first);
         }
 
-    private:
-        friend BasicReadWriteLock;
         WriteLock(BasicClient<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
             : Side<WriteLock, WriteProtocol>(client, name), readers_(readers), options_(options) {}
 
@@ -18678,18 +18743,21 @@ public:
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
-    // --- used by LockApi and by composed locks: the write side; the caller names the owner ----------------------
-
-    bool acquire(const LockRequest& request) { return write_.acquire(request); }
-    std::error_code release(OwnerNumber owner) { return write_.release(owner); }
-    bool force_release() { return write_.force_release(); }
-    Instant valid_until_of(OwnerNumber owner) { return write_.valid_until_of(owner); }
-    std::stop_token lost_of(OwnerNumber owner) { return write_.lost_of(owner); }
-    bool ask_locked() { return write_.ask_locked(); }
-    int ask_hold_count(OwnerNumber owner) { return write_.ask_hold_count(owner); }
-    std::optional<Milliseconds> ask_remaining_lease() { return write_.ask_remaining_lease(); }
-
 private:
+    friend class LockApi<BasicReadWriteLock>;
+    friend struct LockAccess;
+
+    // --- on behalf of an owner: the write side ----------------------------------------------------------------
+
+    bool acquire(const LockRequest& request) { return LockAccess::acquire(write_, request); }
+    std::error_code release(OwnerNumber owner) { return LockAccess::release(write_, owner); }
+    bool force_release() { return LockAccess::force_release(write_); }
+    Instant valid_until_of(OwnerNumber owner) { return LockAccess::valid_until(write_, owner); }
+    std::stop_token lost_of(OwnerNumber owner) { return LockAccess::lost(write_, owner); }
+    bool ask_locked() { return LockAccess::ask_locked(write_); }
+    int ask_hold_count(OwnerNumber owner) { return LockAccess::ask_hold_count(write_, owner); }
+    std::optional<Milliseconds> ask_remaining_lease() { return LockAccess::ask_remaining_lease(write_); }
+
     ReadLock read_;
     WriteLock write_;
 };
@@ -19115,12 +19183,15 @@ public:
     BasicSpinLock(BasicClient<T>& client, std::string_view name, SpinOptions options = {})
         : BasicSpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
+private:
+    friend class LockApi<BasicSpinLock>;
+    friend struct LockAccess;
+
     bool acquire(LockRequest request) {
         request.polling = polling_;
         return BasicSpinLock::NamedLock::acquire(request);
     }
 
-private:
     const Polling polling_;
 };
 

@@ -41,8 +41,9 @@ public:
         }
         entry.held = test::monotonic_ns();
         // Also its number in the queue. It is unknown for a call that gave up.
-        if constexpr (requires { lock_.state().part(this_thread_number()).hold; })
-            entry.on_wire = hash_of(OwnerText(crew_.client.id(), lock_.state().part(this_thread_number()).hold).view());
+        if constexpr (requires { LockAccess::state(lock_).part(this_thread_number()).hold; })
+            entry.on_wire =
+                hash_of(OwnerText(crew_.client.id(), LockAccess::state(lock_).part(this_thread_number()).hold).view());
         hold(entry);
         give_back(entry);
         crew_.done(entry);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/lock/lock_access.hpp"
 #include "redlatch/lock/lock_api.hpp"
 #include "redlatch/protocol/lock_queries.hpp"
 #include "redlatch/session/queries.hpp"
@@ -17,13 +18,23 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Implements LockApi for one named lock. Members that take an owner act on behalf of that thread, as MultiLock and
-// RedLock need. Locks that query the server in another way redefine the ask_* members.
+// Implements LockApi for one named lock. Locks that query the server in another way redefine the ask_* members.
 template <class Lock, class T, class State>
 class NamedLock : public LockApi<Lock> {
 public:
     // The name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
+
+protected:
+    friend class LockApi<Lock>;
+    friend struct LockAccess;
+
+    NamedLock(std::shared_ptr<SessionHandle<T>> core, std::string_view name) : binding_(std::move(core), name) {}
+
+    // Returns this process's state of the lock.
+    State& state() { return binding_.state(); }
+
+    // --- on behalf of an owner --------------------------------------------------------------------------------
 
     bool acquire(const LockRequest& request) { return state().acquire(request); }
     std::error_code release(OwnerNumber owner) { return state().release(owner); }
@@ -42,12 +53,6 @@ public:
         State& s = state();
         return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
     }
-
-    // Returns this process's state of the lock.
-    State& state() { return binding_.state(); }
-
-protected:
-    NamedLock(std::shared_ptr<SessionHandle<T>> core, std::string_view name) : binding_(std::move(core), name) {}
 
 private:
     StateHandle<T, State> binding_;

@@ -4,6 +4,7 @@
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/lock/hold_table.hpp"
+#include "redlatch/lock/lock_access.hpp"
 #include "redlatch/options.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/session/losses.hpp"
@@ -29,10 +30,9 @@ inline namespace v0_1 {
 
 // A lock that can be a member of a lock over several: it lives on one server.
 template <class Lock>
-concept MemberLock = requires(Lock& lock, const LockRequest& request, OwnerNumber owner) {
-    { lock.acquire(request) } -> std::same_as<bool>;
-    { lock.state().part(owner) } -> std::same_as<HeldPart>;
-    lock.state().try_in_background(
+concept MemberLock = requires(Lock& lock, OwnerNumber owner) {
+    { LockAccess::state(lock).part(owner) } -> std::same_as<HeldPart>;
+    LockAccess::state(lock).try_in_background(
         owner, std::nullopt, [](const TryAnswer&) { return true; }, Receiver::poster);
 };
 
@@ -99,26 +99,30 @@ public:
     explicit QuorumMemberOf(Lock& lock) : lock_(lock) {}
 
     const std::string& name() const override { return lock_.name(); }
-    const std::string& key() const override { return lock_.state().key(); }
-    const void* lock() const override { return &lock_.state(); }
-    const void* client() const override { return &lock_.state().session(); }
+    const std::string& key() const override { return state().key(); }
+    const void* lock() const override { return &state(); }
+    const void* client() const override { return &state().session(); }
 
-    bool acquire(const LockRequest& request) override { return lock_.acquire(request); }
+    bool acquire(const LockRequest& request) override { return LockAccess::acquire(lock_, request); }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
-        lock_.state().try_in_background(owner, lease, std::move(tell), receiver);
+        state().try_in_background(owner, lease, std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                Receiver receiver) override {
-        lock_.state().release_in_background(owner, done, receiver);
+        state().release_in_background(owner, done, receiver);
     }
     void attend() override { session().attend(); }
     void stop_attending() override { session().stop_attending(); }
-    HeldPart part(OwnerNumber owner) override { return lock_.state().part(owner); }
-    bool force_release(Instant limit) override { return lock_.force_release(limit); }
-    bool ask_locked(Instant limit) override { return lock_.ask_locked(limit); }
-    int ask_hold_count(OwnerNumber owner, Instant limit) override { return lock_.ask_hold_count(owner, limit); }
-    std::optional<Milliseconds> ask_remaining_lease(Instant limit) override { return lock_.ask_remaining_lease(limit); }
+    HeldPart part(OwnerNumber owner) override { return state().part(owner); }
+    bool force_release(Instant limit) override { return LockAccess::force_release(lock_, limit); }
+    bool ask_locked(Instant limit) override { return LockAccess::ask_locked(lock_, limit); }
+    int ask_hold_count(OwnerNumber owner, Instant limit) override {
+        return LockAccess::ask_hold_count(lock_, owner, limit);
+    }
+    std::optional<Milliseconds> ask_remaining_lease(Instant limit) override {
+        return LockAccess::ask_remaining_lease(lock_, limit);
+    }
 
     std::optional<std::uint64_t> connections() override {
         if constexpr (requires { session().transport().connections(); }) return session().transport().connections();
@@ -140,7 +144,8 @@ public:
     void start_losses() override { session().start_losses(); }
 
 private:
-    auto& session() { return lock_.state().session(); }
+    auto& state() const { return LockAccess::state(lock_); }
+    auto& session() { return state().session(); }
 
     Lock& lock_;
 };

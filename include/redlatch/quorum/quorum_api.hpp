@@ -38,6 +38,23 @@ public:
     // The names of its members in their order, each once.
     const std::string& name() const noexcept { return name_; }
 
+protected:
+    QuorumApi(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules)
+        : members_(std::move(members)), rules_(rules), name_(names_of(members_)), state_(new_state(false)) {}
+
+    ~QuorumApi() {
+        const KeepErrno kept;
+        const State mine = *state_.load();
+        if (!mine->is_of_this_process()) return;
+        mine->close();
+        delete state_.load();
+    }
+
+private:
+    friend class LockApi<Lock>;
+
+    // --- on behalf of an owner --------------------------------------------------------------------------------
+
     bool acquire(const LockRequest& request) { return state().acquire(request); }
     std::error_code release(OwnerNumber owner) { return state().release(owner); }
     Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
@@ -66,19 +83,6 @@ public:
             [](QuorumMember& m, Instant limit) { return m.ask_remaining_lease(limit); }));
     }
 
-protected:
-    QuorumApi(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules)
-        : members_(std::move(members)), rules_(rules), name_(names_of(members_)), state_(new_state(false)) {}
-
-    ~QuorumApi() {
-        const KeepErrno kept;
-        const State mine = *state_.load();
-        if (!mine->is_of_this_process()) return;
-        mine->close();
-        delete state_.load();
-    }
-
-private:
     using State = std::shared_ptr<QuorumState>;
 
     State* new_state(bool is_fork_child) const {

@@ -16,7 +16,7 @@ namespace redlatch {
 inline namespace v0_1 {
 
 // The answer to a query that was refused, and the generation from before it.
-struct Refusal {
+struct RefusedQuery {
     std::uint64_t generation;
     Answer answer;
 };
@@ -27,8 +27,8 @@ struct RequestWaiter : Waiter {
     explicit RequestWaiter(Want what) : want(std::move(what)) {}
 
     Want want;
-    std::optional<Refusal> refusal{};  // of its query before it joined the queue
-    std::uint64_t refused_at = 0;      // the generation at its last refused query
+    std::optional<RefusedQuery> refusal{};  // of its query before it joined the queue
+    std::uint64_t refused_at = 0;           // the generation at its last refused query
 };
 
 // The queue of the threads of this process that wait for one name. The representative queries the server for all of

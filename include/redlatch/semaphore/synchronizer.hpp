@@ -244,7 +244,7 @@ public:
 private:
     // Gives each caller what the request got for it. Gives back what it got for callers that have left.
     void hand_out(std::unique_lock<std::mutex>& lock, const Member& me, const std::vector<Want>& wants,
-                  const std::vector<std::uint64_t>& numbers, const Refusal& refusal) {
+                  const std::vector<std::uint64_t>& numbers, const RefusedQuery& refusal) {
         const Instant now = Clock::now();
         bool refused = false;
         std::vector<Want> unclaimed;

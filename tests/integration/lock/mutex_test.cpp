@@ -572,7 +572,8 @@ TEST_CASE("a release whose reply is lost succeeds, and ends no other hold") {
     FaultyPath path;
     path.orders.lock();
     path.proxy.hold_next_replies(1, path.release);
-    auto released = start([&, owner = redlatch::this_thread_number()] { return path.orders.release(owner); });
+    auto released = start(
+        [&, owner = redlatch::this_thread_number()] { return redlatch::LockAccess::release(path.orders, owner); });
     // It is done, but its thread has no reply and will resend it.
     REQUIRE(eventually([&] { return !path.redis.exists("orders"); }, 20s));
     REQUIRE(path.redis.text("SET", "orders", "their value", "NX", "PX", 100'000) == "OK");

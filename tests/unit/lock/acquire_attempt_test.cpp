@@ -128,7 +128,7 @@ TEST_CASE("a try in the background that came too late is sent again with the tim
     redis.next("acquire", ScriptedRedis::late(ScriptedRedis::server_now() + 3'600'000));
     std::optional<TryAnswer::Kind> answer;
     std::mutex mutex;
-    lock.state().try_in_background(
+    LockAccess::state(lock).try_in_background(
         1, std::nullopt,
         [&](const TryAnswer& one) {
             const std::lock_guard guard(mutex);
@@ -142,5 +142,5 @@ TEST_CASE("a try in the background that came too late is sent again with the tim
     }));
     CHECK(*answer == TryAnswer::Kind::held);
     CHECK(redis.sent("acquire").size() == 2);
-    CHECK_FALSE(lock.state().release(1));
+    CHECK_FALSE(LockAccess::state(lock).release(1));
 }

@@ -41,11 +41,6 @@ struct Mortal final : BackgroundTask {
         thread = std::this_thread::get_id();
         expired = now;
     }
-    void renewed(const Renewal&, Renewed, Instant) override {}
-    void subscribed() override {}
-    void subscription_refused(const Reply&) override {}
-    void message(std::string_view) override {}
-    void disconnected() override {}
 
     Losses& losses;
     std::optional<LossSource> lost;
@@ -69,11 +64,6 @@ struct Held final : BackgroundTask {
         owner.losses().tell(std::move(*lost));
         lost.reset();
     }
-    void renewed(const Renewal&, Renewed, Instant) override {}
-    void subscribed() override {}
-    void subscription_refused(const Reply&) override {}
-    void message(std::string_view) override {}
-    void disconnected() override {}
 
     Session<ScriptedTransport>& owner;
     std::string name;

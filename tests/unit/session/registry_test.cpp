@@ -28,11 +28,6 @@ struct Task : BackgroundTask {
 
     void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void abandon() noexcept override { log.lines.push_back("abandoned " + name); }
-    void renewed(const Renewal&, Renewed, Instant) override {}
-    void subscribed() override {}
-    void subscription_refused(const Reply&) override {}
-    void message(std::string_view) override {}
-    void disconnected() override {}
     void on_failover() override { log.lines.push_back("failover " + name); }
 
     Log& log;

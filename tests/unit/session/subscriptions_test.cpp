@@ -22,11 +22,12 @@ struct Ear final : BackgroundTask {
     Words heard;
 
     void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
-    void renewed(const Renewal&, Renewed, Instant) override {}
-    void subscribed() override { heard.push_back("subscribed"); }
-    void subscription_refused(const Reply& why) override { heard.push_back("refused " + why.text); }
-    void message(std::string_view payload) override { heard.push_back("message " + std::string(payload)); }
-    void disconnected() override { heard.push_back("disconnected"); }
+    void subscribed(const std::string&) override { heard.push_back("subscribed"); }
+    void subscription_refused(const std::string&, const Reply& why) override { heard.push_back("refused " + why.text); }
+    void message(const std::string&, std::string_view payload) override {
+        heard.push_back("message " + std::string(payload));
+    }
+    void disconnected(const std::string&) override { heard.push_back("disconnected"); }
 };
 
 struct Bench {

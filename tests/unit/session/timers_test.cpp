@@ -16,11 +16,6 @@ namespace {
 
 struct Nothing final : BackgroundTask {
     void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
-    void renewed(const Renewal&, Renewed, Instant) override {}
-    void subscribed() override {}
-    void subscription_refused(const Reply&) override {}
-    void message(std::string_view) override {}
-    void disconnected() override {}
 };
 
 Instant at(Milliseconds t) { return Instant(1h + t); }
