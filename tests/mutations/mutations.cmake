@@ -275,7 +275,7 @@ mutate(downgrade_wakes_nobody scripts/read_write_lock.hpp
 
 # A reader waits for itself.
 mutate(upgrade_waits_for_ever read_write_lock.hpp
-    "if (readers_.valid_until_of(request.owner) > now && this->valid_until_of(request.owner) <= now)"
+    "if (LockAccess::valid_until(readers_, request.owner) > now && this->valid_until_of(request.owner) <= now)"
     "if (false)"
     "integration/read_write")
 
@@ -868,8 +868,8 @@ mutate(denied_is_final transport/server_errors.hpp
 
 # A member whose release runs out of memory keeps its hold.
 mutate(told_by_value quorum/member.hpp
-    "lock_.state().release_in_background(owner, done, receiver);"
-    "const auto copy = std::make_unique<std::function<void(std::error_code)>>(done);\n        lock_.state().release_in_background(owner, *copy, receiver);"
+    "state().release_in_background(owner, done, receiver);"
+    "const auto copy = std::make_unique<std::function<void(std::error_code)>>(done);\n        state().release_in_background(owner, *copy, receiver);"
     "faults/(no|failing)_memory")
 
 # A child with the process id of its parent is taken for its parent.

@@ -16,7 +16,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -46,16 +45,20 @@ public:
                      [this](Connection& connection, Instant deadline) { return connection.open(url_, deadline); }) {}
 
     Reply call(const Command& command, Instant deadline) override {
-        return with_substitute(connection(), deadline, [&](CommandConnection& one, bool& refused) {
-            return one.call(command, deadline, &refused);
-        });
+        bool refused = false;
+        Reply reply = connection().call(command, deadline, &refused);
+        if (CommandConnection* const other = refused ? substitute(deadline) : nullptr)
+            return other->call(command, deadline, &refused);
+        return reply;
     }
 
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) override {
         return own_.with_one([&](CommandConnection& own) {
-            return with_substitute(own, deadline, [&](CommandConnection& one, bool& refused) {
-                return one.call_all(commands, deadline, &refused);
-            });
+            bool refused = false;
+            std::vector<Reply> replies = own.call_all(commands, deadline, &refused);
+            if (CommandConnection* const other = refused ? substitute(deadline) : nullptr)
+                return other->call_all(commands, deadline, &refused);
+            return replies;
         });
     }
 
@@ -183,16 +186,8 @@ private:
         return nullptr;
     }
 
-    // Calls on this connection, or on a connected one if this one cannot connect.
-    template <class Call>
-    std::invoke_result_t<Call, CommandConnection&, bool&> with_substitute(CommandConnection& one, Instant deadline,
-                                                                          Call call) {
-        bool refused = false;
-        auto answer = call(one, refused);
-        if (!refused || Clock::now() >= deadline) return answer;
-        CommandConnection* const other = connected();
-        return other ? call(*other, refused) : answer;
-    }
+    // Returns a connected connection for a call whose own one cannot connect; null if there is none, or no time.
+    CommandConnection* substitute(Instant deadline) { return Clock::now() < deadline ? connected() : nullptr; }
 
     // Called when one connection has received a reply: ends the reconnect pauses of the others.
     void answers() noexcept {
