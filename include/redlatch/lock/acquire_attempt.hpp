@@ -74,10 +74,10 @@ public:
 private:
     static constexpr int most_tries = 3;
 
-    // Returns true if the plain command would shorten the lease by too much: then the script is sent.
+    // Returns true if the plain command would cost more than half of the lease: then the script is sent.
     bool is_clock_too_rough() const {
         if constexpr (requires { Protocol::fixes_lease_end; })
-            return core_.session.clock_error() > claim.lease / 8;
+            return core_.session.clock_error() > claim.lease / 2;
         else
             return false;
     }

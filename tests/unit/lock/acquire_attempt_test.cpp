@@ -22,6 +22,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
+constexpr std::int64_t noon = 1'700'000'000'000;
+
 struct Task final : LockTask {
     void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void may_be_free() override {}
@@ -32,7 +34,9 @@ struct Bench {
     using Attempt = AcquireAttempt<ScriptedTransport, Protocol>;
     using Next = typename Attempt::Next;
 
-    explicit Bench(bool first = true) : attempt(core, claim(first)) {}
+    explicit Bench(bool first = true) : attempt(core, claim(first)) {
+        session.server_clock().learn(0, Clock::now(), Clock::now(), noon);
+    }
 
     Claim claim(bool first) const {
         Claim one{1, 7, 1, 30s};
@@ -46,8 +50,6 @@ struct Bench {
     LockCore<ScriptedTransport, Protocol> core{*task, session, "orders"};
     Attempt attempt;
 };
-
-constexpr std::int64_t noon = 1'700'000'000'000;
 
 }  // namespace
 
@@ -106,6 +108,7 @@ TEST_CASE("a Mutex with a lease that the estimate of the server's clock is too r
     using Next = Bench<MutexProtocol>::Next;
     const Instant now = Clock::now();
     bench.session.server_clock().learn(0, now - 5s, now, noon);
+    bench.attempt.claim.lease = 9s;
     bench.attempt.begin(noon);
     CHECK(bench.attempt.call().script());
     // The script's lease begins when the server executes it.
