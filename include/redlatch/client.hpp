@@ -72,14 +72,13 @@ private:
     static const ClientOptions& checked(const ClientOptions& options) {
         static_cast<void>(Lease(options.watchdog_timeout));
         if (options.watchdog_timeout < Milliseconds(30))
-            throw Error(errc::invalid_argument, {},
-                        "watchdog_timeout must be at least 30 ms: it is renewed every third of it");
+            throw Error(errc::invalid_argument, {}, "watchdog_timeout must be at least 30 ms");
         if (options.command_timeout < Milliseconds(1) || options.command_timeout > std::chrono::hours(1))
             throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
         if (options.unreachable_timeout < Milliseconds(0))
             throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
         if (options.require_replicas > 0 && !PostsSeveral<T>)
-            throw Error(errc::unsupported, {}, "require_replicas needs a transport that has post_all()");
+            throw Error(errc::unsupported, {}, "require_replicas needs a transport with post_all()");
         if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
         return options;
     }

@@ -50,7 +50,7 @@ public:
     // Sets the count if there is none. Returns true if it was set. One round trip, like every member that does not
     // wait. Throws Error(errc::invalid_argument) if `count` is not from 1 to max().
     bool try_set_count(std::ptrdiff_t count) {
-        check(count, 1, "a count must be from 1 to 2147483647");
+        check(count, 1, "the count must be from 1 to 2147483647");
         State& latch = state();
         const Reply reply =
             latch.change([&](const RequestId& request_id) { return latch.protocol().set(request_id, count); });
@@ -162,7 +162,7 @@ private:
         if (n < least || n > max()) throw Error(errc::invalid_argument, name(), rule);
     }
 
-    static constexpr const char* counts_down_by = "a latch is counted down by a number from 0 to 2147483647";
+    static constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
 
     LatchProtocol::Lowered lower(std::ptrdiff_t n) {
         State& latch = state();

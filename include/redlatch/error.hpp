@@ -44,18 +44,18 @@ inline namespace v0_1 {
 
         std::string message(int value) const override {
             switch (static_cast<errc>(value)) {
-                case errc::invalid_argument: return "an argument is out of range";
-                case errc::not_owner: return "this thread does not hold it";
+                case errc::invalid_argument: return "invalid argument";
+                case errc::not_owner: return "this thread does not hold the lock";
                 case errc::would_deadlock: return "this thread would wait for itself";
-                case errc::unknown_permit: return "no such permit, or its lease is over";
-                case errc::hold_lost: return "the hold ended before it was given back";
-                case errc::unreachable: return "no answer from the server in the time allowed";
-                case errc::overloaded: return "the server refuses the command for now";
-                case errc::rejected: return "the server refuses the command";
-                case errc::wrong_type: return "the key holds something else";
-                case errc::protocol_error: return "the server's answer makes no sense";
+                case errc::unknown_permit: return "no such permit, or its lease has expired";
+                case errc::hold_lost: return "the hold ended before its release";
+                case errc::unreachable: return "the server did not confirm the command in time";
+                case errc::overloaded: return "the server cannot execute the command now";
+                case errc::rejected: return "the server or this client rejected it for good";
+                case errc::wrong_type: return "the key belongs to another kind of object";
+                case errc::protocol_error: return "the server sent an unexpected reply";
                 case errc::unsupported: return "not supported by this build";
-                case errc::not_replicated: return "too few replicas have confirmed it";
+                case errc::not_replicated: return "too few replicas confirmed the command";
             }
             return "unknown error";
         }

@@ -35,7 +35,9 @@ public:
     // nothing or holds it no longer.
     [[nodiscard]] std::int64_t token() {
         const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
-        if (!mine) throw Error(errc::not_owner, this->name(), "this thread holds no lock whose token it could have");
+        if (!mine)
+            throw Error(errc::not_owner, this->name(),
+                        "only the thread that holds the lock has its token; call token() between lock() and unlock()");
         return *mine;
     }
     [[nodiscard]] std::int64_t token(std::error_code& ec) {

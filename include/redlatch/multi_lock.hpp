@@ -44,11 +44,12 @@ private:
 
     // Sorts by name, so that all waiters meet at the same member.
     static Members sorted(Members members) {
-        if (members.empty()) throw Error(errc::invalid_argument, {}, "a MultiLock needs a member");
+        if (members.empty()) throw Error(errc::invalid_argument, {}, "a MultiLock needs at least one member");
         for (std::size_t i = 0; i < members.size(); ++i)
             for (std::size_t j = i + 1; j < members.size(); ++j)
                 if (members[i]->lock() == members[j]->lock())
-                    throw Error(errc::invalid_argument, members[i]->name(), "one lock twice in a MultiLock");
+                    throw Error(errc::invalid_argument, members[i]->name(),
+                                "a MultiLock must not contain the same lock twice");
         std::stable_sort(members.begin(), members.end(),
                          [](const auto& a, const auto& b) { return a->name() < b->name(); });
         return members;

@@ -61,7 +61,7 @@ public:
 
     // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
     bool try_set_permits(std::ptrdiff_t permits) {
-        check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
+        check(permits, 0, max(), "the number of permits must be from 0 to 2147483647");
         State& semaphore = state();
         return is_one(semaphore.change(
             [&](const RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
@@ -73,7 +73,7 @@ public:
     // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
     // become negative.
     void set_permits(std::ptrdiff_t permits) {
-        check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
+        check(permits, 0, max(), "the number of permits must be from 0 to 2147483647");
         State& semaphore = state();
         is_one(semaphore.change(
             [&](const RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
@@ -84,7 +84,7 @@ public:
 
     // Changes the number of permits by n, which must be from -max() to max().
     void add_permits(std::ptrdiff_t n) {
-        check(n, -max(), max(), "a number of permits must be from -2147483647 to 2147483647");
+        check(n, -max(), max(), "the number of permits must be from -2147483647 to 2147483647");
         if (n == 0) return;
         State& semaphore = state();
         is_one(semaphore.change([&](const RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
@@ -252,9 +252,7 @@ private:
         if (n < least || n > most) throw Error(errc::invalid_argument, name(), rule);
     }
 
-    Error unknown(const std::string& what) const {
-        return {errc::unknown_permit, name(), what + " is not held: released already, or its lease was over"};
-    }
+    Error unknown(const std::string& what) const { return {errc::unknown_permit, name(), what + " is not held"}; }
 
     PermitProtocol::Count count() {
         State& semaphore = state();
@@ -275,7 +273,7 @@ private:
     std::vector<PermitId> take(std::ptrdiff_t n, const WaitRequest& request, Tail&... tail) {
         return detail::answer(
             [&]() -> std::vector<PermitId> {
-                check(n, 1, max_at_once(), "from 1 to 10000 permits can be taken at once");
+                check(n, 1, max_at_once(), "one call can acquire from 1 to 10000 permits");
                 PermitProtocol::Want want;
                 want.ids.reserve(static_cast<std::size_t>(n));
                 for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());

@@ -72,7 +72,7 @@ public:
             const Instant now = Clock::now();
             if (LockAccess::valid_until(readers_, request.owner) > now && this->valid_until_of(request.owner) <= now)
                 throw Error(errc::would_deadlock, this->state().key(),
-                            "a reader that asks for the write side waits for itself; give back the read side first");
+                            "this thread holds the read side; release that before locking the write side");
             if (!options_.writer_preference) return this->state().acquire(request);
             LockRequest first = request;
             first.precedence = true;

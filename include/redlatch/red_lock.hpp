@@ -66,7 +66,7 @@ private:
     RedLock(Whole, const Members& members, RedLockOptions options) : QuorumApi(members, rules_of(members, options)) {}
 
     static QuorumRules rules_of(const Members& members, RedLockOptions options) {
-        if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs a member");
+        if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs at least one member");
         const std::string& name = members.front()->name();
         if (options.longest_lease == Milliseconds(0))
             options.longest_lease = members.front()->options().watchdog_timeout;
@@ -74,16 +74,16 @@ private:
             if (members[i]->options().watchdog_timeout > options.longest_lease)
                 throw Error(
                     errc::invalid_argument, name,
-                    "RedLockOptions::longest_lease must not be below the watchdog_timeout of a member's client");
+                    "RedLockOptions::longest_lease must be at least the watchdog_timeout of every member's client");
             for (std::size_t j = i + 1; j < members.size(); ++j)
                 if (members[i]->client() == members[j]->client())
                     throw Error(errc::invalid_argument, name,
-                                "two members of a RedLock on one client; each must be on a server of its own");
+                                "two members use the same client; each member needs a client for a server of its own");
         }
         if (options.node_timeout < Milliseconds(1) || options.node_timeout > std::chrono::hours(1) ||
             options.longest_lease < Milliseconds(1))
             throw Error(errc::invalid_argument, name,
-                        "RedLockOptions: node_timeout must be from 1 ms to 1 h, longest_lease positive");
+                        "RedLockOptions: node_timeout must be from 1 ms to 1 h, and longest_lease must be positive");
         return {.needed = members.size() / 2 + 1,
                 .node_timeout = options.node_timeout,
                 .independent = true,

@@ -180,7 +180,7 @@ private:
 
     void check(std::ptrdiff_t n, std::ptrdiff_t least) const {
         if (n < least || n > max())
-            throw Error(errc::invalid_argument, name(), "a number of permits must be from 0 to 2147483647");
+            throw Error(errc::invalid_argument, name(), "the number of permits must be from 0 to 2147483647");
     }
 
     bool is_one(const Reply& reply) {

@@ -75,7 +75,7 @@ mutate(validity_from_the_reply lock/acquire_attempt.hpp
 
 # The watchdog continues although the server reports that the hold is gone.
 mutate(renewal_refusal_ignored lock/leases.hpp
-    "case Renewed::refused: lose(*hold, \"the server says that it is not held any more\"); break;"
+    "case Renewed::refused: lose(*hold, \"the server no longer has this hold\"); break;"
     "case Renewed::refused: hold->renewed(sent, timeout); break;"
     "unit/rlock|integration/rlock_watchdog")
 

@@ -215,7 +215,7 @@ Reply Transport::call(const Command& command, Instant deadline) {
         if (s.wait(exchange.get(), until, "reply") || exchange->answered || s.now() < until) continue;
         if (s.now() < exchange->due) {  // another thread may read the reply, which is dropped
             exchange->done = [](Reply) {};
-            return Reply::of(Reply::Kind::unanswered, "no answer in time");
+            return Reply::of(Reply::Kind::unanswered, "the server did not reply in time");
         }
         fail(mine);
     }

@@ -43,7 +43,7 @@ mutate(tokens_begin_anew scripts/fenced_lock.hpp
 
 # The watchdog continues although the server reports that the hold is gone.
 mutate(renewal_refusal_ignored lock/leases.hpp
-    "case Renewed::refused: lose(*hold, \"the server says that it is not held any more\"); break;"
+    "case Renewed::refused: lose(*hold, \"the server no longer has this hold\"); break;"
     "case Renewed::refused: hold->renewed(sent, timeout); break;"
     "overlap|lost update|told only after")
 

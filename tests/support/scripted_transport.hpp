@@ -50,7 +50,7 @@ inline Reply text(std::string value) { return Reply::of(std::move(value)); }
 inline Reply error(std::string value) { return Reply::of(Reply::Kind::error, std::move(value)); }
 inline Reply array(std::vector<Reply> elements) { return {Reply::Kind::array, 0, {}, std::move(elements)}; }
 inline Reply lost() { return Reply::of(Reply::Kind::unanswered, "the connection ended"); }
-inline Reply malformed() { return Reply::of(Reply::Kind::malformed, "the answer is not Redis protocol"); }
+inline Reply malformed() { return Reply::of(Reply::Kind::malformed, "the reply violates the Redis protocol"); }
 inline Reply unreachable() {
     return Reply::of(Reply::Kind::not_sent, "no connection");
 }  // at the deadline, as a real one
@@ -375,7 +375,7 @@ public:
         if (!reply && state_->changed.wait_until(lock, deadline, answered)) reply = state_->answers.at(sent.id);
         if (reply && reply->kind == Reply::Kind::not_sent)
             state_->changed.wait_until(lock, deadline, [&] { return Clock::now() >= deadline; });
-        return reply ? *reply : Reply::of(Reply::Kind::unanswered, "no answer in time");
+        return reply ? *reply : Reply::of(Reply::Kind::unanswered, "the server did not reply in time");
     }
 
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {

@@ -19,7 +19,7 @@ namespace detail {
 
 inline constexpr const char* temp_dir_prefix = "redlatch-test.";
 
-/// Short, because the path of a unix socket has at most 107 bytes.
+/// Short, because the path of a unix socket must not exceed 107 bytes.
 inline std::string temp_base() {
     const char* wanted = std::getenv("TMPDIR");
     const std::string base = wanted != nullptr ? wanted : "";

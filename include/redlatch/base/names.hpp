@@ -27,11 +27,12 @@ constexpr bool has_safe_braces(std::string_view name) {
 
 // Throws Error(errc::invalid_argument) if the name is empty, too long, or has other braces.
 inline void check_name(std::string_view name) {
-    if (name.empty()) throw Error(errc::invalid_argument, {}, "a name must not be empty");
-    if (name.size() > longest_name) throw Error(errc::invalid_argument, name, "a name must have at most 1024 bytes");
+    if (name.empty()) throw Error(errc::invalid_argument, {}, "the name must not be empty");
+    if (name.size() > longest_name) throw Error(errc::invalid_argument, name, "the name must not exceed 1024 bytes");
     if (!has_safe_braces(name))
-        throw Error(errc::invalid_argument, name,
-                    "braces in a name must form one non-empty {tag}, or its keys would lie in different cluster slots");
+        throw Error(
+            errc::invalid_argument, name,
+            "braces in the name must form one non-empty {tag}; otherwise its keys would be in different cluster slots");
 }
 
 // Returns "prefix:{name}", or "prefix:name" if the name has its own tag.

@@ -25,7 +25,7 @@ inline std::string quotable(std::string_view error, std::string_view secret) {
     error = error.substr(0, 512);  // no more than this is ever shown, so the rest need not be searched
     if (!repeats(error, secret)) return std::string(error);
     const std::string_view code = error.substr(0, error.find(' '));
-    return (repeats(code, secret) ? "ERR" : std::string(code)) + " (its words repeat a part of the login)";
+    return (repeats(code, secret) ? "ERR" : std::string(code)) + " (text hidden: it contains part of the login)";
 }
 
 }  // namespace v0_1

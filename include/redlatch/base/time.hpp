@@ -67,9 +67,9 @@ public:
     template <class Rep, class Period>
     explicit Lease(std::chrono::duration<Rep, Period> length) {
         const long double ms = std::floor(detail::exact_milliseconds(length));
-        if (!(ms >= 1)) throw Error(errc::invalid_argument, {}, "a lease must be at least one millisecond");
+        if (!(ms >= 1)) throw Error(errc::invalid_argument, {}, "the lease must be at least 1 ms");
         if (ms > static_cast<long double>(longest.count()))
-            throw Error(errc::invalid_argument, {}, "a lease must be at most 100 years");
+            throw Error(errc::invalid_argument, {}, "the lease must be at most 100 years");
         length_ = Milliseconds(static_cast<Milliseconds::rep>(ms));
     }
 

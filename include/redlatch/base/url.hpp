@@ -81,10 +81,10 @@ namespace detail {
 
 [[noreturn]] inline void bad_url(const std::string& what) {
     throw Error(errc::invalid_argument, {},
-                "a URL reads redis://[user[:password]@]host[:port][/db], unix:///path?db=n, "
-                "redis-sentinel://[user[:password]@]host[:port],.../master[/db], "
-                "redis-cluster://[user[:password]@]host[:port],..., or one of them with rediss for TLS; " +
-                    what);
+                what +
+                    "; a URL has the form redis://[user[:password]@]host[:port][/db], unix:///path?db=n, "
+                    "redis-sentinel://[user[:password]@]host[:port],.../master[/db] or "
+                    "redis-cluster://[user[:password]@]host[:port],...; for TLS, it begins with rediss");
 }
 
 inline std::string percent_decoded(std::string_view text) {
@@ -124,7 +124,7 @@ inline void take_login(Url& url, std::string_view& rest) {
     const auto colon = login.find(':');
     url.user = percent_decoded(login.substr(0, colon));
     if (colon != std::string_view::npos) url.password = percent_decoded(login.substr(colon + 1));
-    if (!url.user.empty() && url.password.empty()) bad_url("a user needs a password");
+    if (!url.user.empty() && url.password.empty()) bad_url("a URL with a user needs a password");
     rest = rest.substr(at + 1);
 }
 
@@ -149,7 +149,7 @@ inline HostPort host_port(std::string_view rest, std::uint16_t usual_port) {
     if (place.host.empty()) bad_url("the host is missing");
     for (const char c : place.host)
         if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f)
-            bad_url("the host holds a blank or a control character");
+            bad_url("the host contains a blank or a control character");
     if (has_port) place.port = static_cast<std::uint16_t>(url_number(port, 1, 65535, "the port"));
     return place;
 }
@@ -177,9 +177,9 @@ inline Url parse_unix_url(std::string_view rest) {
     if (!rest.starts_with('/')) take_login(url, rest);
     url.path = percent_decoded(rest);
     if (!url.path.starts_with('/')) bad_url("the path of a unix socket must be absolute");
-    if (url.path.find('\0') != std::string::npos) bad_url("the path of a unix socket must not hold a zero byte");
+    if (url.path.find('\0') != std::string::npos) bad_url("the path of a unix socket must not contain a zero byte");
     // sun_path has room for 107 characters and the zero at the end (104 in all on BSD and macOS).
-    if (url.path.size() > 107) bad_url("the path of a unix socket has at most 107 bytes");
+    if (url.path.size() > 107) bad_url("the path of a unix socket must not exceed 107 bytes");
     return url;
 }
 
@@ -200,12 +200,12 @@ inline Url parse_sentinel_url(std::string_view rest) {
     Url url;
     take_login(url, rest);
     const auto slash = rest.find('/');
-    if (slash == std::string_view::npos) bad_url("the sentinels' name of the master is missing");
+    if (slash == std::string_view::npos) bad_url("the name of the master is missing");
     std::string_view hosts = rest.substr(0, slash);
     rest = rest.substr(slash + 1);
     const auto second = rest.find('/');
     url.master = percent_decoded(rest.substr(0, second));
-    if (url.master.empty()) bad_url("the sentinels' name of the master is missing");
+    if (url.master.empty()) bad_url("the name of the master is missing");
     if (second != std::string_view::npos && second + 1 < rest.size())
         url.database = url_database(rest.substr(second + 1));
     url.sentinels = host_ports(hosts, 26379);
@@ -216,7 +216,7 @@ inline Url parse_cluster_url(std::string_view rest) {
     Url url;
     take_login(url, rest);
     if (const auto slash = rest.find('/'); slash != std::string_view::npos) {
-        if (slash + 1 < rest.size()) bad_url("a cluster has one database, which needs no number");
+        if (slash + 1 < rest.size()) bad_url("a cluster has only database 0; leave out the number");
         rest = rest.substr(0, slash);
     }
     url.cluster = host_ports(rest, 6379);

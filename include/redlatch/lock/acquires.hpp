@@ -98,7 +98,8 @@ public:
         const std::uint64_t id = hold->id;
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
-            throw Error(errc::would_deadlock, core_.key(), "locked more often by one thread than can be counted");
+            throw Error(errc::would_deadlock, core_.key(),
+                        "this thread has locked it too many times; each lock() needs an unlock()");
         const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
         const Asked asked = send_acquire(lock, request, claim, true);
         if (hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
@@ -122,7 +123,7 @@ public:
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
-            leases_.lose_now(*hold, "the server says that it is not held any more");
+            leases_.lose_now(*hold, "the server no longer has this hold");
             return false;
         }
         // The server counts one level more than this process. The next command of this hold carries the absolute count.
@@ -136,13 +137,13 @@ public:
     bool refuses_reentry(Hold& hold) {
         if (Protocol::reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
-        leases_.lose_now(hold, "its lease ran out");
+        leases_.lose_now(hold, "its lease expired");
         return false;
     }
 
     Error not_reentrant() const {
         return {errc::would_deadlock, core_.key(),
-                "this thread holds it already, and it is not reentrant; an RLock is, where sections nest"};
+                "this thread already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
     }
 
 private:

@@ -78,7 +78,7 @@ public:
     void drop_expired(Instant now) {
         for (std::size_t n = core_.outbox.take_expired(now); n > 0; --n)
             core_.session.raise(Event::Kind::unlock_not_delivered, core_.key(),
-                                "its lease is over, so others are not blocked any more");
+                                "the release was not delivered; the lease has expired, so others can acquire it");
     }
 
     // Posts what is due.

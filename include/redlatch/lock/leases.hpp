@@ -65,8 +65,8 @@ public:
         const std::string_view other = core_.key_holds->other_than(Protocol::family);
         if (other.empty()) return std::nullopt;
         return Error(errc::wrong_type, core_.key(),
-                     "this process holds it as a " + std::string(other) + ", so it cannot be a " +
-                         std::string(Protocol::family) + "; choose another name");
+                     "this process uses this name for " + std::string(other) + ", so " + std::string(Protocol::family) +
+                         " cannot use it; choose another name");
     }
 
     // --- queries without a command ----------------------------------------------------------------------------
@@ -128,7 +128,7 @@ public:
                         hold->renewed(sent, timeout);
                     if (!renewal.lease) hold->set_notice(core_.session.losses().notice(), timeout);
                     break;
-                case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
+                case Renewed::refused: lose(*hold, "the server no longer has this hold"); break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
             }
             core_.holds.erase_lost();
@@ -161,7 +161,7 @@ public:
             if (now < hold.lost_at()) continue;
             // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
             if (Protocol::outlives_lease) deliveries_.give_back_later(hold, hold.valid_until);
-            lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
+            lose(hold, hold.watched() ? "its lease was not renewed in time" : "its lease expired");
         }
         core_.holds.erase_lost();
         core_.schedule();

@@ -299,7 +299,7 @@ private:
         if (!answered)
             return classify(sent.reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
                                                                 : error_of(sent.reply, core_.key()).code();
-        core_.report_loss("the server says that it was not held any more");
+        core_.report_loss("the server no longer had this hold at its release");
         return errc::hold_lost;
     }
 

@@ -60,7 +60,7 @@ public:
         Hold* hold = leases_.live_hold(owner);
         if (!hold || Clock::now() < hold->valid_until) return hold;
         deliveries_.give_back_later(*hold, Clock::now());
-        leases_.lose_now(*hold, "its lease ran out");
+        leases_.lose_now(*hold, "its lease expired");
         deliveries_.deliver(lock);
         return nullptr;
     }
@@ -71,7 +71,7 @@ public:
         // In a forked child the caller is most likely a guard of the parent, whose stack is being unwound.
         if (core_.session.lost_levels().take(Protocol::kind, core_.key(), owner) || core_.session.is_fork_child())
             return errc::hold_lost;
-        throw Error(errc::not_owner, core_.key(), "unlock() by a thread that does not hold the lock");
+        throw Error(errc::not_owner, core_.key(), "only the thread that holds the lock can unlock() it");
     }
 
     // Removes one level. A hold that loses its last level is no longer renewed.
@@ -192,7 +192,7 @@ public:
         const std::lock_guard lock(core_.mutex);
         for (Hold& hold : core_.holds)
             if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
-                leases_.lose(hold, "ended by force");
+                leases_.lose(hold, "force_unlock() ended it");
         core_.holds.erase_lost();
         return !owners.empty();
     }
@@ -207,7 +207,7 @@ private:
         for (const Reply& owner : reply.elements) {
             if (owner.kind != Reply::Kind::text) throw unexpected(reply, core_.key());
             if (owner.text == "mode")
-                throw Error(errc::wrong_type, core_.key(), "the key holds a read-write lock; choose another name");
+                throw Error(errc::wrong_type, core_.key(), "a read-write lock uses this key; choose another name");
             owners.push_back(owner.text);
         }
         return owners;
@@ -221,7 +221,7 @@ private:
         const ReleaseAnswer answer = core_.protocol.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
-            leases_.lose_now(*hold, "the server says that it is not held any more");
+            leases_.lose_now(*hold, "the server no longer has this hold");
             return errc::hold_lost;
         }
         if (leaving.lease > Milliseconds(0))
@@ -269,7 +269,7 @@ private:
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
             // The server's clock may have jumped.
             core_.session.server_clock().doubt();
-            core_.report_loss("the server says that it was not held any more");
+            core_.report_loss("the server no longer had this hold at its release");
             return errc::hold_lost;
         }
         return {};

@@ -23,7 +23,7 @@ inline Polling polling_of(const SpinOptions& options, std::string_view name) {
     if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
         options.max_delay > std::chrono::hours(1))
         throw Error(errc::invalid_argument, name,
-                    "the delays of a lock that polls must be from 1 ms to 1 h, initial_delay not above max_delay");
+                    "SpinOptions: the delays must be from 1 ms to 1 h, and initial_delay must not exceed max_delay");
     return {options.initial_delay, options.max_delay};
 }
 

@@ -298,7 +298,7 @@ private:
         int no_address = 0;
         const auto lookup = Resolver::run(url.host, url.port, deadline, no_address);
         if (no_address != 0) {
-            why = "cannot look up " + in_quotes(url.host) + ": " + ::gai_strerror(no_address);
+            why = "cannot resolve the host " + in_quotes(url.host) + ": " + ::gai_strerror(no_address);
             return {};
         }
         for (const addrinfo* a = lookup->addresses(); a != nullptr; a = a->ai_next) {

@@ -26,7 +26,7 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
     if (error != std::errc{} || end != last || number >= limit || number <= -limit)
         throw Error(errc::wrong_type, key,
                     "the key holds " + in_quotes(reply.text, 40) +
-                        " and no number of ours; something else uses this key: choose another name");
+                        " instead of a number; something else uses this key; choose another name");
     return number;
 }
 

@@ -31,7 +31,7 @@ public:
             proper = high >= 0 && low >= 0;
             bytes[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
         }
-        if (!proper) throw Error(errc::invalid_argument, {}, "a permit id is 32 hex digits");
+        if (!proper) throw Error(errc::invalid_argument, {}, "a permit id must consist of 32 hex digits");
         return PermitId(bytes);
     }
 

@@ -161,12 +161,13 @@ private:
     void check_lease(const LockRequest& request) const {
         if (!core_.rules.independent || !request.lease) return;
         if (*request.lease > core_.rules.longest_lease)
-            throw Error(errc::invalid_argument, core_.name,
-                        "the lease is above RedLockOptions::longest_lease, after which a restarted server is trusted "
-                        "again; raise that in all processes");
+            throw Error(
+                errc::invalid_argument, core_.name,
+                "the lease exceeds RedLockOptions::longest_lease; use a shorter lease, or raise longest_lease in "
+                "all processes");
         if (*request.lease <= core_.drift_over(*request.lease))
             throw Error(errc::invalid_argument, core_.name,
-                        "the lease is not longer than servers' clocks may drift apart");
+                        "the lease does not exceed the clock drift allowance; use a longer lease");
     }
 
     static bool is_for_good(const Error& error) {
@@ -325,9 +326,9 @@ private:
             outcome.why = round.why();
             if (!outcome.why)
                 outcome.why.emplace(errc::unreachable, core_.name,
-                                    std::to_string(round.failures()) + " of its " +
+                                    std::to_string(round.failures()) + " of the " +
                                         std::to_string(core_.members.size()) +
-                                        " members did not answer in time; are their servers running?");
+                                        " members did not reply in time; check that their servers are running");
         } else {
             outcome.blocked_on = round.first_refused();
             outcome.again_at = round.votes_at(core_.rules.needed);

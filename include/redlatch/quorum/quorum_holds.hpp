@@ -284,7 +284,7 @@ private:
     void lose(Hold& hold) {
         hold.lose();
         tell_loss(hold);
-        core_.client().raise(Event::Kind::hold_lost, core_.name, "too few of its members are held any more");
+        core_.client().raise(Event::Kind::hold_lost, core_.name, "too few of its members are still held");
     }
 
     void tell_loss(Hold& hold) noexcept {

@@ -56,7 +56,7 @@ public:
     std::error_code release(OwnerNumber owner) {
         if (const auto outcome = releases_.release(owner)) return *outcome;
         if (is_fork_child_) return errc::hold_lost;
-        throw Error(errc::not_owner, core_.name, "unlock() by a thread that does not hold the lock");
+        throw Error(errc::not_owner, core_.name, "only the thread that holds the lock can unlock() it");
     }
 
     // --- queries without a command ----------------------------------------------------------------------------

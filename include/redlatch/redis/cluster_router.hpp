@@ -208,7 +208,7 @@ private:
         if (!reply.is_error() || !is_redirection(reply.text)) return Outcome::done;
         const std::string said = std::move(reply.text);
         // For the caller, if this reply is final: the command was not carried out and may be retried.
-        reply.text = "TRYAGAIN sent from node to node; the last one said " + said;
+        reply.text = "TRYAGAIN the nodes redirected the command; the last reply was " + said;
         if (++call.redirects > most_redirects) return Outcome::done;
         return follow(call, node, said) ? Outcome::redirect : Outcome::retry;
     }

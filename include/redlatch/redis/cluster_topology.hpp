@@ -249,7 +249,7 @@ private:
         const auto ranges = read_slots(slots, node.endpoint);
         if (!ranges) {
             node.is_silent = true;
-            why_ = slots.text.empty() ? node.endpoint.display() + " knows no slots" : slots.text;
+            why_ = slots.text.empty() ? node.endpoint.display() + " reports no slots" : slots.text;
             // Keep only an error that every node would return.
             if (slots.is_error() && map_.is_empty() && !is_from_node_that_is_down(slots.text)) refusal_ = slots;
             return {};
@@ -295,7 +295,7 @@ private:
     Instant doubt_until_{};
     bool query_wanted_ = false;
     Backoff pace_{Milliseconds(50), Milliseconds(400)};
-    std::string why_ = "none of them answers";  // why the last query failed
+    std::string why_ = "none of the nodes in the URL replies";  // why the last query failed
     std::optional<Reply> refusal_;
 };
 

@@ -134,7 +134,7 @@ public:
         }
         if (Clock::now() < pipeline_.due()) return;
         if (is_connected())
-            fail(lock, Reply::Kind::unanswered, "no answer in time");
+            fail(lock, Reply::Kind::unanswered, "the server did not reply in time");
         else
             fail_waiting(lock);
     }
@@ -173,8 +173,8 @@ public:
         std::unique_lock lock(mutex_);
         reconnector_.abandon();
         // Completions run without the mutex: another thread may connect meanwhile.
-        while (is_connected()) fail(lock, Reply::Kind::unanswered, "another server does its work now");
-        reconnector_.refuse(reconnector_.reply(Reply::Kind::not_sent, "", " is not the server for it any more"));
+        while (is_connected()) fail(lock, Reply::Kind::unanswered, "another server has taken its place");
+        reconnector_.refuse(reconnector_.reply(Reply::Kind::not_sent, "", " no longer serves this key"));
         fail_waiting(lock);
     }
 
@@ -253,7 +253,7 @@ private:
     void leave_if_stale(std::unique_lock<std::mutex>& lock) {
         const bool is_idle = is_connected() && pipeline_.in_flight() == 0 && !is_reading() && !writing_;
         if (!is_idle || !socket().has_news()) return;
-        fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
+        fail(lock, Reply::Kind::unanswered, "the server closed it while it was idle, or sent unexpected data");
         reconnector_.end_pause();
     }
 
@@ -314,7 +314,7 @@ private:
             lock.lock();
             pipeline_.wrote(bytes, sent == Socket::Sent::some);
         }
-        if (sent == Socket::Sent::failed) fail(lock, Reply::Kind::unanswered, "a write failed");
+        if (sent == Socket::Sent::failed) fail(lock, Reply::Kind::unanswered, "a write to it failed");
         writing_ = false;
         close_if_failed(lock);
     }
@@ -342,7 +342,7 @@ private:
             }
             const Instant now = Clock::now();
             if (now + Milliseconds(1) >= pipeline_.due()) {
-                fail(lock, Reply::Kind::unanswered, "no answer in time");
+                fail(lock, Reply::Kind::unanswered, "the server did not reply in time");
             } else if (now >= deadline) {
                 leave(lock, caller);
             } else if (is_reading() && needs_writer()) {
@@ -359,7 +359,7 @@ private:
 
     // Only the deadline of this thread has passed: the connection is sound. The reply is dropped when it arrives.
     void leave(std::unique_lock<std::mutex>& lock, CallingThread& caller) {
-        pipeline_.abandon(caller, reconnector_.reply(Reply::Kind::unanswered, "", " did not answer in time"));
+        pipeline_.abandon(caller, reconnector_.reply(Reply::Kind::unanswered, "", " did not reply in time"));
         caller.finish();
         const bool is_needed = needs_writer() || (!is_reading() && pipeline_.in_flight() > 0);
         if (is_needed && !call_reader()) call_driver(lock);
@@ -404,7 +404,7 @@ private:
         lock.lock();
         if (needs_writer()) flush(lock);
         if (is_connected() && deliver(lock) < receiver_.replies().size())
-            fail(lock, Reply::Kind::unanswered, "an answer came that nobody asked for");
+            fail(lock, Reply::Kind::unanswered, "the server sent a reply that no command requested");
         else if (ending)
             fail(lock, ending->first, ending->why);
         reading_caller_ = nullptr;

@@ -117,7 +117,7 @@ private:
             socket.receive(&byte, 1, false);
             if (Reply refusal = socket.tls_refusal(); refusal.is_error()) return refusal;
         }
-        return Reply::of(Reply::Kind::not_sent, url.display() + " accepts connections, but does not answer");
+        return Reply::of(Reply::Kind::not_sent, url.display() + " accepts the connection but does not reply");
     }
 };
 

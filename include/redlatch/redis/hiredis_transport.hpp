@@ -73,7 +73,7 @@ private:
         if (tls) url.tls_connector = std::move(tls);
         if (url.tls && !url.tls_connector)
             throw Error(errc::unsupported, {},
-                        "TLS is not part of this program yet: include redlatch/tls.hpp, set ClientOptions::tls to "
+                        "this program has no TLS support; include redlatch/tls.hpp, set ClientOptions::tls to "
                         "redlatch::tls(), and link OpenSSL (Debian, Ubuntu: libssl-dev; Fedora: openssl-devel; CMake: "
                         "redlatch::tls)");
         return url;

@@ -80,7 +80,7 @@ public:
     }
 
 private:
-    Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
+    Reply why_not_ = Reply::of(Reply::Kind::not_sent, "the deadline left no time to connect");
     Backoff backoff_{Milliseconds(10), longest_pause};           // after failed attempts
     Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections without any reply
     Instant next_attempt_{};

@@ -176,7 +176,7 @@ private:
         lock.lock();
         if (!refusal && link_.place < place_) {
             link_.socket.close();
-            refusal = reply(Reply::Kind::not_sent, "", " has moved");
+            refusal = reply(Reply::Kind::not_sent, "", " has moved to another server");
         }
         if (refusal) {
             const Instant now = Clock::now();

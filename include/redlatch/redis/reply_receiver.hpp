@@ -37,7 +37,7 @@ public:
             !spin.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
             (blocking || link.socket.wait(is_full ? POLLIN | POLLOUT : POLLIN, deadline)))
             got = receive(blocking);
-        if (got < 0) return Ending{Reply::Kind::unanswered, "closed by the other side"};
+        if (got < 0) return Ending{Reply::Kind::unanswered, "the server closed it"};
         if (got == 0) return std::nullopt;
         return parse(link.reader, bytes.data(), static_cast<std::size_t>(got));
     }
@@ -47,7 +47,7 @@ public:
 
 private:
     std::optional<Ending> parse(ReplyReader& reader, const char* bytes, std::size_t size) noexcept try {
-        constexpr Ending malformed{Reply::Kind::malformed, "the answer is not Redis protocol, or too large"};
+        constexpr Ending malformed{Reply::Kind::malformed, "the reply is too large or violates the Redis protocol"};
         if (!reader.feed(bytes, size)) return malformed;
         for (;;) {
             Reply reply;

@@ -77,8 +77,9 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
                     votes.push_back(std::move(*vote));
                 } else {
                     why = Reply::of(Reply::Kind::not_sent,
-                                    one.replies[0].is_error() ? "a sentinel says " + in_quotes(one.replies[0].text, 160)
-                                                              : "the sentinels know no such master");
+                                    one.replies[0].is_error()
+                                        ? "a sentinel replied " + in_quotes(one.replies[0].text, 160)
+                                        : "the sentinels do not know this master");
                 }
                 anybody = true;
                 one.replies.clear();
@@ -113,7 +114,7 @@ public:
             if (!open(link, {*guess}, seen, part_of(now, deadline, 2))) return std::nullopt;
             view_.reject(*guess);
         }
-        auto why = Reply::of(Reply::Kind::not_sent, "no sentinel of it answers");
+        auto why = Reply::of(Reply::Kind::not_sent, "none of its sentinels replies");
         const auto votes = ask_sentinels(url_, part_of(Clock::now(), deadline, 3), why);
         const auto candidates = ranked(votes, view_.known());
         auto refusal = why;
@@ -192,7 +193,7 @@ private:
         const auto epoch = view_.prove(candidate, seen, Clock::now());
         if (!epoch) {
             link.socket.close();
-            return Reply::of(Reply::Kind::not_sent, url_.display() + " has just moved");
+            return Reply::of(Reply::Kind::not_sent, url_.display() + " has just moved to another server");
         }
         link.place = *epoch;
         if (*epoch != seen) on_move_();

@@ -66,7 +66,7 @@ public:
     }
 
     static constexpr const char* unknowable =
-        "no server has answered for so long that nobody can tell whether the command took effect";
+        "the server was unreachable for too long to find out whether the command took effect";
 
 private:
     Session<T>& session_;

@@ -96,7 +96,7 @@ public:
     bool empty() const { return watched_.empty(); }
 
     void on_timer(std::unique_lock<std::mutex>& lock, Instant now) {
-        lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "it could not be renewed in time");
+        lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "its lease was not renewed in time");
         renew_due(lock, now);
     }
 
@@ -190,8 +190,7 @@ private:
                 watch->valid_until = std::max(watch->valid_until, valid_until(sent, timeout()));
                 watch->renew_at = sent + timeout() / 3;
             } else {
-                lose_if([&](const Watch& w) { return w.id == batch[i]; },
-                        "the server says that it is not held any more");
+                lose_if([&](const Watch& w) { return w.id == batch[i]; }, "the server no longer has this permit");
             }
         }
         renewals_.notify_all();

@@ -62,7 +62,7 @@ public:
         for (const PendingRequest& request : pending_.take_expired(now)) {
             core_.slots.give_back(request.request_id);
             report(request, request.request_id.may_be_done ? IdempotentSender<T>::unknowable
-                                                           : "no server has answered for too long");
+                                                           : "no server has replied for too long");
         }
     }
 

@@ -76,7 +76,8 @@ public:
         // Redisson's latches cannot have such names in a cluster, either.
         if (session.transport().route(room_.channel()) != session.transport().route(core_.key()))
             throw Error(errc::invalid_argument, core_.key(),
-                        "in a cluster the name of a latch must have no {tag}: its channel would lie in another slot");
+                        "in a cluster, the name of a CountDownLatch must not have a {tag}; its channel would be in "
+                        "another slot");
     }
 
     ~Synchronizer() override { core_.session.timers().forget(*this); }

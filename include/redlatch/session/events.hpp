@@ -40,7 +40,7 @@ public:
 
     void on_reconnect() noexcept {
         if (away_.load(std::memory_order_relaxed) && away_.exchange(false))
-            raise(Event::Kind::reconnected, {}, "the server answers again");
+            raise(Event::Kind::reconnected, {}, "the server replies again");
     }
 
 private:

@@ -81,43 +81,43 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
         const std::string policy = info_field(facts.info, "maxmemory_policy").value_or("noeviction");
         warn_if(policy != "noeviction",
                 "maxmemory-policy is " + escaped(policy) +
-                    ": when memory is short, the server evicts locks that are held; set it to noeviction");
+                    ", so the server may evict held locks when memory is short; set it to noeviction");
         unsigned replicas = 0;
         const std::string count = info_field(facts.info, "connected_slaves").value_or("0");
         std::from_chars(count.data(), count.data() + count.size(), replicas);
-        warn_if(
-            replicas > 0 && detail::config_value(facts.min_replicas) == "0",
-            "min-replicas-to-write is 0 although there are replicas: a master that is cut off goes on granting locks "
-            "while another is promoted; set it to 1 or more, and min-replicas-max-lag below the leases");
+        warn_if(replicas > 0 && detail::config_value(facts.min_replicas) == "0",
+                "min-replicas-to-write is 0, so an isolated master keeps granting locks while a replica is promoted; "
+                "set it to 1 or more, and min-replicas-max-lag below the leases");
         unsigned version = 0;  // major version; Valkey reports the Redis version that it is compatible with
         const std::string versions = info_field(facts.info, "redis_version").value_or("7");
         std::from_chars(versions.data(), versions.data() + versions.size(), version);
-        warn_if(replicas > 0 && version < 7,
-                "the server is older than Redis 7: its scripts write also without the replicas that "
-                "min-replicas-to-write demands, so a master that is cut off goes on granting locks; take a newer one");
+        warn_if(
+            replicas > 0 && version < 7,
+            "the server is older than Redis 7, so scripts ignore min-replicas-to-write and an isolated master keeps "
+            "granting locks; use Redis 7 or newer");
         if (options.require_replicas > 0) {
             const unsigned wanted = options.require_replicas == all_replicas ? 1 : options.require_replicas;
-            warn_if(replicas < wanted, "there are fewer replicas (" + std::to_string(replicas) +
-                                           ") than require_replicas wants: nothing will be granted");
+            warn_if(replicas < wanted, "the master has fewer replicas (" + std::to_string(replicas) +
+                                           ") than require_replicas demands, so every acquire will fail; start "
+                                           "replicas or lower require_replicas");
         }
         const bool has_log = info_field(facts.info, "aof_enabled") == "1";
         const auto save = detail::config_value(facts.save);
-        warn_if(
-            !has_log && save == "",
-            "persistence is off: a restart forgets every lock that is held, which a RedLock must not; set appendonly");
+        warn_if(!has_log && save == "",
+                "persistence is off, so a restart loses all locks, which breaks RedLock; set appendonly yes");
         warn_if(!has_log && save != "",
-                "appendonly is off: a restart forgets the locks that were taken since the last snapshot");
+                "appendonly is off, so a restart loses the locks since the last snapshot; set appendonly yes");
     } else {
-        warnings.push_back("INFO is refused to this user: memory policy, persistence and replicas are not known");
+        warnings.push_back("this user may not call INFO, so memory policy, persistence and replicas are unknown");
     }
     warn_if(facts.min_replicas.is_error() || facts.save.is_error() || facts.output_buffers.is_error(),
-            "CONFIG GET is refused to this user: min-replicas-to-write, save and client-output-buffer-limit are not "
-            "known");
+            "this user may not call CONFIG GET, so min-replicas-to-write, save and client-output-buffer-limit are "
+            "unknown");
     if (const auto limits = detail::config_value(facts.output_buffers)) {
         const auto [hard, soft] = detail::pubsub_limits(*limits);
         warn_if((hard > 0 && hard < 1'000'000) || (soft > 0 && soft < 250'000),
-                "client-output-buffer-limit of pubsub is small: waiters that are slow for a moment lose their "
-                "subscription, and have to connect anew");
+                "client-output-buffer-limit for pubsub is small, so a brief delay can disconnect waiting clients; "
+                "raise it");
     }
     if (facts.refused_commands.kind == Reply::Kind::array) {
         std::string names;
@@ -125,14 +125,15 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
             if (names.find(name.text) != std::string::npos) continue;
             names += (names.empty() ? "" : ", ") + escaped(name.text);
         }
-        warn_if(!names.empty(), "this user may not call, or not on such keys and channels: " + names +
-                                    "; scripts that use them will fail");
+        warn_if(!names.empty(),
+                "this user may not call " + names +
+                    " on the keys and channels of locks, so scripts will fail; grant the rights that the README lists");
     } else {
-        warnings.push_back("scripts are refused, without which only a Mutex can be taken: " +
+        warnings.push_back("the server refuses scripts, so only a Mutex works: " +
                            in_quotes(facts.refused_commands.text, 160));
     }
     warn_if(facts.wait && facts.wait->is_error(),
-            "this user may not call WAIT, which require_replicas needs: nothing will be granted");
+            "this user may not call WAIT, which require_replicas needs, so every acquire will fail");
     return warnings;
 }
 

@@ -82,7 +82,8 @@ private:
     std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {
-            if (classify(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
+            if (classify(reply) == ReplyClass::answered)
+                reply = Reply::of(Reply::Kind::malformed, "the reply to TIME is not a time");
             // The command that should have followed was not sent, for want of time. Patience tells by the
             // elapsed time whether the server was too slow or the caller's deadline too near.
             if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;

@@ -102,30 +102,31 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     switch (reply.kind) {
         case Reply::Kind::not_sent:
         case Reply::Kind::no_time:
-            return {errc::unreachable, name, reply.text + "; is the server running, and the URL right?"};
+            return {errc::unreachable, name, reply.text + "; check that the server is running and the URL is right"};
         case Reply::Kind::unanswered:
-            return {errc::unreachable, name, reply.text + "; whether the command took effect is unknown"};
+            return {errc::unreachable, name, reply.text + "; the command may have taken effect"};
         case Reply::Kind::malformed: return {errc::protocol_error, name, reply.text};
         default: break;
     }
     const std::string_view code = detail::error_code_word(reply.text);
     if (reply.text.starts_with(Reply::untrusted))
         return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
-    const std::string said = "the server says " + in_quotes(reply.text, 160);
+    const std::string said = "the server replied " + in_quotes(reply.text, 160);
     if (code == "LATE")
-        return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
+        return {errc::unreachable, name,
+                said + ": the command arrived after its deadline; check the server's clock for jumps"};
     if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
     if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
     if (code == "TOOMANY") return {errc::invalid_argument, name, said};
     if (code == "WRONGTYPE")
-        return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
+        return {errc::wrong_type, name, said + "; something else uses this key; choose another name"};
     if (code == "NOAUTH" || code == "WRONGPASS")
-        return {errc::rejected, name, said + "; check user and password in the URL"};
+        return {errc::rejected, name, said + "; check the user and the password in the URL"};
     if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
         reply.text.starts_with("ERR ACL failure in script"))
-        return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};
+        return {errc::rejected, name, said + "; grant this user the access rights (ACL) that the README lists"};
     if (code == "MOVED" || code == "ASK")
-        return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// URL"};
+        return {errc::rejected, name, said + "; the server is a cluster node; use a redis-cluster:// URL"};
     return {errc::rejected, name, said};
 }
 
@@ -156,16 +157,16 @@ inline bool has_sharded_channels(const Reply& reply) {
 // Returns the error for a grant that fewer replicas have than ClientOptions::require_replicas demands.
 inline Error not_replicated(std::string_view name) {
     return {errc::not_replicated, name,
-            "it was taken and is given back; are the replicas there, and may this user WAIT?"};
+            "the client acquired it, but releases it again; check the replicas, and this user's right to WAIT"};
 }
 
 // Returns the error for a reply of a shape that the script never sends.
 inline Error unexpected(const Reply& reply, std::string_view name) {
-    static constexpr std::array<std::string_view, 9> kinds{
-        "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};
+    static constexpr std::array<std::string_view, 9> kinds{"nil",     "an integer", "a text",  "an error", "an array",
+                                                           "missing", "missing",    "missing", "malformed"};
     return {errc::protocol_error, name,
-            "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
-                " where a script gives none"};
+            "the reply is " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
+                ", which does not fit the command"};
 }
 
 }  // namespace v0_1

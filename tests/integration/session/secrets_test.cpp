@@ -116,7 +116,7 @@ TEST_CASE("a later reply that quotes the login is reported without it, too") {
         CAPTURE(said);
         CHECK(repeated > 0);
         CHECK_FALSE(gives_away(said, password));
-        CHECK(said.find("the server says 'ERR") != std::string::npos);
+        CHECK(said.find("the server replied 'ERR") != std::string::npos);
     }
 }
 

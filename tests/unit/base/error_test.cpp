@@ -44,12 +44,12 @@ TEST_CASE("codes equal the portable std::errc conditions where one exists") {
 }
 
 TEST_CASE("an error carries its code, the name of the primitive, and a detail") {
-    const Error error(errc::overloaded, "orders", "the server says 'OOM'");
+    const Error error(errc::overloaded, "orders", "the server replied 'OOM'");
     CHECK(error.code() == errc::overloaded);
     CHECK(error.name() == "orders");
     const std::string what = error.what();
-    CHECK(what.starts_with("orders: the server says 'OOM'"));
-    CHECK(what.find("refuses the command for now") != std::string::npos);
+    CHECK(what.starts_with("orders: the server replied 'OOM'"));
+    CHECK(what.find("cannot execute the command now") != std::string::npos);
 
     const Error nameless(errc::unsupported, {}, "no TLS");
     CHECK(nameless.name().empty());
