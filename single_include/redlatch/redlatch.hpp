@@ -135,18 +135,18 @@ inline namespace v0_1 {
 
         std::string message(int value) const override {
             switch (static_cast<errc>(value)) {
-                case errc::invalid_argument: return "an argument is out of range";
-                case errc::not_owner: return "this thread does not hold it";
+                case errc::invalid_argument: return "invalid argument";
+                case errc::not_owner: return "this thread does not hold the lock";
                 case errc::would_deadlock: return "this thread would wait for itself";
-                case errc::unknown_permit: return "no such permit, or its lease is over";
-                case errc::hold_lost: return "the hold ended before it was given back";
-                case errc::unreachable: return "no answer from the server in the time allowed";
-                case errc::overloaded: return "the server refuses the command for now";
-                case errc::rejected: return "the server refuses the command";
-                case errc::wrong_type: return "the key holds something else";
-                case errc::protocol_error: return "the server's answer makes no sense";
+                case errc::unknown_permit: return "no such permit, or its lease has expired";
+                case errc::hold_lost: return "the hold ended before its release";
+                case errc::unreachable: return "the server did not confirm the command in time";
+                case errc::overloaded: return "the server cannot execute the command now";
+                case errc::rejected: return "the server or this client rejected it for good";
+                case errc::wrong_type: return "the key belongs to another kind of object";
+                case errc::protocol_error: return "the server sent an unexpected reply";
                 case errc::unsupported: return "not supported by this build";
-                case errc::not_replicated: return "too few replicas have confirmed it";
+                case errc::not_replicated: return "too few replicas confirmed the command";
             }
             return "unknown error";
         }
@@ -208,11 +208,12 @@ constexpr bool has_safe_braces(std::string_view name) {
 
 // Throws Error(errc::invalid_argument) if the name is empty, too long, or has other braces.
 inline void check_name(std::string_view name) {
-    if (name.empty()) throw Error(errc::invalid_argument, {}, "a name must not be empty");
-    if (name.size() > longest_name) throw Error(errc::invalid_argument, name, "a name must have at most 1024 bytes");
+    if (name.empty()) throw Error(errc::invalid_argument, {}, "the name must not be empty");
+    if (name.size() > longest_name) throw Error(errc::invalid_argument, name, "the name must not exceed 1024 bytes");
     if (!has_safe_braces(name))
-        throw Error(errc::invalid_argument, name,
-                    "braces in a name must form one non-empty {tag}, or its keys would lie in different cluster slots");
+        throw Error(
+            errc::invalid_argument, name,
+            "braces in the name must form one non-empty {tag}; otherwise its keys would be in different cluster slots");
 }
 
 // Returns "prefix:{name}", or "prefix:name" if the name has its own tag.
@@ -308,10 +309,10 @@ namespace detail {
 
 [[noreturn]] inline void bad_url(const std::string& what) {
     throw Error(errc::invalid_argument, {},
-                "a URL reads redis://[user[:password]@]host[:port][/db], unix:///path?db=n, "
-                "redis-sentinel://[user[:password]@]host[:port],.../master[/db], "
-                "redis-cluster://[user[:password]@]host[:port],..., or one of them with rediss for TLS; " +
-                    what);
+                what +
+                    "; a URL has the form redis://[user[:password]@]host[:port][/db], unix:///path?db=n, "
+                    "redis-sentinel://[user[:password]@]host[:port],.../master[/db] or "
+                    "redis-cluster://[user[:password]@]host[:port],...; for TLS, it begins with rediss");
 }
 
 inline std::string percent_decoded(std::string_view text) {
@@ -351,7 +352,7 @@ inline void take_login(Url& url, std::string_view& rest) {
     const auto colon = login.find(':');
     url.user = percent_decoded(login.substr(0, colon));
     if (colon != std::string_view::npos) url.password = percent_decoded(login.substr(colon + 1));
-    if (!url.user.empty() && url.password.empty()) bad_url("a user needs a password");
+    if (!url.user.empty() && url.password.empty()) bad_url("a URL with a user needs a password");
     rest = rest.substr(at + 1);
 }
 
@@ -376,7 +377,7 @@ inline HostPort host_port(std::string_view rest, std::uint16_t usual_port) {
     if (place.host.empty()) bad_url("the host is missing");
     for (const char c : place.host)
         if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f)
-            bad_url("the host holds a blank or a control character");
+            bad_url("the host contains a blank or a control character");
     if (has_port) place.port = static_cast<std::uint16_t>(url_number(port, 1, 65535, "the port"));
     return place;
 }
@@ -404,9 +405,9 @@ inline Url parse_unix_url(std::string_view rest) {
     if (!rest.starts_with('/')) take_login(url, rest);
     url.path = percent_decoded(rest);
     if (!url.path.starts_with('/')) bad_url("the path of a unix socket must be absolute");
-    if (url.path.find('\0') != std::string::npos) bad_url("the path of a unix socket must not hold a zero byte");
+    if (url.path.find('\0') != std::string::npos) bad_url("the path of a unix socket must not contain a zero byte");
     // sun_path has room for 107 characters and the zero at the end (104 in all on BSD and macOS).
-    if (url.path.size() > 107) bad_url("the path of a unix socket has at most 107 bytes");
+    if (url.path.size() > 107) bad_url("the path of a unix socket must not exceed 107 bytes");
     return url;
 }
 
@@ -427,12 +428,12 @@ inline Url parse_sentinel_url(std::string_view rest) {
     Url url;
     take_login(url, rest);
     const auto slash = rest.find('/');
-    if (slash == std::string_view::npos) bad_url("the sentinels' name of the master is missing");
+    if (slash == std::string_view::npos) bad_url("the name of the master is missing");
     std::string_view hosts = rest.substr(0, slash);
     rest = rest.substr(slash + 1);
     const auto second = rest.find('/');
     url.master = percent_decoded(rest.substr(0, second));
-    if (url.master.empty()) bad_url("the sentinels' name of the master is missing");
+    if (url.master.empty()) bad_url("the name of the master is missing");
     if (second != std::string_view::npos && second + 1 < rest.size())
         url.database = url_database(rest.substr(second + 1));
     url.sentinels = host_ports(hosts, 26379);
@@ -443,7 +444,7 @@ inline Url parse_cluster_url(std::string_view rest) {
     Url url;
     take_login(url, rest);
     if (const auto slash = rest.find('/'); slash != std::string_view::npos) {
-        if (slash + 1 < rest.size()) bad_url("a cluster has one database, which needs no number");
+        if (slash + 1 < rest.size()) bad_url("a cluster has only database 0; leave out the number");
         rest = rest.substr(0, slash);
     }
     url.cluster = host_ports(rest, 6379);
@@ -536,9 +537,9 @@ public:
     template <class Rep, class Period>
     explicit Lease(std::chrono::duration<Rep, Period> length) {
         const long double ms = std::floor(detail::exact_milliseconds(length));
-        if (!(ms >= 1)) throw Error(errc::invalid_argument, {}, "a lease must be at least one millisecond");
+        if (!(ms >= 1)) throw Error(errc::invalid_argument, {}, "the lease must be at least 1 ms");
         if (ms > static_cast<long double>(longest.count()))
-            throw Error(errc::invalid_argument, {}, "a lease must be at most 100 years");
+            throw Error(errc::invalid_argument, {}, "the lease must be at most 100 years");
         length_ = Milliseconds(static_cast<Milliseconds::rep>(ms));
     }
 
@@ -1665,7 +1666,7 @@ public:
 
     void on_reconnect() noexcept {
         if (away_.load(std::memory_order_relaxed) && away_.exchange(false))
-            raise(Event::Kind::reconnected, {}, "the server answers again");
+            raise(Event::Kind::reconnected, {}, "the server replies again");
     }
 
 private:
@@ -2081,30 +2082,31 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     switch (reply.kind) {
         case Reply::Kind::not_sent:
         case Reply::Kind::no_time:
-            return {errc::unreachable, name, reply.text + "; is the server running, and the URL right?"};
+            return {errc::unreachable, name, reply.text + "; check that the server is running and the URL is right"};
         case Reply::Kind::unanswered:
-            return {errc::unreachable, name, reply.text + "; whether the command took effect is unknown"};
+            return {errc::unreachable, name, reply.text + "; the command may have taken effect"};
         case Reply::Kind::malformed: return {errc::protocol_error, name, reply.text};
         default: break;
     }
     const std::string_view code = detail::error_code_word(reply.text);
     if (reply.text.starts_with(Reply::untrusted))
         return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
-    const std::string said = "the server says " + in_quotes(reply.text, 160);
+    const std::string said = "the server replied " + in_quotes(reply.text, 160);
     if (code == "LATE")
-        return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
+        return {errc::unreachable, name,
+                said + ": the command arrived after its deadline; check the server's clock for jumps"};
     if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
     if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
     if (code == "TOOMANY") return {errc::invalid_argument, name, said};
     if (code == "WRONGTYPE")
-        return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
+        return {errc::wrong_type, name, said + "; something else uses this key; choose another name"};
     if (code == "NOAUTH" || code == "WRONGPASS")
-        return {errc::rejected, name, said + "; check user and password in the URL"};
+        return {errc::rejected, name, said + "; check the user and the password in the URL"};
     if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
         reply.text.starts_with("ERR ACL failure in script"))
-        return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};
+        return {errc::rejected, name, said + "; grant this user the access rights (ACL) that the README lists"};
     if (code == "MOVED" || code == "ASK")
-        return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// URL"};
+        return {errc::rejected, name, said + "; the server is a cluster node; use a redis-cluster:// URL"};
     return {errc::rejected, name, said};
 }
 
@@ -2135,16 +2137,16 @@ inline bool has_sharded_channels(const Reply& reply) {
 // Returns the error for a grant that fewer replicas have than ClientOptions::require_replicas demands.
 inline Error not_replicated(std::string_view name) {
     return {errc::not_replicated, name,
-            "it was taken and is given back; are the replicas there, and may this user WAIT?"};
+            "the client acquired it, but releases it again; check the replicas, and this user's right to WAIT"};
 }
 
 // Returns the error for a reply of a shape that the script never sends.
 inline Error unexpected(const Reply& reply, std::string_view name) {
-    static constexpr std::array<std::string_view, 9> kinds{
-        "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};
+    static constexpr std::array<std::string_view, 9> kinds{"nil",     "an integer", "a text",  "an error", "an array",
+                                                           "missing", "missing",    "missing", "malformed"};
     return {errc::protocol_error, name,
-            "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
-                " where a script gives none"};
+            "the reply is " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
+                ", which does not fit the command"};
 }
 
 }  // namespace v0_1
@@ -2879,7 +2881,8 @@ private:
     std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {
-            if (classify(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
+            if (classify(reply) == ReplyClass::answered)
+                reply = Reply::of(Reply::Kind::malformed, "the reply to TIME is not a time");
             // The command that should have followed was not sent, for want of time. Patience tells by the
             // elapsed time whether the server was too slow or the caller's deadline too near.
             if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;
@@ -3843,43 +3846,43 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
         const std::string policy = info_field(facts.info, "maxmemory_policy").value_or("noeviction");
         warn_if(policy != "noeviction",
                 "maxmemory-policy is " + escaped(policy) +
-                    ": when memory is short, the server evicts locks that are held; set it to noeviction");
+                    ", so the server may evict held locks when memory is short; set it to noeviction");
         unsigned replicas = 0;
         const std::string count = info_field(facts.info, "connected_slaves").value_or("0");
         std::from_chars(count.data(), count.data() + count.size(), replicas);
-        warn_if(
-            replicas > 0 && detail::config_value(facts.min_replicas) == "0",
-            "min-replicas-to-write is 0 although there are replicas: a master that is cut off goes on granting locks "
-            "while another is promoted; set it to 1 or more, and min-replicas-max-lag below the leases");
+        warn_if(replicas > 0 && detail::config_value(facts.min_replicas) == "0",
+                "min-replicas-to-write is 0, so an isolated master keeps granting locks while a replica is promoted; "
+                "set it to 1 or more, and min-replicas-max-lag below the leases");
         unsigned version = 0;  // major version; Valkey reports the Redis version that it is compatible with
         const std::string versions = info_field(facts.info, "redis_version").value_or("7");
         std::from_chars(versions.data(), versions.data() + versions.size(), version);
-        warn_if(replicas > 0 && version < 7,
-                "the server is older than Redis 7: its scripts write also without the replicas that "
-                "min-replicas-to-write demands, so a master that is cut off goes on granting locks; take a newer one");
+        warn_if(
+            replicas > 0 && version < 7,
+            "the server is older than Redis 7, so scripts ignore min-replicas-to-write and an isolated master keeps "
+            "granting locks; use Redis 7 or newer");
         if (options.require_replicas > 0) {
             const unsigned wanted = options.require_replicas == all_replicas ? 1 : options.require_replicas;
-            warn_if(replicas < wanted, "there are fewer replicas (" + std::to_string(replicas) +
-                                           ") than require_replicas wants: nothing will be granted");
+            warn_if(replicas < wanted, "the master has fewer replicas (" + std::to_string(replicas) +
+                                           ") than require_replicas demands, so every acquire will fail; start "
+                                           "replicas or lower require_replicas");
         }
         const bool has_log = info_field(facts.info, "aof_enabled") == "1";
         const auto save = detail::config_value(facts.save);
-        warn_if(
-            !has_log && save == "",
-            "persistence is off: a restart forgets every lock that is held, which a RedLock must not; set appendonly");
+        warn_if(!has_log && save == "",
+                "persistence is off, so a restart loses all locks, which breaks RedLock; set appendonly yes");
         warn_if(!has_log && save != "",
-                "appendonly is off: a restart forgets the locks that were taken since the last snapshot");
+                "appendonly is off, so a restart loses the locks since the last snapshot; set appendonly yes");
     } else {
-        warnings.push_back("INFO is refused to this user: memory policy, persistence and replicas are not known");
+        warnings.push_back("this user may not call INFO, so memory policy, persistence and replicas are unknown");
     }
     warn_if(facts.min_replicas.is_error() || facts.save.is_error() || facts.output_buffers.is_error(),
-            "CONFIG GET is refused to this user: min-replicas-to-write, save and client-output-buffer-limit are not "
-            "known");
+            "this user may not call CONFIG GET, so min-replicas-to-write, save and client-output-buffer-limit are "
+            "unknown");
     if (const auto limits = detail::config_value(facts.output_buffers)) {
         const auto [hard, soft] = detail::pubsub_limits(*limits);
         warn_if((hard > 0 && hard < 1'000'000) || (soft > 0 && soft < 250'000),
-                "client-output-buffer-limit of pubsub is small: waiters that are slow for a moment lose their "
-                "subscription, and have to connect anew");
+                "client-output-buffer-limit for pubsub is small, so a brief delay can disconnect waiting clients; "
+                "raise it");
     }
     if (facts.refused_commands.kind == Reply::Kind::array) {
         std::string names;
@@ -3887,14 +3890,15 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
             if (names.find(name.text) != std::string::npos) continue;
             names += (names.empty() ? "" : ", ") + escaped(name.text);
         }
-        warn_if(!names.empty(), "this user may not call, or not on such keys and channels: " + names +
-                                    "; scripts that use them will fail");
+        warn_if(!names.empty(),
+                "this user may not call " + names +
+                    " on the keys and channels of locks, so scripts will fail; grant the rights that the README lists");
     } else {
-        warnings.push_back("scripts are refused, without which only a Mutex can be taken: " +
+        warnings.push_back("the server refuses scripts, so only a Mutex works: " +
                            in_quotes(facts.refused_commands.text, 160));
     }
     warn_if(facts.wait && facts.wait->is_error(),
-            "this user may not call WAIT, which require_replicas needs: nothing will be granted");
+            "this user may not call WAIT, which require_replicas needs, so every acquire will fail");
     return warnings;
 }
 
@@ -4140,7 +4144,7 @@ inline std::string quotable(std::string_view error, std::string_view secret) {
     error = error.substr(0, 512);  // no more than this is ever shown, so the rest need not be searched
     if (!repeats(error, secret)) return std::string(error);
     const std::string_view code = error.substr(0, error.find(' '));
-    return (repeats(code, secret) ? "ERR" : std::string(code)) + " (its words repeat a part of the login)";
+    return (repeats(code, secret) ? "ERR" : std::string(code)) + " (text hidden: it contains part of the login)";
 }
 
 }  // namespace v0_1
@@ -5316,7 +5320,7 @@ private:
         int no_address = 0;
         const auto lookup = Resolver::run(url.host, url.port, deadline, no_address);
         if (no_address != 0) {
-            why = "cannot look up " + in_quotes(url.host) + ": " + ::gai_strerror(no_address);
+            why = "cannot resolve the host " + in_quotes(url.host) + ": " + ::gai_strerror(no_address);
             return {};
         }
         for (const addrinfo* a = lookup->addresses(); a != nullptr; a = a->ai_next) {
@@ -5670,7 +5674,7 @@ private:
             socket.receive(&byte, 1, false);
             if (Reply refusal = socket.tls_refusal(); refusal.is_error()) return refusal;
         }
-        return Reply::of(Reply::Kind::not_sent, url.display() + " accepts connections, but does not answer");
+        return Reply::of(Reply::Kind::not_sent, url.display() + " accepts the connection but does not reply");
     }
 };
 
@@ -5758,7 +5762,7 @@ public:
     }
 
 private:
-    Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
+    Reply why_not_ = Reply::of(Reply::Kind::not_sent, "the deadline left no time to connect");
     Backoff backoff_{Milliseconds(10), longest_pause};           // after failed attempts
     Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections without any reply
     Instant next_attempt_{};
@@ -5941,7 +5945,7 @@ private:
         lock.lock();
         if (!refusal && link_.place < place_) {
             link_.socket.close();
-            refusal = reply(Reply::Kind::not_sent, "", " has moved");
+            refusal = reply(Reply::Kind::not_sent, "", " has moved to another server");
         }
         if (refusal) {
             const Instant now = Clock::now();
@@ -6019,7 +6023,7 @@ public:
             !spin.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
             (blocking || link.socket.wait(is_full ? POLLIN | POLLOUT : POLLIN, deadline)))
             got = receive(blocking);
-        if (got < 0) return Ending{Reply::Kind::unanswered, "closed by the other side"};
+        if (got < 0) return Ending{Reply::Kind::unanswered, "the server closed it"};
         if (got == 0) return std::nullopt;
         return parse(link.reader, bytes.data(), static_cast<std::size_t>(got));
     }
@@ -6029,7 +6033,7 @@ public:
 
 private:
     std::optional<Ending> parse(ReplyReader& reader, const char* bytes, std::size_t size) noexcept try {
-        constexpr Ending malformed{Reply::Kind::malformed, "the answer is not Redis protocol, or too large"};
+        constexpr Ending malformed{Reply::Kind::malformed, "the reply is too large or violates the Redis protocol"};
         if (!reader.feed(bytes, size)) return malformed;
         for (;;) {
             Reply reply;
@@ -6178,7 +6182,7 @@ public:
         }
         if (Clock::now() < pipeline_.due()) return;
         if (is_connected())
-            fail(lock, Reply::Kind::unanswered, "no answer in time");
+            fail(lock, Reply::Kind::unanswered, "the server did not reply in time");
         else
             fail_waiting(lock);
     }
@@ -6217,8 +6221,8 @@ public:
         std::unique_lock lock(mutex_);
         reconnector_.abandon();
         // Completions run without the mutex: another thread may connect meanwhile.
-        while (is_connected()) fail(lock, Reply::Kind::unanswered, "another server does its work now");
-        reconnector_.refuse(reconnector_.reply(Reply::Kind::not_sent, "", " is not the server for it any more"));
+        while (is_connected()) fail(lock, Reply::Kind::unanswered, "another server has taken its place");
+        reconnector_.refuse(reconnector_.reply(Reply::Kind::not_sent, "", " no longer serves this key"));
         fail_waiting(lock);
     }
 
@@ -6297,7 +6301,7 @@ private:
     void leave_if_stale(std::unique_lock<std::mutex>& lock) {
         const bool is_idle = is_connected() && pipeline_.in_flight() == 0 && !is_reading() && !writing_;
         if (!is_idle || !socket().has_news()) return;
-        fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
+        fail(lock, Reply::Kind::unanswered, "the server closed it while it was idle, or sent unexpected data");
         reconnector_.end_pause();
     }
 
@@ -6358,7 +6362,7 @@ private:
             lock.lock();
             pipeline_.wrote(bytes, sent == Socket::Sent::some);
         }
-        if (sent == Socket::Sent::failed) fail(lock, Reply::Kind::unanswered, "a write failed");
+        if (sent == Socket::Sent::failed) fail(lock, Reply::Kind::unanswered, "a write to it failed");
         writing_ = false;
         close_if_failed(lock);
     }
@@ -6386,7 +6390,7 @@ private:
             }
             const Instant now = Clock::now();
             if (now + Milliseconds(1) >= pipeline_.due()) {
-                fail(lock, Reply::Kind::unanswered, "no answer in time");
+                fail(lock, Reply::Kind::unanswered, "the server did not reply in time");
             } else if (now >= deadline) {
                 leave(lock, caller);
             } else if (is_reading() && needs_writer()) {
@@ -6403,7 +6407,7 @@ private:
 
     // Only the deadline of this thread has passed: the connection is sound. The reply is dropped when it arrives.
     void leave(std::unique_lock<std::mutex>& lock, CallingThread& caller) {
-        pipeline_.abandon(caller, reconnector_.reply(Reply::Kind::unanswered, "", " did not answer in time"));
+        pipeline_.abandon(caller, reconnector_.reply(Reply::Kind::unanswered, "", " did not reply in time"));
         caller.finish();
         const bool is_needed = needs_writer() || (!is_reading() && pipeline_.in_flight() > 0);
         if (is_needed && !call_reader()) call_driver(lock);
@@ -6448,7 +6452,7 @@ private:
         lock.lock();
         if (needs_writer()) flush(lock);
         if (is_connected() && deliver(lock) < receiver_.replies().size())
-            fail(lock, Reply::Kind::unanswered, "an answer came that nobody asked for");
+            fail(lock, Reply::Kind::unanswered, "the server sent a reply that no command requested");
         else if (ending)
             fail(lock, ending->first, ending->why);
         reading_caller_ = nullptr;
@@ -7592,7 +7596,7 @@ private:
         const auto ranges = read_slots(slots, node.endpoint);
         if (!ranges) {
             node.is_silent = true;
-            why_ = slots.text.empty() ? node.endpoint.display() + " knows no slots" : slots.text;
+            why_ = slots.text.empty() ? node.endpoint.display() + " reports no slots" : slots.text;
             // Keep only an error that every node would return.
             if (slots.is_error() && map_.is_empty() && !is_from_node_that_is_down(slots.text)) refusal_ = slots;
             return {};
@@ -7638,7 +7642,7 @@ private:
     Instant doubt_until_{};
     bool query_wanted_ = false;
     Backoff pace_{Milliseconds(50), Milliseconds(400)};
-    std::string why_ = "none of them answers";  // why the last query failed
+    std::string why_ = "none of the nodes in the URL replies";  // why the last query failed
     std::optional<Reply> refusal_;
 };
 
@@ -8044,7 +8048,7 @@ private:
         if (!reply.is_error() || !is_redirection(reply.text)) return Outcome::done;
         const std::string said = std::move(reply.text);
         // For the caller, if this reply is final: the command was not carried out and may be retried.
-        reply.text = "TRYAGAIN sent from node to node; the last one said " + said;
+        reply.text = "TRYAGAIN the nodes redirected the command; the last reply was " + said;
         if (++call.redirects > most_redirects) return Outcome::done;
         return follow(call, node, said) ? Outcome::redirect : Outcome::retry;
     }
@@ -8757,8 +8761,9 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
                     votes.push_back(std::move(*vote));
                 } else {
                     why = Reply::of(Reply::Kind::not_sent,
-                                    one.replies[0].is_error() ? "a sentinel says " + in_quotes(one.replies[0].text, 160)
-                                                              : "the sentinels know no such master");
+                                    one.replies[0].is_error()
+                                        ? "a sentinel replied " + in_quotes(one.replies[0].text, 160)
+                                        : "the sentinels do not know this master");
                 }
                 anybody = true;
                 one.replies.clear();
@@ -8793,7 +8798,7 @@ public:
             if (!open(link, {*guess}, seen, part_of(now, deadline, 2))) return std::nullopt;
             view_.reject(*guess);
         }
-        auto why = Reply::of(Reply::Kind::not_sent, "no sentinel of it answers");
+        auto why = Reply::of(Reply::Kind::not_sent, "none of its sentinels replies");
         const auto votes = ask_sentinels(url_, part_of(Clock::now(), deadline, 3), why);
         const auto candidates = ranked(votes, view_.known());
         auto refusal = why;
@@ -8872,7 +8877,7 @@ private:
         const auto epoch = view_.prove(candidate, seen, Clock::now());
         if (!epoch) {
             link.socket.close();
-            return Reply::of(Reply::Kind::not_sent, url_.display() + " has just moved");
+            return Reply::of(Reply::Kind::not_sent, url_.display() + " has just moved to another server");
         }
         link.place = *epoch;
         if (*epoch != seen) on_move_();
@@ -8913,7 +8918,6 @@ private:
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -8943,16 +8947,20 @@ public:
                      [this](Connection& connection, Instant deadline) { return connection.open(url_, deadline); }) {}
 
     Reply call(const Command& command, Instant deadline) override {
-        return with_substitute(connection(), deadline, [&](CommandConnection& one, bool& refused) {
-            return one.call(command, deadline, &refused);
-        });
+        bool refused = false;
+        Reply reply = connection().call(command, deadline, &refused);
+        if (CommandConnection* const other = refused ? substitute(deadline) : nullptr)
+            return other->call(command, deadline, &refused);
+        return reply;
     }
 
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) override {
         return own_.with_one([&](CommandConnection& own) {
-            return with_substitute(own, deadline, [&](CommandConnection& one, bool& refused) {
-                return one.call_all(commands, deadline, &refused);
-            });
+            bool refused = false;
+            std::vector<Reply> replies = own.call_all(commands, deadline, &refused);
+            if (CommandConnection* const other = refused ? substitute(deadline) : nullptr)
+                return other->call_all(commands, deadline, &refused);
+            return replies;
         });
     }
 
@@ -9080,16 +9088,8 @@ private:
         return nullptr;
     }
 
-    // Calls on this connection, or on a connected one if this one cannot connect.
-    template <class Call>
-    std::invoke_result_t<Call, CommandConnection&, bool&> with_substitute(CommandConnection& one, Instant deadline,
-                                                                          Call call) {
-        bool refused = false;
-        auto answer = call(one, refused);
-        if (!refused || Clock::now() >= deadline) return answer;
-        CommandConnection* const other = connected();
-        return other ? call(*other, refused) : answer;
-    }
+    // Returns a connected connection for a call whose own one cannot connect; null if there is none, or no time.
+    CommandConnection* substitute(Instant deadline) { return Clock::now() < deadline ? connected() : nullptr; }
 
     // Called when one connection has received a reply: ends the reconnect pauses of the others.
     void answers() noexcept {
@@ -9288,7 +9288,7 @@ private:
         if (tls) url.tls_connector = std::move(tls);
         if (url.tls && !url.tls_connector)
             throw Error(errc::unsupported, {},
-                        "TLS is not part of this program yet: include redlatch/tls.hpp, set ClientOptions::tls to "
+                        "this program has no TLS support; include redlatch/tls.hpp, set ClientOptions::tls to "
                         "redlatch::tls(), and link OpenSSL (Debian, Ubuntu: libssl-dev; Fedora: openssl-devel; CMake: "
                         "redlatch::tls)");
         return url;
@@ -9367,14 +9367,13 @@ private:
     static const ClientOptions& checked(const ClientOptions& options) {
         static_cast<void>(Lease(options.watchdog_timeout));
         if (options.watchdog_timeout < Milliseconds(30))
-            throw Error(errc::invalid_argument, {},
-                        "watchdog_timeout must be at least 30 ms: it is renewed every third of it");
+            throw Error(errc::invalid_argument, {}, "watchdog_timeout must be at least 30 ms");
         if (options.command_timeout < Milliseconds(1) || options.command_timeout > std::chrono::hours(1))
             throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
         if (options.unreachable_timeout < Milliseconds(0))
             throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
         if (options.require_replicas > 0 && !PostsSeveral<T>)
-            throw Error(errc::unsupported, {}, "require_replicas needs a transport that has post_all()");
+            throw Error(errc::unsupported, {}, "require_replicas needs a transport with post_all()");
         if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
         return options;
     }
@@ -9407,7 +9406,7 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
     if (error != std::errc{} || end != last || number >= limit || number <= -limit)
         throw Error(errc::wrong_type, key,
                     "the key holds " + in_quotes(reply.text, 40) +
-                        " and no number of ours; something else uses this key: choose another name");
+                        " instead of a number; something else uses this key; choose another name");
     return number;
 }
 
@@ -10052,7 +10051,7 @@ public:
     }
 
     static constexpr const char* unknowable =
-        "no server has answered for so long that nobody can tell whether the command took effect";
+        "the server was unreachable for too long to find out whether the command took effect";
 
 private:
     Session<T>& session_;
@@ -10156,7 +10155,7 @@ public:
         for (const PendingRequest& request : pending_.take_expired(now)) {
             core_.slots.give_back(request.request_id);
             report(request, request.request_id.may_be_done ? IdempotentSender<T>::unknowable
-                                                           : "no server has answered for too long");
+                                                           : "no server has replied for too long");
         }
     }
 
@@ -10848,7 +10847,8 @@ public:
         // Redisson's latches cannot have such names in a cluster, either.
         if (session.transport().route(room_.channel()) != session.transport().route(core_.key()))
             throw Error(errc::invalid_argument, core_.key(),
-                        "in a cluster the name of a latch must have no {tag}: its channel would lie in another slot");
+                        "in a cluster, the name of a CountDownLatch must not have a {tag}; its channel would be in "
+                        "another slot");
     }
 
     ~Synchronizer() override { core_.session.timers().forget(*this); }
@@ -11294,7 +11294,7 @@ public:
     // Sets the count if there is none. Returns true if it was set. One round trip, like every member that does not
     // wait. Throws Error(errc::invalid_argument) if `count` is not from 1 to max().
     bool try_set_count(std::ptrdiff_t count) {
-        check(count, 1, "a count must be from 1 to 2147483647");
+        check(count, 1, "the count must be from 1 to 2147483647");
         State& latch = state();
         const Reply reply =
             latch.change([&](const RequestId& request_id) { return latch.protocol().set(request_id, count); });
@@ -11406,7 +11406,7 @@ private:
         if (n < least || n > max()) throw Error(errc::invalid_argument, name(), rule);
     }
 
-    static constexpr const char* counts_down_by = "a latch is counted down by a number from 0 to 2147483647";
+    static constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
 
     LatchProtocol::Lowered lower(std::ptrdiff_t n) {
         State& latch = state();
@@ -11891,10 +11891,10 @@ public:
 private:
     static constexpr int most_tries = 3;
 
-    // Returns true if the plain command would shorten the lease by too much: then the script is sent.
+    // Returns true if the plain command would cost more than half of the lease: then the script is sent.
     bool is_clock_too_rough() const {
         if constexpr (requires { Protocol::fixes_lease_end; })
-            return core_.session.clock_error() > claim.lease / 8;
+            return core_.session.clock_error() > claim.lease / 2;
         else
             return false;
     }
@@ -11984,7 +11984,7 @@ public:
     void drop_expired(Instant now) {
         for (std::size_t n = core_.outbox.take_expired(now); n > 0; --n)
             core_.session.raise(Event::Kind::unlock_not_delivered, core_.key(),
-                                "its lease is over, so others are not blocked any more");
+                                "the release was not delivered; the lease has expired, so others can acquire it");
     }
 
     // Posts what is due.
@@ -12079,8 +12079,8 @@ public:
         const std::string_view other = core_.key_holds->other_than(Protocol::family);
         if (other.empty()) return std::nullopt;
         return Error(errc::wrong_type, core_.key(),
-                     "this process holds it as a " + std::string(other) + ", so it cannot be a " +
-                         std::string(Protocol::family) + "; choose another name");
+                     "this process uses this name for " + std::string(other) + ", so " + std::string(Protocol::family) +
+                         " cannot use it; choose another name");
     }
 
     // --- queries without a command ----------------------------------------------------------------------------
@@ -12142,7 +12142,7 @@ public:
                         hold->renewed(sent, timeout);
                     if (!renewal.lease) hold->set_notice(core_.session.losses().notice(), timeout);
                     break;
-                case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
+                case Renewed::refused: lose(*hold, "the server no longer has this hold"); break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
             }
             core_.holds.erase_lost();
@@ -12175,7 +12175,7 @@ public:
             if (now < hold.lost_at()) continue;
             // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
             if (Protocol::outlives_lease) deliveries_.give_back_later(hold, hold.valid_until);
-            lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
+            lose(hold, hold.watched() ? "its lease was not renewed in time" : "its lease expired");
         }
         core_.holds.erase_lost();
         core_.schedule();
@@ -12380,7 +12380,8 @@ public:
         const std::uint64_t id = hold->id;
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
-            throw Error(errc::would_deadlock, core_.key(), "locked more often by one thread than can be counted");
+            throw Error(errc::would_deadlock, core_.key(),
+                        "this thread has locked it too many times; each lock() needs an unlock()");
         const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
         const Asked asked = send_acquire(lock, request, claim, true);
         if (hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
@@ -12404,7 +12405,7 @@ public:
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
-            leases_.lose_now(*hold, "the server says that it is not held any more");
+            leases_.lose_now(*hold, "the server no longer has this hold");
             return false;
         }
         // The server counts one level more than this process. The next command of this hold carries the absolute count.
@@ -12418,13 +12419,13 @@ public:
     bool refuses_reentry(Hold& hold) {
         if (Protocol::reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
-        leases_.lose_now(hold, "its lease ran out");
+        leases_.lose_now(hold, "its lease expired");
         return false;
     }
 
     Error not_reentrant() const {
         return {errc::would_deadlock, core_.key(),
-                "this thread holds it already, and it is not reentrant; an RLock is, where sections nest"};
+                "this thread already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
     }
 
 private:
@@ -12542,7 +12543,7 @@ public:
         Hold* hold = leases_.live_hold(owner);
         if (!hold || Clock::now() < hold->valid_until) return hold;
         deliveries_.give_back_later(*hold, Clock::now());
-        leases_.lose_now(*hold, "its lease ran out");
+        leases_.lose_now(*hold, "its lease expired");
         deliveries_.deliver(lock);
         return nullptr;
     }
@@ -12553,7 +12554,7 @@ public:
         // In a forked child the caller is most likely a guard of the parent, whose stack is being unwound.
         if (core_.session.lost_levels().take(Protocol::kind, core_.key(), owner) || core_.session.is_fork_child())
             return errc::hold_lost;
-        throw Error(errc::not_owner, core_.key(), "unlock() by a thread that does not hold the lock");
+        throw Error(errc::not_owner, core_.key(), "only the thread that holds the lock can unlock() it");
     }
 
     // Removes one level. A hold that loses its last level is no longer renewed.
@@ -12674,7 +12675,7 @@ public:
         const std::lock_guard lock(core_.mutex);
         for (Hold& hold : core_.holds)
             if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
-                leases_.lose(hold, "ended by force");
+                leases_.lose(hold, "force_unlock() ended it");
         core_.holds.erase_lost();
         return !owners.empty();
     }
@@ -12689,7 +12690,7 @@ private:
         for (const Reply& owner : reply.elements) {
             if (owner.kind != Reply::Kind::text) throw unexpected(reply, core_.key());
             if (owner.text == "mode")
-                throw Error(errc::wrong_type, core_.key(), "the key holds a read-write lock; choose another name");
+                throw Error(errc::wrong_type, core_.key(), "a read-write lock uses this key; choose another name");
             owners.push_back(owner.text);
         }
         return owners;
@@ -12703,7 +12704,7 @@ private:
         const ReleaseAnswer answer = core_.protocol.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
-            leases_.lose_now(*hold, "the server says that it is not held any more");
+            leases_.lose_now(*hold, "the server no longer has this hold");
             return errc::hold_lost;
         }
         if (leaving.lease > Milliseconds(0))
@@ -12751,7 +12752,7 @@ private:
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
             // The server's clock may have jumped.
             core_.session.server_clock().doubt();
-            core_.report_loss("the server says that it was not held any more");
+            core_.report_loss("the server no longer had this hold at its release");
             return errc::hold_lost;
         }
         return {};
@@ -13308,7 +13309,7 @@ private:
         if (!answered)
             return classify(sent.reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
                                                                 : error_of(sent.reply, core_.key()).code();
-        core_.report_loss("the server says that it was not held any more");
+        core_.report_loss("the server no longer had this hold at its release");
         return errc::hold_lost;
     }
 
@@ -15009,7 +15010,9 @@ public:
     // nothing or holds it no longer.
     [[nodiscard]] std::int64_t token() {
         const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
-        if (!mine) throw Error(errc::not_owner, this->name(), "this thread holds no lock whose token it could have");
+        if (!mine)
+            throw Error(errc::not_owner, this->name(),
+                        "only the thread that holds the lock has its token; call token() between lock() and unlock()");
         return *mine;
     }
     [[nodiscard]] std::int64_t token(std::error_code& ec) {
@@ -15742,7 +15745,7 @@ private:
     void lose(Hold& hold) {
         hold.lose();
         tell_loss(hold);
-        core_.client().raise(Event::Kind::hold_lost, core_.name, "too few of its members are held any more");
+        core_.client().raise(Event::Kind::hold_lost, core_.name, "too few of its members are still held");
     }
 
     void tell_loss(Hold& hold) noexcept {
@@ -16006,12 +16009,13 @@ private:
     void check_lease(const LockRequest& request) const {
         if (!core_.rules.independent || !request.lease) return;
         if (*request.lease > core_.rules.longest_lease)
-            throw Error(errc::invalid_argument, core_.name,
-                        "the lease is above RedLockOptions::longest_lease, after which a restarted server is trusted "
-                        "again; raise that in all processes");
+            throw Error(
+                errc::invalid_argument, core_.name,
+                "the lease exceeds RedLockOptions::longest_lease; use a shorter lease, or raise longest_lease in "
+                "all processes");
         if (*request.lease <= core_.drift_over(*request.lease))
             throw Error(errc::invalid_argument, core_.name,
-                        "the lease is not longer than servers' clocks may drift apart");
+                        "the lease does not exceed the clock drift allowance; use a longer lease");
     }
 
     static bool is_for_good(const Error& error) {
@@ -16170,9 +16174,9 @@ private:
             outcome.why = round.why();
             if (!outcome.why)
                 outcome.why.emplace(errc::unreachable, core_.name,
-                                    std::to_string(round.failures()) + " of its " +
+                                    std::to_string(round.failures()) + " of the " +
                                         std::to_string(core_.members.size()) +
-                                        " members did not answer in time; are their servers running?");
+                                        " members did not reply in time; check that their servers are running");
         } else {
             outcome.blocked_on = round.first_refused();
             outcome.again_at = round.votes_at(core_.rules.needed);
@@ -16241,7 +16245,7 @@ public:
     std::error_code release(OwnerNumber owner) {
         if (const auto outcome = releases_.release(owner)) return *outcome;
         if (is_fork_child_) return errc::hold_lost;
-        throw Error(errc::not_owner, core_.name, "unlock() by a thread that does not hold the lock");
+        throw Error(errc::not_owner, core_.name, "only the thread that holds the lock can unlock() it");
     }
 
     // --- queries without a command ----------------------------------------------------------------------------
@@ -16494,11 +16498,12 @@ private:
 
     // Sorts by name, so that all waiters meet at the same member.
     static Members sorted(Members members) {
-        if (members.empty()) throw Error(errc::invalid_argument, {}, "a MultiLock needs a member");
+        if (members.empty()) throw Error(errc::invalid_argument, {}, "a MultiLock needs at least one member");
         for (std::size_t i = 0; i < members.size(); ++i)
             for (std::size_t j = i + 1; j < members.size(); ++j)
                 if (members[i]->lock() == members[j]->lock())
-                    throw Error(errc::invalid_argument, members[i]->name(), "one lock twice in a MultiLock");
+                    throw Error(errc::invalid_argument, members[i]->name(),
+                                "a MultiLock must not contain the same lock twice");
         std::stable_sort(members.begin(), members.end(),
                          [](const auto& a, const auto& b) { return a->name() < b->name(); });
         return members;
@@ -16531,7 +16536,7 @@ inline Polling polling_of(const SpinOptions& options, std::string_view name) {
     if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
         options.max_delay > std::chrono::hours(1))
         throw Error(errc::invalid_argument, name,
-                    "the delays of a lock that polls must be from 1 ms to 1 h, initial_delay not above max_delay");
+                    "SpinOptions: the delays must be from 1 ms to 1 h, and initial_delay must not exceed max_delay");
     return {options.initial_delay, options.max_delay};
 }
 
@@ -16869,7 +16874,7 @@ public:
             proper = high >= 0 && low >= 0;
             bytes[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
         }
-        if (!proper) throw Error(errc::invalid_argument, {}, "a permit id is 32 hex digits");
+        if (!proper) throw Error(errc::invalid_argument, {}, "a permit id must consist of 32 hex digits");
         return PermitId(bytes);
     }
 
@@ -17672,7 +17677,7 @@ public:
     bool empty() const { return watched_.empty(); }
 
     void on_timer(std::unique_lock<std::mutex>& lock, Instant now) {
-        lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "it could not be renewed in time");
+        lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "its lease was not renewed in time");
         renew_due(lock, now);
     }
 
@@ -17766,8 +17771,7 @@ private:
                 watch->valid_until = std::max(watch->valid_until, valid_until(sent, timeout()));
                 watch->renew_at = sent + timeout() / 3;
             } else {
-                lose_if([&](const Watch& w) { return w.id == batch[i]; },
-                        "the server says that it is not held any more");
+                lose_if([&](const Watch& w) { return w.id == batch[i]; }, "the server no longer has this permit");
             }
         }
         renewals_.notify_all();
@@ -17834,7 +17838,7 @@ public:
 
     // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
     bool try_set_permits(std::ptrdiff_t permits) {
-        check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
+        check(permits, 0, max(), "the number of permits must be from 0 to 2147483647");
         State& semaphore = state();
         return is_one(semaphore.change(
             [&](const RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
@@ -17846,7 +17850,7 @@ public:
     // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
     // become negative.
     void set_permits(std::ptrdiff_t permits) {
-        check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
+        check(permits, 0, max(), "the number of permits must be from 0 to 2147483647");
         State& semaphore = state();
         is_one(semaphore.change(
             [&](const RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
@@ -17857,7 +17861,7 @@ public:
 
     // Changes the number of permits by n, which must be from -max() to max().
     void add_permits(std::ptrdiff_t n) {
-        check(n, -max(), max(), "a number of permits must be from -2147483647 to 2147483647");
+        check(n, -max(), max(), "the number of permits must be from -2147483647 to 2147483647");
         if (n == 0) return;
         State& semaphore = state();
         is_one(semaphore.change([&](const RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
@@ -18025,9 +18029,7 @@ private:
         if (n < least || n > most) throw Error(errc::invalid_argument, name(), rule);
     }
 
-    Error unknown(const std::string& what) const {
-        return {errc::unknown_permit, name(), what + " is not held: released already, or its lease was over"};
-    }
+    Error unknown(const std::string& what) const { return {errc::unknown_permit, name(), what + " is not held"}; }
 
     PermitProtocol::Count count() {
         State& semaphore = state();
@@ -18048,7 +18050,7 @@ private:
     std::vector<PermitId> take(std::ptrdiff_t n, const WaitRequest& request, Tail&... tail) {
         return detail::answer(
             [&]() -> std::vector<PermitId> {
-                check(n, 1, max_at_once(), "from 1 to 10000 permits can be taken at once");
+                check(n, 1, max_at_once(), "one call can acquire from 1 to 10000 permits");
                 PermitProtocol::Want want;
                 want.ids.reserve(static_cast<std::size_t>(n));
                 for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
@@ -18692,7 +18694,7 @@ public:
             const Instant now = Clock::now();
             if (LockAccess::valid_until(readers_, request.owner) > now && this->valid_until_of(request.owner) <= now)
                 throw Error(errc::would_deadlock, this->state().key(),
-                            "a reader that asks for the write side waits for itself; give back the read side first");
+                            "this thread holds the read side; release that before locking the write side");
             if (!options_.writer_preference) return this->state().acquire(request);
             LockRequest first = request;
             first.precedence = true;
@@ -18830,7 +18832,7 @@ private:
     RedLock(Whole, const Members& members, RedLockOptions options) : QuorumApi(members, rules_of(members, options)) {}
 
     static QuorumRules rules_of(const Members& members, RedLockOptions options) {
-        if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs a member");
+        if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs at least one member");
         const std::string& name = members.front()->name();
         if (options.longest_lease == Milliseconds(0))
             options.longest_lease = members.front()->options().watchdog_timeout;
@@ -18838,16 +18840,16 @@ private:
             if (members[i]->options().watchdog_timeout > options.longest_lease)
                 throw Error(
                     errc::invalid_argument, name,
-                    "RedLockOptions::longest_lease must not be below the watchdog_timeout of a member's client");
+                    "RedLockOptions::longest_lease must be at least the watchdog_timeout of every member's client");
             for (std::size_t j = i + 1; j < members.size(); ++j)
                 if (members[i]->client() == members[j]->client())
                     throw Error(errc::invalid_argument, name,
-                                "two members of a RedLock on one client; each must be on a server of its own");
+                                "two members use the same client; each member needs a client for a server of its own");
         }
         if (options.node_timeout < Milliseconds(1) || options.node_timeout > std::chrono::hours(1) ||
             options.longest_lease < Milliseconds(1))
             throw Error(errc::invalid_argument, name,
-                        "RedLockOptions: node_timeout must be from 1 ms to 1 h, longest_lease positive");
+                        "RedLockOptions: node_timeout must be from 1 ms to 1 h, and longest_lease must be positive");
         return {.needed = members.size() / 2 + 1,
                 .node_timeout = options.node_timeout,
                 .independent = true,
@@ -19125,7 +19127,7 @@ private:
 
     void check(std::ptrdiff_t n, std::ptrdiff_t least) const {
         if (n < least || n > max())
-            throw Error(errc::invalid_argument, name(), "a number of permits must be from 0 to 2147483647");
+            throw Error(errc::invalid_argument, name(), "the number of permits must be from 0 to 2147483647");
     }
 
     bool is_one(const Reply& reply) {

@@ -90,7 +90,7 @@ public:
 
     static std::string last_words() {
         const char* words = ERR_reason_error_string(ERR_peek_last_error());
-        return words ? words : "OpenSSL does not say why";
+        return words ? words : "OpenSSL gives no reason";
     }
 
 private:
@@ -210,17 +210,17 @@ public:
 
     Reply refusal() const override {
         if (certificate_ != X509_V_OK)
-            return untrusted("the certificate of " + server_ + " is refused: " + certificate_trouble());
+            return untrusted("cannot verify the certificate of " + server_ + ": " + certificate_trouble());
         if (alert_ == alert_certificate_required)
-            return untrusted(server_ + " wants a client's certificate; see TlsOptions::certificate_file");
+            return untrusted(server_ + " requires a client certificate; set TlsOptions::certificate_file");
         if (alert_ != 0 && alert_ != SSL_AD_PROTOCOL_VERSION && alert_ != SSL_AD_INTERNAL_ERROR)
-            return untrusted(server_ + " refuses the TLS connection: " + SSL_alert_desc_string_long(alert_) +
-                             (is_about_us(alert_) ? "; see TlsOptions::certificate_file" : ""));
+            return untrusted(server_ + " refused the TLS connection: " + SSL_alert_desc_string_long(alert_) +
+                             (is_about_us(alert_) ? "; check TlsOptions::certificate_file" : ""));
         if (old_version_)
-            return untrusted(server_ + " offers no TLS version that is allowed; see TlsOptions::minimum_version");
-        if (not_tls_) return untrusted(server_ + " does not speak TLS on this port");
+            return untrusted(server_ + " does not support the TLS version that TlsOptions::minimum_version requires");
+        if (not_tls_) return untrusted(server_ + " does not use TLS on this port; check the port");
         return Reply::of(Reply::Kind::not_sent,
-                         server_ + " does not finish the TLS handshake; does it speak TLS on this port?");
+                         server_ + " did not complete the TLS handshake; check that it uses TLS on this port");
     }
 
 private:
@@ -241,22 +241,22 @@ private:
     std::string certificate_trouble() const {
         const std::string wanted = in_quotes(wanted_, 255);
         switch (certificate_) {
-            case X509_V_ERR_CERT_HAS_EXPIRED: return "it, or that of its authority, has expired";
-            case X509_V_ERR_CERT_NOT_YET_VALID: return "it is not valid yet; is the clock right?";
+            case X509_V_ERR_CERT_HAS_EXPIRED: return "it has expired, or that of its authority has";
+            case X509_V_ERR_CERT_NOT_YET_VALID: return "it is not valid yet; check the clock of this machine";
             case X509_V_ERR_CERT_REVOKED: return "it is revoked";
             case X509_V_ERR_HOSTNAME_MISMATCH:
-                return "it is not for the name " + wanted + "; see TlsOptions::server_name";
+                return "it does not contain the name " + wanted + "; check the URL or set TlsOptions::server_name";
             case X509_V_ERR_IP_ADDRESS_MISMATCH:
-                return "it is not for the address " + wanted + "; see TlsOptions::server_name";
+                return "it does not contain the address " + wanted + "; check the URL or set TlsOptions::server_name";
             case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
-                return "it is self-signed, and not trusted; see TlsOptions::ca_file";
+                return "it is self-signed and not trusted; to trust it, set TlsOptions::ca_file";
             case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
             case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
             case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
             case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
-                return "nobody who is trusted has signed it; see TlsOptions::ca_file";
-            case X509_V_ERR_UNABLE_TO_GET_CRL: return "crl_file has no list of an authority that has signed it";
-            case X509_V_ERR_CRL_HAS_EXPIRED: return "the list of revoked certificates has expired";
+                return "no trusted authority has signed it; set TlsOptions::ca_file to the authority's certificate";
+            case X509_V_ERR_UNABLE_TO_GET_CRL: return "crl_file has no revocation list of its authority";
+            case X509_V_ERR_CRL_HAS_EXPIRED: return "the revocation list has expired; renew crl_file";
             default: return X509_verify_cert_error_string(certificate_);
         }
     }
@@ -318,11 +318,11 @@ public:
     // Throws Error(errc::invalid_argument) if a file cannot be used.
     explicit OpensslConnector(TlsOptions options) : options_(std::move(options)) {
         // Initialise here, so that OpenSSL's exit handler runs after the destructors of static clients.
-        if (OPENSSL_init_ssl(0, nullptr) != 1) throw Error(errc::unsupported, {}, "OpenSSL does not start");
+        if (OPENSSL_init_ssl(0, nullptr) != 1) throw Error(errc::unsupported, {}, "cannot initialise OpenSSL");
         if (options_.certificate_file.empty() != options_.key_file.empty())
-            throw Error(errc::invalid_argument, {}, "certificate_file and key_file belong together");
+            throw Error(errc::invalid_argument, {}, "TlsOptions: set both certificate_file and key_file, or neither");
         if (options_.server_name.size() > longest_host)
-            throw Error(errc::invalid_argument, {}, "server_name has at most 253 bytes");
+            throw Error(errc::invalid_argument, {}, "TlsOptions::server_name must not exceed 253 bytes");
         std::string why;
         if (!context(why)) throw Error(errc::invalid_argument, {}, why);
     }
@@ -331,7 +331,9 @@ public:
         const std::string wanted = detail::bare_host(options_.server_name.empty() ? server.host : options_.server_name);
         // With a leading dot OpenSSL would accept any host of a domain.
         if (wanted.empty() || wanted.front() == '.' || wanted.size() > longest_host) {
-            why = "no certificate can be for such a host";
+            why =
+                "TLS needs a host name of 1 to 253 bytes without a leading dot; check the URL and "
+                "TlsOptions::server_name";
             return nullptr;
         }
         const detail::OpensslErrors errors;
@@ -356,7 +358,7 @@ private:
         };
         const int least = options_.minimum_version == TlsVersion::v1_3 ? TLS1_3_VERSION : TLS1_2_VERSION;
         if (SSL_CTX_set_min_proto_version(c, least) != 1) {
-            why = "this OpenSSL has no TLS of minimum_version";
+            why = "this OpenSSL does not support TlsOptions::minimum_version";
             return nullptr;
         }
         SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
