@@ -686,8 +686,8 @@ mutate(background_waits_to_connect net/side_work.hpp
 
 # A call fails because its own connection is refused, although another one is open.
 mutate(late_connection_fails_a_call redis/standalone.hpp
-    "return other ? call(*other, refused) : answer;"
-    "return other ? answer : answer;"
+    "return Clock::now() < deadline ? connected() : nullptr;"
+    "static_cast<void>(deadline);\n        return nullptr;"
     "faults/refusal")
 
 # Renewals wait for a connection that is refused, until the hold is lost.
