@@ -728,8 +728,8 @@ mutate(turned_away_but_open redis/command_connection.hpp
 
 # Commands that wait for replicas share a connection with others, which wait, too.
 mutate(waits_for_replicas_on_shared_lines redis/standalone.hpp
-    "return with_substitute(own, deadline,"
-    "static_cast<void>(own);\n            return with_substitute(connection(), deadline,"
+    "replies = own.call_all(commands, deadline, &refused);"
+    "replies = (static_cast<void>(own), connection()).call_all(commands, deadline, &refused);"
     "integration/replica_wait")
 
 # The same in a cluster.
