@@ -12,6 +12,7 @@
 #include <poll.h>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 
 class PlainTransport {
     using Connection = std::shared_ptr<redisContext>;

@@ -41,7 +41,7 @@ public:
         : BasicClient(transport(Url::parse(url), checked(options)), options) {}
 
     explicit BasicClient(T transport, ClientOptions options = {})
-        : core_(std::make_shared<SessionHandle<T>>(std::move(transport), checked(options))) {}
+        : core_(std::make_shared<detail::SessionHandle<T>>(std::move(transport), checked(options))) {}
 
     BasicClient(const BasicClient&) = delete;
     BasicClient& operator=(const BasicClient&) = delete;
@@ -56,14 +56,15 @@ public:
     // replicas, access rights, buffers. Returns an empty list if all is well. A property that this user has no right to
     // query is a warning, too. Takes about eight round trips. Creates a temporary key and deletes it. Meant for the
     // start of a service. Throws Error(errc::unreachable).
-    std::vector<std::string> check_server() const { return redlatch::check_server(core_->session()); }
+    std::vector<std::string> check_server() const { return detail::check_server(core_->session()); }
 
     // Used by the primitives.
-    const std::shared_ptr<SessionHandle<T>>& core() const noexcept { return core_; }
+    const std::shared_ptr<detail::SessionHandle<T>>& core() const noexcept { return core_; }
 
 private:
     static T transport(Url url, const ClientOptions& options) {
-        if constexpr (std::constructible_from<T, Url, Milliseconds, std::shared_ptr<const TlsConnector>, PubSub>)
+        if constexpr (std::constructible_from<T, Url, Milliseconds, std::shared_ptr<const detail::TlsConnector>,
+                                              PubSub>)
             return T(std::move(url), options.command_timeout, options.tls, options.pubsub);
         else
             return T(std::move(url), options.command_timeout);
@@ -79,11 +80,11 @@ private:
             throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
         if (options.require_replicas > 0 && !PostsSeveral<T>)
             throw Error(errc::unsupported, {}, "require_replicas needs a transport with post_all()");
-        if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
+        if (!options.key_prefix.empty()) detail::check_name(options.key_prefix + "x");
         return options;
     }
 
-    std::shared_ptr<SessionHandle<T>> core_;
+    std::shared_ptr<detail::SessionHandle<T>> core_;
 };
 
 // A URL in any string type selects HiredisTransport.

@@ -53,8 +53,8 @@ public:
         check(count, 1, "the count must be from 1 to 2147483647");
         State& latch = state();
         const Reply reply =
-            latch.change([&](const RequestId& request_id) { return latch.protocol().set(request_id, count); });
-        if (!reply.is_integer()) throw unexpected(reply, latch.key());
+            latch.change([&](const detail::RequestId& request_id) { return latch.protocol().set(request_id, count); });
+        if (!reply.is_integer()) throw detail::unexpected(reply, latch.key());
         return reply.integer == 1;
     }
     bool try_set_count(std::ptrdiff_t count, std::error_code& ec) {
@@ -64,8 +64,8 @@ public:
     // Returns the number left to count down, or 0 if there is no count.
     std::ptrdiff_t count() const {
         State& latch = state();
-        const Reply reply = query(latch.session(), latch.key(), latch.protocol().count());
-        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, number_of(reply, latch.key())));
+        const Reply reply = detail::query(latch.session(), latch.key(), latch.protocol().count());
+        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
     }
     std::ptrdiff_t count(std::error_code& ec) const {
         return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
@@ -99,7 +99,7 @@ public:
     //   wait(token)   returns early if a stop is requested; only this form returns a bool: true if the count has ended
     //   wait(…, ec)   stores the error instead of throwing it
     template <class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] auto wait(Tail&&... tail) const {
         const bool ended =
             detail::answer([&] { return wait_for_end(detail::wait_until(never, tail...)); }, false, tail...);
@@ -110,13 +110,13 @@ public:
     // has ended. Timeouts are rounded up to the next millisecond; zero or less checks once; the largest value waits
     // indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
         return timed(deadline_at(when), tail...);
     }
@@ -124,12 +124,12 @@ public:
     // Calls count_down(n), then wait(…) for the end of the same count. Takes one round trip if this call ended the
     // count.
     template <class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
         const bool ended = detail::answer(
             [&] {
                 check(n, 0, counts_down_by);
-                const WaitRequest request = detail::wait_until(never, tail...);
+                const detail::WaitRequest request = detail::wait_until(never, tail...);
                 if (n == 0) return wait_for_end(request);
                 auto [before, want] = lower(n);
                 return before <= n || state().obtain(want, request);
@@ -138,14 +138,15 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
     template <class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
 
     // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
     bool reset() {
         State& latch = state();
-        const Reply reply = latch.change(
-            [&](const RequestId& request_id) { return latch.protocol().lower(request_id, LatchProtocol::all); });
+        const Reply reply = latch.change([&](const detail::RequestId& request_id) {
+            return latch.protocol().lower(request_id, detail::LatchProtocol::all);
+        });
         return latch.protocol().decode_lower(reply).before != 0;
     }
     bool reset(std::error_code& ec) {
@@ -153,7 +154,7 @@ public:
     }
 
 private:
-    using State = Synchronizer<T, LatchProtocol>;
+    using State = detail::Synchronizer<T, detail::LatchProtocol>;
 
     // Waiting is const, as it is for std::latch.
     State& state() const { return binding_.state(); }
@@ -164,16 +165,16 @@ private:
 
     static constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
 
-    LatchProtocol::Lowered lower(std::ptrdiff_t n) {
+    detail::LatchProtocol::Lowered lower(std::ptrdiff_t n) {
         State& latch = state();
-        const Reply reply =
-            latch.change([&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
-                         State::Undelivered::retry);
+        const Reply reply = latch.change(
+            [&latch, n](const detail::RequestId& request_id) { return latch.protocol().lower(request_id, n); },
+            State::Undelivered::retry);
         return latch.protocol().decode_lower(reply);
     }
 
-    bool wait_for_end(const WaitRequest& request) const {
-        LatchProtocol::Want want;
+    bool wait_for_end(const detail::WaitRequest& request) const {
+        detail::LatchProtocol::Want want;
         return state().obtain(want, request);
     }
 
@@ -182,7 +183,7 @@ private:
         return detail::answer([&] { return wait_for_end(detail::wait_until(deadline, tail...)); }, false, tail...);
     }
 
-    mutable StateHandle<T, State> binding_;
+    mutable detail::StateHandle<T, State> binding_;
 };
 
 template <class T>

@@ -83,7 +83,8 @@ inline std::error_code make_error_code(errc code) noexcept { return {static_cast
 class [[gnu::visibility("default")]] Error : public std::system_error {
 public:
     Error(errc code, std::string_view name, const std::string& what_happened)
-        : std::system_error(make_error_code(code), name.empty() ? what_happened : escaped(name) + ": " + what_happened),
+        : std::system_error(make_error_code(code),
+                            name.empty() ? what_happened : detail::escaped(name) + ": " + what_happened),
           name_(name) {}
 
     // Returns the name of the primitive, or an empty string if the error belongs to the client.

@@ -27,7 +27,8 @@ inline namespace v0_1 {
 // Neither copyable nor movable. Any number of threads may use one object. Destroying the object while a thread waits in
 // it is an error, as for std::mutex; destroying it while the lock is held is not.
 template <class T>
-class BasicFairLock : public NamedLock<BasicFairLock<T>, T, LockState<T, FairProtocol, ServerQueue<T>>> {
+class BasicFairLock : public detail::NamedLock<BasicFairLock<T>, T,
+                                               detail::LockState<T, detail::FairProtocol, detail::ServerQueue<T>>> {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.

@@ -26,7 +26,7 @@ inline namespace v0_1 {
 // token of its hold. The key of the counter, redisson_lock_token:{name}, stays on the server without a TTL, because it
 // makes the tokens grow.
 template <class T>
-class BasicFencedLock : public NamedLock<BasicFencedLock<T>, T, LockState<T, FencedProtocol>> {
+class BasicFencedLock : public detail::NamedLock<BasicFencedLock<T>, T, detail::LockState<T, detail::FencedProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
     BasicFencedLock(BasicClient<T>& client, std::string_view name) : BasicFencedLock::NamedLock(client.core(), name) {}
@@ -34,14 +34,14 @@ public:
     // Returns the token of this thread's hold. Sends no command. Throws Error(errc::not_owner) if this thread holds
     // nothing or holds it no longer.
     [[nodiscard]] std::int64_t token() {
-        const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
+        const std::optional<std::int64_t> mine = this->state().token(detail::this_thread_number());
         if (!mine)
             throw Error(errc::not_owner, this->name(),
                         "only the thread that holds the lock has its token; call token() between lock() and unlock()");
         return *mine;
     }
     [[nodiscard]] std::int64_t token(std::error_code& ec) {
-        const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
+        const std::optional<std::int64_t> mine = this->state().token(detail::this_thread_number());
         ec = mine ? std::error_code() : make_error_code(errc::not_owner);
         return mine.value_or(0);
     }
@@ -49,7 +49,7 @@ public:
     // Calls lock() and returns the token. With a std::stop_token or a std::error_code& it returns an optional, which is
     // empty if the lock is not held.
     template <class... Tail>
-    requires LockOption<Tail...>
+    requires detail::LockOption<Tail...>
     [[nodiscard]] auto lock_and_get_token(Tail&&... tail) {
         if constexpr (detail::has_stop_token<Tail...>) {
             return token_if(this->lock(tail...));
@@ -64,20 +64,20 @@ public:
 
     // Call try_lock(), try_lock_for() or try_lock_until() and return the token, or nothing if the lock is not held.
     template <class... Tail>
-    requires TryOption<Tail...>
+    requires detail::TryOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
         return token_if(this->try_lock(tail...));
     }
 
     template <class Rep, class Period, class... Tail>
-    requires LockOption<Tail...>
+    requires detail::LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_for(std::chrono::duration<Rep, Period> timeout,
                                                                          Tail&&... tail) {
         return token_if(this->try_lock_for(timeout, tail...));
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires LockOption<Tail...>
+    requires detail::LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_until(
         std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return token_if(this->try_lock_until(when, tail...));
@@ -86,7 +86,7 @@ public:
 private:
     // Returns nothing also if the hold was lost at this very moment; its unlock() will report the loss.
     std::optional<std::int64_t> token_if(bool held) {
-        return held ? this->state().token(this_thread_number()) : std::nullopt;
+        return held ? this->state().token(detail::this_thread_number()) : std::nullopt;
     }
 };
 

@@ -25,22 +25,23 @@ inline namespace v0_1 {
 //
 // Reentrant if its members are. Members must outlive this object. A hold belongs to the object that took it. Neither
 // copyable nor movable. Any number of threads may use one object.
-class MultiLock : public QuorumApi<MultiLock> {
+class MultiLock : public detail::QuorumApi<MultiLock> {
 public:
     // Throws Error(errc::invalid_argument) if a lock is named twice. Sends nothing.
     template <class... Locks>
-    requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit MultiLock(Locks&... locks)
-        : MultiLock(Whole{}, members_of(locks...)) {}
+    requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit MultiLock(Locks&... locks)
+        : MultiLock(Whole{}, detail::members_of(locks...)) {}
 
-    template <LockRange Range>
-    explicit MultiLock(Range&& range) : MultiLock(Whole{}, members_of_range(range)) {}
+    template <detail::LockRange Range>
+    explicit MultiLock(Range&& range) : MultiLock(Whole{}, detail::members_of_range(range)) {}
 
 private:
-    using Members = std::vector<std::shared_ptr<QuorumMember>>;
+    using Members = std::vector<std::shared_ptr<detail::QuorumMember>>;
     struct Whole {};
 
     MultiLock(Whole, const Members& members)
-        : QuorumApi(sorted(members), QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {}
+        : QuorumApi(sorted(members), detail::QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {
+    }
 
     // Sorts by name, so that all waiters meet at the same member.
     static Members sorted(Members members) {

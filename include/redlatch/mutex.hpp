@@ -36,7 +36,7 @@ inline namespace v0_1 {
 // The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
 // errc::wrong_type.
 template <class T>
-class BasicMutex : public NamedLock<BasicMutex<T>, T, LockState<T, MutexProtocol>> {
+class BasicMutex : public detail::NamedLock<BasicMutex<T>, T, detail::LockState<T, detail::MutexProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
     // first is longer than the longest. Sends nothing.
@@ -44,10 +44,10 @@ public:
         : BasicMutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
 private:
-    friend class LockApi<BasicMutex>;
-    friend struct LockAccess;
+    friend class detail::LockApi<BasicMutex>;
+    friend struct detail::LockAccess;
 
-    bool acquire(LockRequest request) {
+    bool acquire(detail::LockRequest request) {
         request.polling = polling_;
         return BasicMutex::NamedLock::acquire(request);
     }
@@ -56,7 +56,7 @@ private:
 
     // Returns at most 1. Sends no command if this process has no hold on record for this owner, because no other
     // process can have acquired one in its name.
-    int ask_hold_count(OwnerNumber owner, Instant limit = never) {
+    int ask_hold_count(detail::OwnerNumber owner, Instant limit = never) {
         const std::uint64_t hold = this->state().part(owner).hold;
         return hold != 0 && value(limit) == this->state().protocol().text(hold).view() ? 1 : 0;
     }
@@ -64,10 +64,11 @@ private:
     // Returns the value of the current holder.
     std::optional<std::string> value(Instant limit) {
         auto& state = this->state();
-        return read_text(query(state.session(), state.key(), state.protocol().holders(), limit), state.key());
+        return detail::read_text(detail::query(state.session(), state.key(), state.protocol().holders(), limit),
+                                 state.key());
     }
 
-    const Polling polling_;
+    const detail::Polling polling_;
 };
 
 template <class T>

@@ -12,7 +12,9 @@
 namespace redlatch {
 inline namespace v0_1 {
 
+namespace detail {
 class TlsConnector;
+}  // namespace detail
 
 // Reports what no return value can, because it happens between two calls.
 struct Event {
@@ -65,7 +67,7 @@ struct ClientOptions {
     unsigned require_replicas = 0;
     // The connector for rediss:// URLs: redlatch::tls(...) of redlatch/tls.hpp. The URL alone decides whether TLS is
     // used.
-    std::shared_ptr<const TlsConnector> tls = {};
+    std::shared_ptr<const detail::TlsConnector> tls = {};
     // The kind of channel that wakes waiters, for a redis-cluster:// URL. All clients of a lock must use the same kind.
     PubSub pubsub = PubSub::automatic;
     // Called on a thread of the client, one event at a time, with no lock held. Exceptions from it are swallowed. It

@@ -64,7 +64,7 @@ public:
         check(permits, 0, max(), "the number of permits must be from 0 to 2147483647");
         State& semaphore = state();
         return is_one(semaphore.change(
-            [&](const RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -76,7 +76,7 @@ public:
         check(permits, 0, max(), "the number of permits must be from 0 to 2147483647");
         State& semaphore = state();
         is_one(semaphore.change(
-            [&](const RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
     }
     void set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         detail::answer([&] { return set_permits(permits), true; }, false, ec);
@@ -87,7 +87,8 @@ public:
         check(n, -max(), max(), "the number of permits must be from -2147483647 to 2147483647");
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change([&](const RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
+        is_one(semaphore.change(
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -122,7 +123,7 @@ public:
     //   acquire(…, token), acquire(…, ec)   returns a std::optional<PermitId>: gives up if a stop is requested, or
     //                               stores the error instead of throwing it
     template <class... Tail>
-    requires PermitOption<Tail...>
+    requires detail::PermitOption<Tail...>
     [[nodiscard]] auto acquire(Tail&&... tail) {
         std::optional<PermitId> id = one(take(1, detail::wait_until(never, tail...), tail...));
         if constexpr (detail::has_stop_token<Tail&...> || detail::has_error_code<Tail&...>)
@@ -133,7 +134,7 @@ public:
 
     // Acquires n permits at once, from 1 to max_at_once(). Returns an empty vector if it was stopped or failed.
     template <class... Tail>
-    requires PermitOption<Tail...>
+    requires detail::PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(never, tail...), tail...);
     }
@@ -141,12 +142,12 @@ public:
     // Acquires one permit or n permits if they are available: one attempt, even if others wait. Accepts a lease and
     // std::error_code&.
     template <class... Tail>
-    requires(PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
+    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
         [[nodiscard]] std::optional<PermitId> try_acquire(Tail&&... tail) {
         return one(take(1, {.one_try = true}, tail...));
     }
     template <class... Tail>
-    requires(PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
+    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
         [[nodiscard]] std::vector<PermitId> try_acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, {.one_try = true}, tail...);
     }
@@ -155,25 +156,25 @@ public:
     // to the next millisecond; zero or less is one attempt; the largest value waits indefinitely. Accepts a lease,
     // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires PermitOption<Tail...>
+    requires detail::PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return one(take(1, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...));
     }
     template <class Rep, class Period, class... Tail>
-    requires PermitOption<Tail...>
+    requires detail::PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n,
                                                         Tail&&... tail) {
         return take(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires PermitOption<Tail...>
+    requires detail::PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
                                                             Tail&&... tail) {
         return one(take(1, detail::wait_until(deadline_at(when), tail...), tail...));
     }
     template <class AnyClock, class Duration, class... Tail>
-    requires PermitOption<Tail...>
+    requires detail::PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
                                                           std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
@@ -202,8 +203,8 @@ public:
         if (ids.empty()) return true;
         State& semaphore = state();
         // Made first: from unwatch() on nothing may fail for want of memory.
-        const std::function<Call(const RequestId&)> make =
-            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
+        const std::function<detail::Call(const detail::RequestId&)> make =
+            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const detail::RequestId& request_id) {
                 return semaphore.protocol().release(request_id, kept);
             };
         const auto watches = semaphore.leases().unwatch(ids);
@@ -223,8 +224,8 @@ public:
 
     // Gives the permit this lease. The watchdog no longer renews it. Throws Error(errc::unknown_permit) if the permit
     // is not held.
-    void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, PermitLease::of(lease)); }
-    void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, PermitLease::of(lease)); }
+    void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, detail::PermitLease::of(lease)); }
+    void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, detail::PermitLease::of(lease)); }
     void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec) {
         detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
     }
@@ -236,7 +237,7 @@ public:
     // milliseconds::max() if its lease never expires.
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id) {
         State& semaphore = state();
-        const Reply reply = query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
+        const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
         return semaphore.protocol().read_remaining(reply);
     }
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec) {
@@ -244,7 +245,7 @@ public:
     }
 
 private:
-    using State = Synchronizer<T, PermitProtocol, PermitLeases<T>>;
+    using State = detail::Synchronizer<T, detail::PermitProtocol, detail::PermitLeases<T>>;
 
     State& state() { return binding_.state(); }
 
@@ -254,14 +255,14 @@ private:
 
     Error unknown(const std::string& what) const { return {errc::unknown_permit, name(), what + " is not held"}; }
 
-    PermitProtocol::Count count() {
+    detail::PermitProtocol::Count count() {
         State& semaphore = state();
-        const PermitProtocol& protocol = semaphore.protocol();
-        return protocol.read_count(query(semaphore.session(), semaphore.key(), protocol.count()));
+        const detail::PermitProtocol& protocol = semaphore.protocol();
+        return protocol.read_count(detail::query(semaphore.session(), semaphore.key(), protocol.count()));
     }
 
     bool is_one(const Reply& reply) {
-        if (!reply.is_integer()) throw unexpected(reply, state().key());
+        if (!reply.is_integer()) throw detail::unexpected(reply, state().key());
         return reply.integer == 1;
     }
 
@@ -270,15 +271,16 @@ private:
     }
 
     template <class... Tail>
-    std::vector<PermitId> take(std::ptrdiff_t n, const WaitRequest& request, Tail&... tail) {
+    std::vector<PermitId> take(std::ptrdiff_t n, const detail::WaitRequest& request, Tail&... tail) {
         return detail::answer(
             [&]() -> std::vector<PermitId> {
                 check(n, 1, max_at_once(), "one call can acquire from 1 to 10000 permits");
-                PermitProtocol::Want want;
+                detail::PermitProtocol::Want want;
                 want.ids.reserve(static_cast<std::size_t>(n));
                 for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
                 [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
-                    if constexpr (detail::tail_rank<decltype(argument)> == 1) want.lease = PermitLease::of(argument);
+                    if constexpr (detail::tail_rank<decltype(argument)> == 1)
+                        want.lease = detail::PermitLease::of(argument);
                 };
                 (set_lease(tail), ...);
                 if (!state().obtain(want, request)) return {};
@@ -287,13 +289,14 @@ private:
             std::vector<PermitId>(), tail...);
     }
 
-    void set_lease(const PermitId& id, const PermitLease& lease) {
+    void set_lease(const PermitId& id, const detail::PermitLease& lease) {
         State& semaphore = state();
         const auto watches = semaphore.leases().unwatch_settled(std::span(&id, 1));
         Reply reply;
         try {
-            reply = semaphore.change(
-                [&](const RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
+            reply = semaphore.change([&](const detail::RequestId& request_id) {
+                return semaphore.protocol().set_lease(request_id, id, lease);
+            });
         } catch (...) {
             semaphore.leases().watch_again(watches);
             throw;
@@ -305,7 +308,7 @@ private:
     void release_later(const PermitId& id) noexcept try { state().leases().release_later(id); } catch (...) {
     }
 
-    StateHandle<T, State> binding_;
+    detail::StateHandle<T, State> binding_;
 };
 
 template <class T>
@@ -338,7 +341,7 @@ public:
     }
     // Posts the release and does not wait for the reply.
     ~BasicPermit() {
-        const KeepErrno kept;
+        const detail::KeepErrno kept;
         if (id_) semaphore_->release_later(*id_);
     }
 
@@ -347,7 +350,7 @@ public:
 
     // Releases the permit now. The second call does nothing.
     void release(std::error_code& ec) {
-        const KeepErrno kept;
+        const detail::KeepErrno kept;
         ec.clear();
         if (const std::optional<PermitId> id = std::exchange(id_, std::nullopt)) semaphore_->release(*id, ec);
     }

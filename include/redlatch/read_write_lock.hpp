@@ -41,13 +41,13 @@ struct ReadWriteOptions {
 // LockApi are the writer's. Two objects with the same name are the same lock. Neither copyable nor movable. Any number
 // of threads may use one object. Destroying the object ends no hold.
 template <class T>
-class BasicReadWriteLock : public LockApi<BasicReadWriteLock<T>> {
+class BasicReadWriteLock : public detail::LockApi<BasicReadWriteLock<T>> {
     // Implements what both sides share: all members of a lock. A side is locked while it has a lease.
     template <class Self, class Protocol>
-    class Side : public NamedLock<Self, T, LockState<T, Protocol>> {
+    class Side : public detail::NamedLock<Self, T, detail::LockState<T, Protocol>> {
     protected:
-        friend class LockApi<Self>;
-        friend struct LockAccess;
+        friend class detail::LockApi<Self>;
+        friend struct detail::LockAccess;
 
         bool ask_locked(Instant limit = never) { return this->ask_remaining_lease(limit).has_value(); }
 
@@ -56,31 +56,32 @@ class BasicReadWriteLock : public LockApi<BasicReadWriteLock<T>> {
 
 public:
     // The read side: many threads may hold it at a time.
-    class ReadLock final : public Side<ReadLock, ReadProtocol> {
+    class ReadLock final : public Side<ReadLock, detail::ReadProtocol> {
         friend BasicReadWriteLock;
-        using Side<ReadLock, ReadProtocol>::Side;
+        using Side<ReadLock, detail::ReadProtocol>::Side;
     };
 
     // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, in a thread that holds
     // only the read side.
-    class WriteLock final : public Side<WriteLock, WriteProtocol> {
+    class WriteLock final : public Side<WriteLock, detail::WriteProtocol> {
         friend BasicReadWriteLock;
-        friend class LockApi<WriteLock>;
-        friend struct LockAccess;
+        friend class detail::LockApi<WriteLock>;
+        friend struct detail::LockAccess;
 
-        bool acquire(const LockRequest& request) {
+        bool acquire(const detail::LockRequest& request) {
             const Instant now = Clock::now();
-            if (LockAccess::valid_until(readers_, request.owner) > now && this->valid_until_of(request.owner) <= now)
+            if (detail::LockAccess::valid_until(readers_, request.owner) > now &&
+                this->valid_until_of(request.owner) <= now)
                 throw Error(errc::would_deadlock, this->state().key(),
                             "this thread holds the read side; release that before locking the write side");
             if (!options_.writer_preference) return this->state().acquire(request);
-            LockRequest first = request;
+            detail::LockRequest first = request;
             first.precedence = true;
             return this->state().acquire(first);
         }
 
         WriteLock(BasicClient<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
-            : Side<WriteLock, WriteProtocol>(client, name), readers_(readers), options_(options) {}
+            : Side<WriteLock, detail::WriteProtocol>(client, name), readers_(readers), options_(options) {}
 
         ReadLock& readers_;
         const ReadWriteOptions options_;
@@ -101,21 +102,21 @@ public:
     // The members of the read side. LockApi documents the same members for the write side: one round trip if no writer
     // holds the lock, the same trailing arguments, the same errors.
     template <class... Tail>
-    requires LockOption<Tail...>
+    requires detail::LockOption<Tail...>
     [[nodiscard]] auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
 
     template <class... Tail>
-    requires TryOption<Tail...>
+    requires detail::TryOption<Tail...>
     [[nodiscard]] bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
 
     template <class Rep, class Period, class... Tail>
-    requires LockOption<Tail...>
+    requires detail::LockOption<Tail...>
     [[nodiscard]] bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return read_.try_lock_for(timeout, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires LockOption<Tail...>
+    requires detail::LockOption<Tail...>
     [[nodiscard]] bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return read_.try_lock_until(when, tail...);
     }
@@ -124,19 +125,19 @@ public:
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
 private:
-    friend class LockApi<BasicReadWriteLock>;
-    friend struct LockAccess;
+    friend class detail::LockApi<BasicReadWriteLock>;
+    friend struct detail::LockAccess;
 
     // --- on behalf of an owner: the write side ----------------------------------------------------------------
 
-    bool acquire(const LockRequest& request) { return LockAccess::acquire(write_, request); }
-    std::error_code release(OwnerNumber owner) { return LockAccess::release(write_, owner); }
-    bool force_release() { return LockAccess::force_release(write_); }
-    Instant valid_until_of(OwnerNumber owner) { return LockAccess::valid_until(write_, owner); }
-    std::stop_token lost_of(OwnerNumber owner) { return LockAccess::lost(write_, owner); }
-    bool ask_locked() { return LockAccess::ask_locked(write_); }
-    int ask_hold_count(OwnerNumber owner) { return LockAccess::ask_hold_count(write_, owner); }
-    std::optional<Milliseconds> ask_remaining_lease() { return LockAccess::ask_remaining_lease(write_); }
+    bool acquire(const detail::LockRequest& request) { return detail::LockAccess::acquire(write_, request); }
+    std::error_code release(detail::OwnerNumber owner) { return detail::LockAccess::release(write_, owner); }
+    bool force_release() { return detail::LockAccess::force_release(write_); }
+    Instant valid_until_of(detail::OwnerNumber owner) { return detail::LockAccess::valid_until(write_, owner); }
+    std::stop_token lost_of(detail::OwnerNumber owner) { return detail::LockAccess::lost(write_, owner); }
+    bool ask_locked() { return detail::LockAccess::ask_locked(write_); }
+    int ask_hold_count(detail::OwnerNumber owner) { return detail::LockAccess::ask_hold_count(write_, owner); }
+    std::optional<Milliseconds> ask_remaining_lease() { return detail::LockAccess::ask_remaining_lease(write_); }
 
     ReadLock read_;
     WriteLock write_;

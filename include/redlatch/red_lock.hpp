@@ -43,29 +43,30 @@ struct RedLockOptions {
 // For longest_lease after all servers were started, no process can acquire the lock. Reentrant if its members are.
 // Members must outlive this object. A hold belongs to the object that took it. Neither copyable nor movable. Any number
 // of threads may use one object.
-class RedLock : public QuorumApi<RedLock> {
+class RedLock : public detail::QuorumApi<RedLock> {
 public:
     // Throws Error(errc::invalid_argument) if two members use one client, and so one server, and for options that
     // cannot work. Sends nothing.
     template <class... Locks>
-    requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit RedLock(Locks&... locks)
+    requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit RedLock(Locks&... locks)
         : RedLock(RedLockOptions{}, locks...) {}
 
     template <class... Locks>
-    requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit RedLock(RedLockOptions options,
-                                                                                   Locks&... locks)
-        : RedLock(Whole{}, members_of(locks...), options) {}
+    requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit RedLock(RedLockOptions options,
+                                                                                           Locks&... locks)
+        : RedLock(Whole{}, detail::members_of(locks...), options) {}
 
-    template <LockRange Range>
-    explicit RedLock(Range&& range, RedLockOptions options = {}) : RedLock(Whole{}, members_of_range(range), options) {}
+    template <detail::LockRange Range>
+    explicit RedLock(Range&& range, RedLockOptions options = {})
+        : RedLock(Whole{}, detail::members_of_range(range), options) {}
 
 private:
-    using Members = std::vector<std::shared_ptr<QuorumMember>>;
+    using Members = std::vector<std::shared_ptr<detail::QuorumMember>>;
     struct Whole {};
 
     RedLock(Whole, const Members& members, RedLockOptions options) : QuorumApi(members, rules_of(members, options)) {}
 
-    static QuorumRules rules_of(const Members& members, RedLockOptions options) {
+    static detail::QuorumRules rules_of(const Members& members, RedLockOptions options) {
         if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs at least one member");
         const std::string& name = members.front()->name();
         if (options.longest_lease == Milliseconds(0))

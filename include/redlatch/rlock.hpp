@@ -20,7 +20,7 @@ inline namespace v0_1 {
 // object. Destroying the object while a thread waits in it is an error, as for std::mutex. Destroying it while the lock
 // is held is not: the hold goes on, and another object with that name can release it.
 template <class T>
-class BasicRLock : public NamedLock<BasicRLock<T>, T, LockState<T, RLockProtocol>> {
+class BasicRLock : public detail::NamedLock<BasicRLock<T>, T, detail::LockState<T, detail::RLockProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.

@@ -57,7 +57,7 @@ public:
         check(permits, 0);
         State& semaphore = state();
         return is_one(semaphore.change(
-            [&](const RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -68,14 +68,14 @@ public:
     //   acquire(…, token)   gives up if a stop is requested; only this form returns a bool: true if acquired
     //   acquire(…, ec)      stores the error instead of throwing it
     template <class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] auto acquire(std::ptrdiff_t n, Tail&&... tail) {
         const bool acquired =
             detail::answer([&] { return take(n, detail::wait_until(never, tail...)); }, false, tail...);
         if constexpr (detail::has_stop_token<Tail&...>) return acquired;
     }
     template <class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] auto acquire(Tail&&... tail) { return acquire(1, tail...); }
 
     // Acquires n permits if they are available: one attempt, even if others wait.
@@ -89,24 +89,24 @@ public:
     // permits were acquired. Timeouts are rounded up to the next millisecond; zero or less is one attempt; the largest
     // value waits indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), n, tail...);
     }
     template <class Rep, class Period, class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), 1, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n,
                                          Tail&&... tail) {
         return timed(deadline_at(when), n, tail...);
     }
     template <class AnyClock, class Duration, class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), 1, tail...);
     }
@@ -142,8 +142,8 @@ public:
     // more than there were.
     std::ptrdiff_t available_permits() {
         State& semaphore = state();
-        const Reply reply = query(semaphore.session(), semaphore.key(), semaphore.protocol().available());
-        return static_cast<std::ptrdiff_t>(number_of(reply, semaphore.key()));
+        const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().available());
+        return static_cast<std::ptrdiff_t>(detail::number_of(reply, semaphore.key()));
     }
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
@@ -155,7 +155,7 @@ public:
         if (n == 0) return;
         State& semaphore = state();
         is_one(semaphore.change(
-            [&](const RequestId& request_id) { return semaphore.protocol().add(request_id, n, false); }));
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n, false); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -164,9 +164,9 @@ public:
     // Takes all available permits and leaves none. Returns their number, which is negative if some were owed.
     std::ptrdiff_t drain_permits() {
         State& semaphore = state();
-        const Reply reply =
-            semaphore.change([&](const RequestId& request_id) { return semaphore.protocol().drain(request_id); });
-        if (!reply.is_integer()) throw unexpected(reply, semaphore.key());
+        const Reply reply = semaphore.change(
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().drain(request_id); });
+        if (!reply.is_integer()) throw detail::unexpected(reply, semaphore.key());
         return static_cast<std::ptrdiff_t>(reply.integer);
     }
     std::ptrdiff_t drain_permits(std::error_code& ec) {
@@ -174,7 +174,7 @@ public:
     }
 
 private:
-    using State = Synchronizer<T, SemaphoreProtocol>;
+    using State = detail::Synchronizer<T, detail::SemaphoreProtocol>;
 
     State& state() { return binding_.state(); }
 
@@ -184,14 +184,14 @@ private:
     }
 
     bool is_one(const Reply& reply) {
-        if (!reply.is_integer()) throw unexpected(reply, state().key());
+        if (!reply.is_integer()) throw detail::unexpected(reply, state().key());
         return reply.integer == 1;
     }
 
-    bool take(std::ptrdiff_t n, const WaitRequest& request) {
+    bool take(std::ptrdiff_t n, const detail::WaitRequest& request) {
         check(n, 0);
         if (n == 0) return true;
-        SemaphoreProtocol::Want want{.permits = n};
+        detail::SemaphoreProtocol::Want want{.permits = n};
         return state().obtain(want, request);
     }
 
@@ -203,13 +203,13 @@ private:
     bool give(std::ptrdiff_t n, bool only_existing) {
         State& semaphore = state();
         return is_one(semaphore.change(
-            [&semaphore, n, only_existing](const RequestId& request_id) {
+            [&semaphore, n, only_existing](const detail::RequestId& request_id) {
                 return semaphore.protocol().add(request_id, n, only_existing);
             },
             State::Undelivered::retry));
     }
 
-    StateHandle<T, State> binding_;
+    detail::StateHandle<T, State> binding_;
 };
 
 template <class T>

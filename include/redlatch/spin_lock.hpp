@@ -18,7 +18,7 @@ inline namespace v0_1 {
 //
 // In one process, SpinLock and RLock objects with the same name are the same lock, like two RLock objects.
 template <class T>
-class BasicSpinLock : public NamedLock<BasicSpinLock<T>, T, LockState<T, RLockProtocol>> {
+class BasicSpinLock : public detail::NamedLock<BasicSpinLock<T>, T, detail::LockState<T, detail::RLockProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
     // first is longer than the longest. Sends nothing.
@@ -26,15 +26,15 @@ public:
         : BasicSpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
 private:
-    friend class LockApi<BasicSpinLock>;
-    friend struct LockAccess;
+    friend class detail::LockApi<BasicSpinLock>;
+    friend struct detail::LockAccess;
 
-    bool acquire(LockRequest request) {
+    bool acquire(detail::LockRequest request) {
         request.polling = polling_;
         return BasicSpinLock::NamedLock::acquire(request);
     }
 
-    const Polling polling_;
+    const detail::Polling polling_;
 };
 
 template <class T>

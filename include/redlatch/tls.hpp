@@ -16,8 +16,8 @@ inline namespace v0_1 {
 //     Client redis{"rediss://cache.example.com", {.tls = tls({.ca_file = "/etc/shop/ca.pem"})}};
 //
 // One connector may serve many clients. Throws Error(errc::invalid_argument) if a file cannot be used.
-inline std::shared_ptr<const TlsConnector> tls(TlsOptions options = {}) {
-    return std::make_shared<OpensslConnector>(std::move(options));
+inline std::shared_ptr<const detail::TlsConnector> tls(TlsOptions options = {}) {
+    return std::make_shared<detail::OpensslConnector>(std::move(options));
 }
 
 }  // namespace v0_1

@@ -72,6 +72,7 @@ inline std::string version() {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes foreign text safe for a message: keeps at most `most` bytes and writes control and non-ASCII bytes as \xNN.
 inline std::string escaped(std::string_view text, std::size_t most = 64) {
@@ -93,6 +94,7 @@ inline std::string escaped(std::string_view text, std::size_t most = 64) {
 // Does the same and adds quotation marks.
 inline std::string in_quotes(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -174,7 +176,8 @@ inline std::error_code make_error_code(errc code) noexcept { return {static_cast
 class [[gnu::visibility("default")]] Error : public std::system_error {
 public:
     Error(errc code, std::string_view name, const std::string& what_happened)
-        : std::system_error(make_error_code(code), name.empty() ? what_happened : escaped(name) + ": " + what_happened),
+        : std::system_error(make_error_code(code),
+                            name.empty() ? what_happened : detail::escaped(name) + ": " + what_happened),
           name_(name) {}
 
     // Returns the name of the primitive, or an empty string if the error belongs to the client.
@@ -193,6 +196,7 @@ private:
 // channels.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 inline constexpr std::size_t longest_name = 1024;
 
@@ -235,6 +239,7 @@ inline std::string suffixed_key(std::string_view name, std::string_view suffix) 
     return key;
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -243,7 +248,9 @@ inline std::string suffixed_key(std::string_view name, std::string_view suffix) 
 namespace redlatch {
 inline namespace v0_1 {
 
+namespace detail {
 class TlsConnector;
+}  // namespace detail
 
 // The host and port of a server.
 struct HostPort {
@@ -280,7 +287,7 @@ struct Url {
     std::vector<HostPort> cluster{};    // if set, host and path are empty
     bool tls = false;                   // if true, nothing is ever sent there unencrypted
     // Encrypts the connection. It is not part of the text; a transport sets it.
-    std::shared_ptr<const TlsConnector> tls_connector{};
+    std::shared_ptr<const detail::TlsConnector> tls_connector{};
 
     // Parses a URL. Throws Error(errc::invalid_argument) if it is malformed.
     static Url parse(std::string_view text);
@@ -288,7 +295,7 @@ struct Url {
     // Returns a description of the server for messages and events, never with the login.
     std::string display() const {
         if (!path.empty()) return "unix://" + path;
-        if (!sentinels.empty()) return "the master " + in_quotes(master, 60);
+        if (!sentinels.empty()) return "the master " + detail::in_quotes(master, 60);
         if (!cluster.empty()) return "the cluster of " + cluster.front().display();
         return HostPort{host, port}.display();
     }
@@ -772,7 +779,9 @@ constexpr bool explain_transport() {
 namespace redlatch {
 inline namespace v0_1 {
 
+namespace detail {
 class TlsConnector;
+}  // namespace detail
 
 // Reports what no return value can, because it happens between two calls.
 struct Event {
@@ -825,7 +834,7 @@ struct ClientOptions {
     unsigned require_replicas = 0;
     // The connector for rediss:// URLs: redlatch::tls(...) of redlatch/tls.hpp. The URL alone decides whether TLS is
     // used.
-    std::shared_ptr<const TlsConnector> tls = {};
+    std::shared_ptr<const detail::TlsConnector> tls = {};
     // The kind of channel that wakes waiters, for a redis-cluster:// URL. All clients of a lock must use the same kind.
     PubSub pubsub = PubSub::automatic;
     // Called on a thread of the client, one event at a time, with no lock held. Exceptions from it are swallowed. It
@@ -840,6 +849,7 @@ struct ClientOptions {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Returns the SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
 //
@@ -907,6 +917,7 @@ constexpr std::array<char, 40> sha1_hex(std::string_view text) {
     return hex;
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -914,6 +925,7 @@ constexpr std::array<char, 40> sha1_hex(std::string_view text) {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A Lua script and its SHA-1 digest, by which EVALSHA calls it.
 struct Script {
@@ -936,7 +948,7 @@ inline constexpr Script digested{text};
 
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 template <const std::string_view&... parts>
 inline constexpr auto joined_array = [] {
@@ -946,14 +958,15 @@ inline constexpr auto joined_array = [] {
     return all;
 }();
 
-}  // namespace detail
+}  // namespace parts
 
 // The text of a script that shares its first parts with others.
 template <const std::string_view&... parts>
-inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), detail::joined_array<parts...>.size()};
+inline constexpr std::string_view joined{parts::joined_array<parts...>.data(), parts::joined_array<parts...>.size()};
 
 }  // namespace scripts
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -961,6 +974,7 @@ inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), 
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
 // Tries the commands that the other scripts use, on a key of its own, which it deletes.
@@ -1027,6 +1041,7 @@ inline constexpr Script digested<scripts::server_check>{scripts::server_check,
     "2bc53ec966fd69f4f7748c5bc828ea6edd5d7237"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1034,6 +1049,7 @@ inline constexpr Script digested<scripts::server_check>{scripts::server_check,
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Returns random bytes from the system's CSPRNG. Throws std::system_error if there is none.
 template <std::size_t N>
@@ -1116,6 +1132,7 @@ private:
     std::size_t size_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1123,6 +1140,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Stands for the command by which the script reaches the subscribers: PUBLISH or SPUBLISH. Only the transport knows
 // which, so the session fills it in.
@@ -1241,6 +1259,7 @@ private:
     std::vector<Word> many_;  // all words, if they are more
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1248,11 +1267,10 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // All shared objects in a process must agree on these values, including those that hide their symbols. So the functions
 // are exported.
-namespace detail {
-
 using ForkCell = std::atomic<std::uint64_t>;
 
 // For kernels that cannot wipe memory at a fork: a handler resets the cell, if the fork goes through the C library.
@@ -1295,8 +1313,6 @@ inline ForkCell* new_fork_cell() noexcept {
     return cell.compare_exchange_strong(generation, mine) ? mine : generation;
 }
 
-}  // namespace detail
-
 // Distinguishes a process from its ancestors. The pid alone does not suffice: in its own PID namespace a child may have
 // the pid of its parent.
 struct ProcessMark {
@@ -1308,6 +1324,7 @@ struct ProcessMark {
 
 inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1315,6 +1332,7 @@ inline ProcessMark this_process() noexcept { return {detail::fork_generation(), 
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Tracks which plain commands of newer servers this server has. They are tried in order: one that the server refuses is
 // not sent to it again. Thread-safe.
@@ -1349,6 +1367,7 @@ private:
     std::atomic<Delete> delete_{Delete::delex};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1356,6 +1375,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What the protocols of all primitives need to know of their client. The client outlives them.
 struct ProtocolContext {
@@ -1364,6 +1384,7 @@ struct ProtocolContext {
     NativeCommands& native;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1371,6 +1392,7 @@ struct ProtocolContext {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Starts a thread that blocks all signals, so that the program's own threads receive them.
 template <class Function>
@@ -1386,6 +1408,7 @@ std::thread thread_with_signals_blocked(Function&& function) {
     return std::thread(std::forward<Function>(function));
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1393,6 +1416,7 @@ std::thread thread_with_signals_blocked(Function&& function) {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 class BackgroundTask;
 
@@ -1467,6 +1491,7 @@ private:
     TimerSlot loss_{*this};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1474,6 +1499,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The words of a call as the server receives them. Few words need no allocation. The call must outlive them.
 class CallWords {
@@ -1514,6 +1540,7 @@ private:
     std::span<std::string_view> words_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1521,6 +1548,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A number that any thread may raise and read. It orders nothing else.
 class Counter {
@@ -1542,6 +1570,7 @@ struct Counters {
     }
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1549,6 +1578,7 @@ struct Counters {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Runs the user's event handlers on a thread of its own, in order, with no lock of ours held. So a handler that blocks,
 // throws or uses the library does not affect renewals or wake-ups and delays no lost() token. The thread starts with
@@ -1629,6 +1659,7 @@ private:
     std::thread thread_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1636,6 +1667,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Passes events on to the user's handler, and tracks whether the server can be reached: that is an event only when it
 // changes. Any thread may call anything, with any lock held; the handler runs on the thread of the Notifier.
@@ -1675,6 +1707,7 @@ private:
     Notifier notifier_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1682,6 +1715,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Counts the posted commands whose reply is still to come.
 //
@@ -1710,6 +1744,7 @@ private:
     std::size_t count_ = 0;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1717,6 +1752,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Reads the reply to TIME. Returns nothing if it is malformed.
 inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
@@ -1817,6 +1853,7 @@ private:
     std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1824,6 +1861,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes replicas confirm what is granted: ClientOptions::require_replicas. WAIT follows a granting command in the same
 // write, because WAIT concerns the writes of its own connection. Thread-safe.
@@ -1927,6 +1965,7 @@ private:
     std::map<std::uint32_t, std::size_t> known_;  // the most that the current master of each route has had
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1934,6 +1973,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The longest pause between retries of anything that needs a server. All clients must work again within a second after
 // the server is back.
@@ -1969,6 +2009,7 @@ private:
     Milliseconds bound_{0};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1976,6 +2017,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Sleeps until the instant, or until a stop is requested.
 inline void pause(Instant until, const std::stop_token& stop) {
@@ -1985,6 +2027,7 @@ inline void pause(Instant until, const std::stop_token& stop) {
     never_notified.wait_until(lock, stop, until, [] { return false; });
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -1992,6 +2035,7 @@ inline void pause(Instant until, const std::stop_token& stop) {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Tells what a reply means for its command.
 enum class ReplyClass {
@@ -2002,8 +2046,6 @@ enum class ReplyClass {
     late,         // it arrived after the time until which it was wanted, and took no effect
     refused,      // permanent: resending is useless
 };
-
-namespace detail {
 
 // Returns the code word of an error: the first word, or the innermost one if an old server wraps the error of a script
 // ("ERR Error running script (…): @user_script:3: -OOM command not allowed …").
@@ -2049,8 +2091,6 @@ inline bool is_denied(std::string_view code, std::string_view text) {
                return text.starts_with(beginning);
            });
 }
-
-}  // namespace detail
 
 inline ReplyClass classify(const Reply& reply) {
     switch (reply.kind) {
@@ -2149,6 +2189,7 @@ inline Error unexpected(const Reply& reply, std::string_view name) {
                 ", which does not fit the command"};
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -2156,6 +2197,7 @@ inline Error unexpected(const Reply& reply, std::string_view name) {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Decides whether a command is sent again, until it is answered or refused for good, until a deadline, or until a stop
 // is requested. It sends nothing itself:
@@ -2225,6 +2267,7 @@ private:
     bool is_resend_ = false;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -2232,7 +2275,6 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
-
 namespace detail {
 
 // Returns the reply to a command for which memory was short, after a moment in which there may be more.
@@ -2240,8 +2282,6 @@ inline Reply short_of_memory() {
     std::this_thread::sleep_for(Milliseconds(1));
     return Reply::of(Reply::Kind::not_sent, no_memory);
 }
-
-}  // namespace detail
 
 // Selects the thread that receives the reply to a posted command: the background thread or the posting one. The posting
 // thread then calls attend(), and stop_attending() unless everything is answered.
@@ -2423,6 +2463,7 @@ private:
     PostsInFlight posts_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -2430,6 +2471,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Tracks the channels that this client subscribes to and the tasks that listen to each. Tasks share a subscription. It
 // is kept for a while after the last of them lost interest; otherwise a contended lock would subscribe again and again.
@@ -2642,6 +2684,7 @@ private:
     Instant next_sweep_ = never;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -2649,6 +2692,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Holds the deadlines of all tasks that one thread serves, earliest first. A client has two: one for the background
 // thread, and one for the thread that reports losses.
@@ -2747,6 +2791,7 @@ private:
     Instant sleeping_until_{};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -2754,18 +2799,15 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 #ifdef CLOCK_BOOTTIME
-
-namespace detail {
 
 inline Clock::duration read_clock(clockid_t clock) noexcept {
     timespec now{};
     ::clock_gettime(clock, &now);
     return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
-
-}  // namespace detail
 
 // Returns how long this machine has been suspended since boot. The steady clock stops during suspension, but leases do
 // not. So an increase brings the end of a hold closer than its instant says. The result is never too large, and too
@@ -2809,6 +2851,7 @@ private:
     Clock::duration suspended_ = suspended();
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -2816,6 +2859,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Finds out until when a command is wanted, by the clock of the server that receives it. Queries the server only if the
 // reading of its clock is too old.
@@ -2900,6 +2944,7 @@ private:
     const ClientOptions& options_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -2909,6 +2954,7 @@ private:
 // which renewals are due, the watchdog sends them, and BackgroundTask::renewed() receives the outcome.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 inline constexpr std::size_t renewals_a_call = 100;
 
@@ -3002,6 +3048,7 @@ private:
     const Milliseconds watchdog_timeout_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3009,6 +3056,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The background thread of a session. It starts with the first hold, wait or posted command. It runs the transport,
 // serves the timers and sends renewals. It never waits for a server. Timers, subscriptions and the executor wake it
@@ -3110,6 +3158,7 @@ private:
     std::thread thread_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3117,6 +3166,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The local state of every name in use: one state per kind of primitive and key, shared by all objects of that name. A
 // State is a BackgroundTask with a static `kind`, key() and is_idle().
@@ -3201,6 +3251,7 @@ private:
     std::unordered_map<Name, Entry, NameHash> states_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3208,6 +3259,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What a session hears from its transport: passes everything on to the subscriptions, and tracks whether the server can
 // be reached and whether it is another one.
@@ -3253,6 +3305,7 @@ private:
     ReplicaAcks& replicas_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3260,6 +3313,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Records which owners in this process hold a key, whatever the kind of lock. Two kinds of locks on one key would
 // mistake each other's holds for their own. So the second kind is refused while the process holds the first. Both sides
@@ -3330,6 +3384,7 @@ private:
     std::size_t limit_ = 64;  // at this size, expired records are erased
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3337,6 +3392,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Waits like wait_until(). `never` means without a timeout, because it would overflow a timespec. May wake spuriously.
 inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>& lock, Instant until) {
@@ -3346,6 +3402,7 @@ inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>&
         wake.wait_until(lock, until);
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3353,6 +3410,7 @@ inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>&
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Measures how late one thread recently was to do its due work: the longest delay of the last one or two spans. A span
 // is longer than the time between two wake-ups of an idle client. One thread measures; any thread may query.
@@ -3385,6 +3443,7 @@ private:
     Instant begun_{};  // start of this span; used by the measuring thread only
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3392,6 +3451,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The stop source of a lost() token. It holds all that reporting needs, so reporting cannot fail.
 class LossSource {
@@ -3530,6 +3590,7 @@ private:
     std::thread thread_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3537,6 +3598,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Remembers levels of lost holds whose unlock() is still to come: that unlock() reports errc::hold_lost, not
 // errc::not_owner. They are kept for the process rather than with the lock, because the locked object may be gone by
@@ -3580,6 +3642,7 @@ private:
     std::deque<std::string> order_;  // of first insertion
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3587,6 +3650,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Owns what all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use. Each part has a file
@@ -3760,6 +3824,7 @@ private:
     T transport_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3769,6 +3834,7 @@ private:
 // for unreachable_timeout, or until `limit` if that is earlier. All throw Error.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Sends a call that may be repeated at will and returns the reply.
 template <class T>
@@ -3782,6 +3848,7 @@ Reply query(Session<T>& session, std::string_view key, const Call& call, Instant
     return reply;
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3790,6 +3857,7 @@ Reply query(Session<T>& session, std::string_view key, const Call& call, Instant
 // Finds the properties of a server that endanger the locks on it, as text. warnings_about() does no I/O.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What the server reports about itself. A reply is an error where the user may not query it.
 struct ServerFacts {
@@ -3800,8 +3868,6 @@ struct ServerFacts {
     Reply refused_commands;     // the reply of scripts::server_check
     std::optional<Reply> wait;  // WAIT, if replicas are required
 };
-
-namespace detail {
 
 // Returns a field of INFO, or nothing if there is none.
 inline std::optional<std::string> info_field(const Reply& info, std::string_view field) {
@@ -3833,8 +3899,6 @@ inline std::array<std::uint64_t, 2> pubsub_limits(const std::string& limits) {
     }
     return {};
 }
-
-}  // namespace detail
 
 inline std::vector<std::string> warnings_about(const ServerFacts& facts, const ClientOptions& options) {
     using detail::info_field;
@@ -3932,6 +3996,7 @@ std::vector<std::string> check_server(Session<T>& session) {
     return warnings_about(facts, session.options());
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3939,6 +4004,7 @@ std::vector<std::string> check_server(Session<T>& session) {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Restores errno at the end of its scope. For code that runs where callers expect no system call, such as the end of a
 // guard or of an object.
@@ -3953,6 +4019,7 @@ private:
     const int before_ = errno;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3960,6 +4027,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Gives a client and its primitives the session of the process in which they are used.
 //
@@ -4003,6 +4071,7 @@ private:
     std::atomic<Session<T>*> session_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -4011,10 +4080,9 @@ private:
 // Computes the Redis Cluster slot of a key or a sharded channel.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 inline constexpr std::uint16_t slot_count = 16384;
-
-namespace detail {
 
 // CRC16 by the XMODEM rules: polynomial 0x1021, initial value 0, most significant bit first.
 constexpr std::array<std::uint16_t, 256> make_crc16_table() {
@@ -4036,8 +4104,6 @@ constexpr std::uint16_t crc16(std::string_view bytes) {
     return static_cast<std::uint16_t>(crc);
 }
 
-}  // namespace detail
-
 // Returns the slot of a key. In a key with a {tag} only the tag counts: the text between the first brace and the next
 // closing one, if it is not empty.
 constexpr std::uint16_t key_slot(std::string_view key) {
@@ -4048,6 +4114,7 @@ constexpr std::uint16_t key_slot(std::string_view key) {
     return static_cast<std::uint16_t>(detail::crc16(key) % slot_count);
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -4055,6 +4122,7 @@ constexpr std::uint16_t key_slot(std::string_view key) {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Polls for a reply for a moment before the thread goes to sleep. Waking a thread on an idle CPU takes longer than the
 // reply of a near server, and costs about as much CPU as yielding until then. It learns whether polling pays: a server
@@ -4120,6 +4188,7 @@ private:
     std::atomic<bool> pays_{true};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -4127,6 +4196,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Returns true if a text contains the secret or a part of it: any four bytes in a row.
 inline bool repeats(std::string_view text, std::string_view secret) {
@@ -4147,6 +4217,7 @@ inline std::string quotable(std::string_view error, std::string_view secret) {
     return (repeats(code, secret) ? "ERR" : std::string(code)) + " (text hidden: it contains part of the login)";
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -4168,6 +4239,7 @@ inline std::string quotable(std::string_view error, std::string_view secret) {
 // Reads the replies of cluster nodes about which node serves which slot. No I/O.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The slots from `first` to `last`, and the nodes that serve them.
 struct SlotRange {
@@ -4183,8 +4255,6 @@ struct Redirect {
     std::uint16_t slot = 0;
     HostPort to;
 };
-
-namespace detail {
 
 inline std::optional<std::uint16_t> number_up_to(std::string_view text, std::uint16_t least, std::uint16_t most) {
     std::uint16_t number = 0;
@@ -4212,8 +4282,6 @@ inline std::optional<HostPort> read_node(const Reply& node, const HostPort& aske
     if (host.text == "?" || endpoint.port == 0) endpoint.host.clear();
     return endpoint;
 }
-
-}  // namespace detail
 
 // Reads the reply of the node `asked` to CLUSTER SLOTS. Returns nothing if it is malformed or contains no slot with a
 // known master.
@@ -4262,6 +4330,7 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
     return redirect;
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -4285,6 +4354,7 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Parks one thread until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on which a
 // woken thread would block again. Elsewhere it is a condition variable.
@@ -4378,6 +4448,7 @@ private:
     std::atomic<std::uint32_t> word_{silence};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -4389,6 +4460,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The replies for which one thread waits.
 struct Exchange {
@@ -4478,6 +4550,7 @@ private:
     PostedCommand* last_posted_ = nullptr;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -4485,6 +4558,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A thread that waits for the replies of its exchange, on the stack of that thread. No other thread touches it after
 // finish().
@@ -4515,6 +4589,7 @@ private:
     ThreadParker parker_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -4524,6 +4599,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Appends a command in the format of Redis: an array of length-prefixed strings. hiredis offers the same, but only into
 // a new allocation each time.
@@ -4541,6 +4617,7 @@ inline void append_command(std::string& out, const Command& command) {
     }
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -4549,7 +4626,6 @@ inline void append_command(std::string& out, const Command& command) {
 namespace redlatch {
 inline namespace v0_1 {
 namespace detail {
-
 // Copies a reply. If there is no memory, the copy has the text no_memory.
 inline void copy_reply(Reply& to, const Reply& from, Reply::Kind kind) noexcept {
     try {
@@ -4594,6 +4670,7 @@ inline Reply failure_reply(Reply::Kind kind, const char* before, const Url& url,
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The commands of one connection: bytes to write, and replies to come. A pure queue, without socket, mutex or clock.
 // Its owner serialises all calls.
@@ -4797,6 +4874,7 @@ private:
     bool is_full_ = false;   // there was no room for the rest
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -4808,6 +4886,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Runs work that waits for the network (a look-up, a connection, a log-in) for a thread that must not wait: on a thread
 // of its own, which exists as long as the work lasts. There is one piece of work at a time, and one thread at a time
@@ -4848,6 +4927,7 @@ private:
     std::thread thread_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -4866,6 +4946,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Looks up the addresses of a host before a deadline. The system's look-up has no deadline, so it runs on a thread of
 // its own, which is detached if it takes too long. Numeric addresses need no look-up and no thread.
@@ -4965,6 +5046,7 @@ private:
     std::thread thread_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -4979,6 +5061,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The encryption of one connection. It does no input or output: a Socket carries the bytes. So it never waits, and a
 // program without TLS needs no TLS library.
@@ -5023,6 +5106,7 @@ public:
     virtual std::unique_ptr<TlsSession> session(const HostPort& server, std::string& why) const = 0;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -5050,6 +5134,7 @@ public:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Returns the time-out for poll() until `deadline`, in ms: rounded up, so that poll() never returns early and spins.
 inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
@@ -5388,6 +5473,7 @@ private:
     std::string_view sealed_;          // encrypted bytes that are not sent yet
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -5405,6 +5491,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Parses received bytes into replies. hiredis parses; we build Reply objects in place. Replies that are larger, deeper
 // or stranger than any reply to our commands are refused before anything is allocated for them.
@@ -5558,6 +5645,7 @@ private:
     bool no_memory_ = false;  // True if a callback refused for lack of memory
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -5573,6 +5661,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The role that a server must have.
 enum class ServerRole { any, master };
@@ -5682,6 +5771,7 @@ private:
 // Connection::open().
 using Opener = std::function<std::optional<Reply>(Connection& link, Instant deadline)>;
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -5692,6 +5782,7 @@ using Opener = std::function<std::optional<Reply>(Connection& link, Instant dead
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Decides when the next attempt to connect may begin, and keeps the reason why there is no connection. Connects nothing.
 // Not thread-safe.
@@ -5771,6 +5862,7 @@ private:
     bool attempt_failed_ = false;  // the last attempt failed, and not for lack of time
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -5787,6 +5879,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Opens a connection whenever there is none: on the thread of a caller, or on a side thread. The mutex of the owner
 // guards it: each function is called while that is locked, except is_open(), connections(), is_opening_aside() and finish(). Functions that get the lock release it while they wait.
@@ -5986,6 +6079,7 @@ private:
     SideWork opening_aside_;  // last: it ends before the members it uses
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -6000,6 +6094,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Waits for the next replies of a connection, and parses all that have arrived. Used by one thread at a time.
 class ReplyReceiver {
@@ -6050,6 +6145,7 @@ private:
     std::vector<Reply> replies_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -6069,6 +6165,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Carries the commands of many threads over one connection, without a thread of its own.
 //
@@ -6494,6 +6591,7 @@ private:
     Reconnector reconnector_;                        // last: its side thread ends before the members it uses
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -6507,6 +6605,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Connections for commands that delay all that follow on the same connection (WAIT). Each is used by one caller at a
 // time, or by one group of posted commands, until these are answered. So no other caller waits for them, or takes the
@@ -6577,6 +6676,7 @@ private:
     std::atomic<Line*> first_{nullptr};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -6593,6 +6693,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Ends a poll() from another thread. All calls between two drains cost one write.
 class WakePipe {
@@ -6668,6 +6769,7 @@ private:
     std::atomic<std::uint64_t> count_{0};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -6686,6 +6788,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Carries all subscriptions over one connection. It is opened when the first channel is wanted. When it is lost, it is
 // reopened with back-off and subscribed to everything again.
@@ -7035,6 +7138,7 @@ private:
     SideWork opening_aside_;          // last: it ends before the members it uses
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -7055,6 +7159,7 @@ private:
 // Which node of a cluster serves which slot. No I/O.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What a SlotMap knows of a node.
 struct SlotMapNode {
@@ -7216,6 +7321,7 @@ private:
     std::uint64_t node_changes_ = 0;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -7234,6 +7340,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // One node of a cluster: a connection for commands and one for sharded subscriptions, opened on first use. Commands that
 // are sent together use a connection of their own until they are answered, because they may wait for replicas.
@@ -7352,6 +7459,7 @@ public:
     Instant next_probe{};              // gets no command before this, while it is down
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -7373,6 +7481,7 @@ public:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What all parts of a Cluster share: its nodes, and the list of slots, which it queries.
 //
@@ -7646,6 +7755,7 @@ private:
     std::optional<Reply> refusal_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -7662,6 +7772,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The subscriptions of a Cluster. A sharded channel is subscribed at the node that serves its slot, on the connection of
 // that node. All classic channels are on one connection to any node.
@@ -7842,6 +7953,7 @@ private:
     PubSubConnection classic_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -7863,6 +7975,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Sends each command of a Cluster to the node that serves its key, and follows redirections.
 //
@@ -8146,6 +8259,7 @@ private:
     std::uint64_t sent_after_ = 0;  // the changes of the slot map when they were last sent
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -8159,6 +8273,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The servers behind one URL, and the connections to them: Standalone, SentinelDeployment or Cluster. The functions mean
 // what they mean in transport.hpp.
@@ -8199,6 +8314,7 @@ protected:
     Interrupts interrupts_;  // ends the poll() in watch()
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -8216,6 +8332,7 @@ protected:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A Redis Cluster. ClusterTopology knows its nodes, ClusterRouter carries the commands, ClusterChannels the
 // subscriptions. The mutex of the topology is the only one. run() serves them all.
@@ -8357,6 +8474,7 @@ private:
     std::uint64_t node_changes_ = 0;  // those of the slot map when served_ was updated
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -8369,6 +8487,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Queries a server without blocking: looks the host up, connects, sends commands and collects the replies, each as far
 // as possible at the moment. So one thread can query many servers. Not thread-safe.
@@ -8494,6 +8613,7 @@ private:
     bool closed_ = false;  // by the other side; earlier replies can still be read
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -8512,6 +8632,7 @@ private:
 // Finds out which server is the master from the replies and messages of sentinels. No I/O.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The answer of one sentinel: the master, and the epoch of the failover that made it master. The first failover has an
 // epoch above 0.
@@ -8519,8 +8640,6 @@ struct MasterVote {
     HostPort master;
     std::uint64_t config_epoch = 0;
 };
-
-namespace detail {
 
 template <class Number>
 std::optional<Number> sentinel_number(std::string_view text) {
@@ -8535,8 +8654,6 @@ inline std::optional<HostPort> sentinel_address(std::string_view host, std::stri
     if (host.empty() || host.size() > 255 || !number || *number == 0) return std::nullopt;
     return HostPort{std::string(host), *number};
 }
-
-}  // namespace detail
 
 // Reads the replies to SENTINEL GET-MASTER-ADDR-BY-NAME and SENTINEL MASTER. The second one only adds the epoch: a
 // sentinel that refuses it still has a vote.
@@ -8687,6 +8804,7 @@ private:
     std::uint64_t config_epoch_ = 0;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -8707,7 +8825,6 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
-
 namespace detail {
 
 inline void append_words(std::string& out, std::initializer_list<std::string_view> words) {
@@ -8721,8 +8838,6 @@ inline std::string questions_for_vote(std::string_view master) {
     append_words(out, {"SENTINEL", "MASTER", master});
     return out;
 }
-
-}  // namespace detail
 
 // Begins to query one sentinel, over TLS if the URL demands it. If there is no TLS session, sets `why` and begins
 // nothing.
@@ -8905,6 +9020,7 @@ private:
     std::vector<Watcher> watchers_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -8925,6 +9041,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // One Redis server, and all connections to it.
 //
@@ -9119,6 +9236,7 @@ private:
         [this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9131,6 +9249,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A Standalone whose one server is the present master, as the sentinels of the URL name it. It leaves its connections as
 // soon as a sentinel announces another master, or the server answers as only a replica does.
@@ -9218,6 +9337,7 @@ private:
     std::uint64_t followed_ = 1;  // run()'s own: the epoch that the listener was last notified of
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9242,7 +9362,8 @@ public:
     // dead. `tls`: the TLS implementation; throws Error(errc::unsupported) if the URL demands TLS and there is none.
     // `pubsub`: for clusters only.
     explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3),
-                              std::shared_ptr<const TlsConnector> tls = nullptr, PubSub pubsub = PubSub::automatic)
+                              std::shared_ptr<const detail::TlsConnector> tls = nullptr,
+                              PubSub pubsub = PubSub::automatic)
         : url_(with_tls(std::move(url), std::move(tls))),
           timeout_(command_timeout),
           pubsub_(pubsub),
@@ -9284,7 +9405,7 @@ public:
     std::uint64_t reconnects() const { return deployment_->reconnects(); }
 
 private:
-    static Url with_tls(Url url, std::shared_ptr<const TlsConnector> tls) {
+    static Url with_tls(Url url, std::shared_ptr<const detail::TlsConnector> tls) {
         if (tls) url.tls_connector = std::move(tls);
         if (url.tls && !url.tls_connector)
             throw Error(errc::unsupported, {},
@@ -9294,16 +9415,16 @@ private:
         return url;
     }
 
-    static std::unique_ptr<Deployment> make_deployment(const Url& url, Milliseconds timeout, PubSub pubsub) {
-        if (!url.cluster.empty()) return std::make_unique<Cluster>(url, timeout, pubsub);
-        if (!url.sentinels.empty()) return std::make_unique<SentinelDeployment>(url, timeout);
-        return std::make_unique<Standalone>(url, timeout);
+    static std::unique_ptr<detail::Deployment> make_deployment(const Url& url, Milliseconds timeout, PubSub pubsub) {
+        if (!url.cluster.empty()) return std::make_unique<detail::Cluster>(url, timeout, pubsub);
+        if (!url.sentinels.empty()) return std::make_unique<detail::SentinelDeployment>(url, timeout);
+        return std::make_unique<detail::Standalone>(url, timeout);
     }
 
     Url url_;
     Milliseconds timeout_;
     PubSub pubsub_;
-    std::unique_ptr<Deployment> deployment_;  // stays where it is when the transport is moved
+    std::unique_ptr<detail::Deployment> deployment_;  // stays where it is when the transport is moved
 };
 
 static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport>);
@@ -9336,7 +9457,7 @@ public:
         : BasicClient(transport(Url::parse(url), checked(options)), options) {}
 
     explicit BasicClient(T transport, ClientOptions options = {})
-        : core_(std::make_shared<SessionHandle<T>>(std::move(transport), checked(options))) {}
+        : core_(std::make_shared<detail::SessionHandle<T>>(std::move(transport), checked(options))) {}
 
     BasicClient(const BasicClient&) = delete;
     BasicClient& operator=(const BasicClient&) = delete;
@@ -9351,14 +9472,15 @@ public:
     // replicas, access rights, buffers. Returns an empty list if all is well. A property that this user has no right to
     // query is a warning, too. Takes about eight round trips. Creates a temporary key and deletes it. Meant for the
     // start of a service. Throws Error(errc::unreachable).
-    std::vector<std::string> check_server() const { return redlatch::check_server(core_->session()); }
+    std::vector<std::string> check_server() const { return detail::check_server(core_->session()); }
 
     // Used by the primitives.
-    const std::shared_ptr<SessionHandle<T>>& core() const noexcept { return core_; }
+    const std::shared_ptr<detail::SessionHandle<T>>& core() const noexcept { return core_; }
 
 private:
     static T transport(Url url, const ClientOptions& options) {
-        if constexpr (std::constructible_from<T, Url, Milliseconds, std::shared_ptr<const TlsConnector>, PubSub>)
+        if constexpr (std::constructible_from<T, Url, Milliseconds, std::shared_ptr<const detail::TlsConnector>,
+                                              PubSub>)
             return T(std::move(url), options.command_timeout, options.tls, options.pubsub);
         else
             return T(std::move(url), options.command_timeout);
@@ -9374,11 +9496,11 @@ private:
             throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
         if (options.require_replicas > 0 && !PostsSeveral<T>)
             throw Error(errc::unsupported, {}, "require_replicas needs a transport with post_all()");
-        if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
+        if (!options.key_prefix.empty()) detail::check_name(options.key_prefix + "x");
         return options;
     }
 
-    std::shared_ptr<SessionHandle<T>> core_;
+    std::shared_ptr<detail::SessionHandle<T>> core_;
 };
 
 // A URL in any string type selects HiredisTransport.
@@ -9393,6 +9515,7 @@ using Client = BasicClient<HiredisTransport>;
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Returns the number in a text, or 0 for nil. Throws Error for anything else, and for a number of 2^53 or more, which
 // scripts could not count with: the key then belongs to something else.
@@ -9410,6 +9533,7 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
     return number;
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9417,6 +9541,7 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Identifies a command that must take effect once, see scripts/request_marks.hpp, and records what is known of its
 // outcome.
@@ -9449,6 +9574,7 @@ private:
     std::vector<bool> busy_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9458,7 +9584,8 @@ private:
 // written before a refusal stays. So commands that may be refused come first, or are undone.
 namespace redlatch {
 inline namespace v0_1 {
-namespace scripts::detail {
+namespace detail {
+namespace scripts::parts {
 
 // Precedes the scripts that use it.
 inline constexpr std::string_view all_or_none{R"lua(
@@ -9477,7 +9604,8 @@ local function all_or_none(changes)
 end
 )lua"};
 
-}  // namespace scripts::detail
+}  // namespace scripts::parts
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9488,7 +9616,8 @@ end
 // anything.
 namespace redlatch {
 inline namespace v0_1 {
-namespace scripts::detail {
+namespace detail {
+namespace scripts::parts {
 
 // Precedes the scripts that use it.
 inline constexpr std::string_view exact_count{R"lua(
@@ -9501,7 +9630,8 @@ local function count_in(text)
 end
 )lua"};
 
-}  // namespace scripts::detail
+}  // namespace scripts::parts
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9513,7 +9643,8 @@ end
 // error LATE with the time of the server.
 namespace redlatch {
 inline namespace v0_1 {
-namespace scripts::detail {
+namespace detail {
+namespace scripts::parts {
 
 // Precedes the scripts that use it.
 inline constexpr std::string_view wanted_until{R"lua(
@@ -9526,7 +9657,8 @@ end
 local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
 )lua"};
 
-}  // namespace scripts::detail
+}  // namespace scripts::parts
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9543,9 +9675,10 @@ local function late(now) return redis.error_reply(string.format('LATE %.0f', now
 // within the margin and finds no mark, no copy has taken effect, and none will.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 // Precedes the scripts that use it.
 inline constexpr std::string_view request_marks{R"lua(
@@ -9598,14 +9731,14 @@ return all_or_none({keep(marks, now, wanted_until + margin), mark(marks, lane, r
                     keep(marks, now, wanted_until + margin)}) or 1
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
 // A script that uses request_marks, and numbers that keys hold.
 template <const std::string_view& Body>
 inline constexpr std::string_view with_request_marks =
-    joined<detail::all_or_none, detail::request_marks, detail::wanted_until, detail::exact_count, Body>;
+    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count, Body>;
 
-inline constexpr std::string_view request_void{with_request_marks<detail::request_void>};
+inline constexpr std::string_view request_void{with_request_marks<parts::request_void>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -9615,6 +9748,7 @@ inline constexpr Script digested<scripts::request_void>{scripts::request_void,
     "a52887525a279fa5c3b986dc8cd314e0202a4eac"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9622,6 +9756,7 @@ inline constexpr Script digested<scripts::request_void>{scripts::request_void,
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of scripts that use scripts/request_marks.hpp, so that each request takes effect at most once. Their
 // first keys are the key of the primitive and the key of the marks. Their first arguments are the lane, the request
@@ -9682,6 +9817,7 @@ private:
     const Milliseconds margin_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9689,6 +9825,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The server's reply to an acquire of permits, or to a query for the end of a count.
 struct Answer {
@@ -9712,6 +9849,7 @@ bool share(std::int64_t taken, std::span<Want> wants) {
     return left == 0;
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9725,9 +9863,10 @@ bool share(std::int64_t taken, std::span<Want> wants) {
 // only after the next count was set: they see that theirs has ended.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view count_down_latch_set{R"lua(
 -- KEYS: latch, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
@@ -9783,11 +9922,11 @@ table.insert(changes, {'del', latch})
 return all_or_none(changes) or {count, false}
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
-inline constexpr std::string_view count_down_latch_set{with_request_marks<detail::count_down_latch_set>};
+inline constexpr std::string_view count_down_latch_set{with_request_marks<parts::count_down_latch_set>};
 
-inline constexpr std::string_view count_down_latch_lower{with_request_marks<detail::count_down_latch_lower>};
+inline constexpr std::string_view count_down_latch_lower{with_request_marks<parts::count_down_latch_lower>};
 
 inline constexpr std::string_view count_down_latch_look{R"lua(
 -- KEYS: latch, round.  Answer: the count as text, nil for none; and the round, a text, nil for none.
@@ -9808,6 +9947,7 @@ inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_d
     "e05513790da8fa223037ba88e27b877bcff2ce13"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9815,6 +9955,7 @@ inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_d
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of the count-down latch and reads the replies.
 class LatchProtocol {
@@ -9892,6 +10033,7 @@ private:
     const std::string round_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9899,6 +10041,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A request of a semaphore or latch for the background to deliver, because no server answered in time.
 struct PendingRequest {
@@ -9991,6 +10134,7 @@ private:
     std::uint64_t last_number_ = 0;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -9998,6 +10142,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Sends requests that take effect at most once, and records in their ids what the replies reveal.
 template <Transport T>
@@ -10058,6 +10203,7 @@ private:
     const RequestMarks& marks_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -10065,6 +10211,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The state of a semaphore or latch, as its parts see it.
 class SynchronizerTask : public BackgroundTask {
@@ -10104,6 +10251,7 @@ struct SynchronizerCore {
     RequestSlots slots;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -10111,6 +10259,7 @@ struct SynchronizerCore {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Delivers the requests of a semaphore or latch that no server has answered in time. It posts each again until it is
 // answered or its mark has expired.
@@ -10244,6 +10393,7 @@ private:
     PendingRequests pending_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -10251,6 +10401,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Queues the callers of this process that wait for one name, in order of arrival, with what they know. Only the first,
 // the representative, queries the server. Plain data: the state of the name guards it.
@@ -10322,6 +10473,7 @@ struct QueueStep {
     Instant sleep_until;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -10329,6 +10481,7 @@ struct QueueStep {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Stands in for the session where a waiting thread receives no messages.
 struct NoReceiver {
@@ -10370,6 +10523,7 @@ private:
     const std::thread::id thread_ = std::this_thread::get_id();
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -10377,6 +10531,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A caller that waits for a lock, for permits or for a count. The mutex of the state that it waits in guards it.
 struct Waiter {
@@ -10401,6 +10556,7 @@ struct Waiter {
     }
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -10408,6 +10564,7 @@ struct Waiter {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The answer to a query that was refused, and the generation from before it.
 struct RefusedQuery {
@@ -10519,6 +10676,7 @@ private:
     Backoff poll_{slow_poll * 2, slow_poll * 2};  // each pause is between half and all of it
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -10526,6 +10684,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Decides for how long the calls of one name go on while no server answers. The waiting callers of the name share that
 // time. The mutex of the name's state guards it.
@@ -10580,6 +10739,7 @@ private:
     std::optional<Instant> failing_since_;  // since then no server has replied
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -10587,6 +10747,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Limits how long a caller waits.
 struct WaitRequest {
@@ -10594,8 +10755,6 @@ struct WaitRequest {
     bool one_try = false;  // do not wait, whatever the deadline
     std::stop_token stop{};
 };
-
-namespace detail {
 
 // Returns a request with the deadline and the stop token among the arguments, if there is one.
 template <class... Tail>
@@ -10609,7 +10768,6 @@ WaitRequest wait_until(Instant deadline, const Tail&... tail) {
 }
 
 }  // namespace detail
-
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -10617,6 +10775,7 @@ WaitRequest wait_until(Instant deadline, const Tail&... tail) {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What a waiter does next.
 struct NextStep {
@@ -10664,6 +10823,7 @@ bool wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host,
     }
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -10671,6 +10831,7 @@ bool wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host,
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
 //
@@ -10794,6 +10955,7 @@ private:
     bool subscribed_ = false;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -10801,6 +10963,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The part of a semaphore whose permits have no leases: it has nothing to keep.
 struct NoLeases {
@@ -11128,6 +11291,7 @@ private:
     Patience patience_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -11137,7 +11301,6 @@ private:
 // order.
 namespace redlatch {
 inline namespace v0_1 {
-
 namespace detail {
 
 template <class Argument>
@@ -11192,8 +11355,6 @@ Result answer(Function call, Result otherwise, Tail&... tail) {
     }
 }
 
-}  // namespace detail
-
 // Trailing options of a waiting call: Lease, std::stop_token, std::error_code&.
 template <class... Tail>
 concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
@@ -11210,6 +11371,7 @@ concept StopOption = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
 template <class... Tail>
 concept PermitOption = detail::is_tail<Tail...>();
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -11217,6 +11379,7 @@ concept PermitOption = detail::is_tail<Tail...>();
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Connects a user's object to the local state of its name in the current process. After a fork that is a different
 // state. Keeps the client's session alive.
@@ -11259,6 +11422,7 @@ private:
     std::atomic<State*> state_{nullptr};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -11297,8 +11461,8 @@ public:
         check(count, 1, "the count must be from 1 to 2147483647");
         State& latch = state();
         const Reply reply =
-            latch.change([&](const RequestId& request_id) { return latch.protocol().set(request_id, count); });
-        if (!reply.is_integer()) throw unexpected(reply, latch.key());
+            latch.change([&](const detail::RequestId& request_id) { return latch.protocol().set(request_id, count); });
+        if (!reply.is_integer()) throw detail::unexpected(reply, latch.key());
         return reply.integer == 1;
     }
     bool try_set_count(std::ptrdiff_t count, std::error_code& ec) {
@@ -11308,8 +11472,8 @@ public:
     // Returns the number left to count down, or 0 if there is no count.
     std::ptrdiff_t count() const {
         State& latch = state();
-        const Reply reply = query(latch.session(), latch.key(), latch.protocol().count());
-        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, number_of(reply, latch.key())));
+        const Reply reply = detail::query(latch.session(), latch.key(), latch.protocol().count());
+        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
     }
     std::ptrdiff_t count(std::error_code& ec) const {
         return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
@@ -11343,7 +11507,7 @@ public:
     //   wait(token)   returns early if a stop is requested; only this form returns a bool: true if the count has ended
     //   wait(…, ec)   stores the error instead of throwing it
     template <class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] auto wait(Tail&&... tail) const {
         const bool ended =
             detail::answer([&] { return wait_for_end(detail::wait_until(never, tail...)); }, false, tail...);
@@ -11354,13 +11518,13 @@ public:
     // has ended. Timeouts are rounded up to the next millisecond; zero or less checks once; the largest value waits
     // indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
         return timed(deadline_at(when), tail...);
     }
@@ -11368,12 +11532,12 @@ public:
     // Calls count_down(n), then wait(…) for the end of the same count. Takes one round trip if this call ended the
     // count.
     template <class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
         const bool ended = detail::answer(
             [&] {
                 check(n, 0, counts_down_by);
-                const WaitRequest request = detail::wait_until(never, tail...);
+                const detail::WaitRequest request = detail::wait_until(never, tail...);
                 if (n == 0) return wait_for_end(request);
                 auto [before, want] = lower(n);
                 return before <= n || state().obtain(want, request);
@@ -11382,14 +11546,15 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
     template <class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
 
     // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
     bool reset() {
         State& latch = state();
-        const Reply reply = latch.change(
-            [&](const RequestId& request_id) { return latch.protocol().lower(request_id, LatchProtocol::all); });
+        const Reply reply = latch.change([&](const detail::RequestId& request_id) {
+            return latch.protocol().lower(request_id, detail::LatchProtocol::all);
+        });
         return latch.protocol().decode_lower(reply).before != 0;
     }
     bool reset(std::error_code& ec) {
@@ -11397,7 +11562,7 @@ public:
     }
 
 private:
-    using State = Synchronizer<T, LatchProtocol>;
+    using State = detail::Synchronizer<T, detail::LatchProtocol>;
 
     // Waiting is const, as it is for std::latch.
     State& state() const { return binding_.state(); }
@@ -11408,16 +11573,16 @@ private:
 
     static constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
 
-    LatchProtocol::Lowered lower(std::ptrdiff_t n) {
+    detail::LatchProtocol::Lowered lower(std::ptrdiff_t n) {
         State& latch = state();
-        const Reply reply =
-            latch.change([&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
-                         State::Undelivered::retry);
+        const Reply reply = latch.change(
+            [&latch, n](const detail::RequestId& request_id) { return latch.protocol().lower(request_id, n); },
+            State::Undelivered::retry);
         return latch.protocol().decode_lower(reply);
     }
 
-    bool wait_for_end(const WaitRequest& request) const {
-        LatchProtocol::Want want;
+    bool wait_for_end(const detail::WaitRequest& request) const {
+        detail::LatchProtocol::Want want;
         return state().obtain(want, request);
     }
 
@@ -11426,7 +11591,7 @@ private:
         return detail::answer([&] { return wait_for_end(detail::wait_until(deadline, tail...)); }, false, tail...);
     }
 
-    mutable StateHandle<T, State> binding_;
+    mutable detail::StateHandle<T, State> binding_;
 };
 
 template <class T>
@@ -11441,6 +11606,7 @@ using CountDownLatch = BasicCountDownLatch<HiredisTransport>;
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The hold of one owner on one lock. Reentry stacks levels: each has its own lease or is under the watchdog. The
 // watchdog renews the hold as long as one level under the watchdog remains. The hold lasts as long as its longest
@@ -11461,7 +11627,7 @@ struct Hold {
     bool renewing = false;           // True if a renewal, or the query of check_at, is in flight
     std::optional<LossSource> lost;  // created when lost() is first called
 
-    Clock::duration suspended = redlatch::suspended();  // the machine's suspended time when valid_until was computed
+    Clock::duration suspended = detail::suspended();  // the machine's suspended time when valid_until was computed
 
     // Shortens valid_until by the time for which the machine was suspended: the steady clock stands still meanwhile,
     // but the lease does not. Returns true if it was suspended since the last call.
@@ -11608,6 +11774,7 @@ private:
     std::vector<Hold> holds_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -11615,6 +11782,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The numbers of holds to be released, however many levels they have: of a hold, and of the one that it was to be
 // handed off to.
@@ -11705,6 +11873,7 @@ private:
     std::vector<Item> items_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -11712,6 +11881,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The contents of one acquire command.
 struct Claim {
@@ -11727,6 +11897,7 @@ struct Claim {
     bool first = true;           // true if it was not sent before and the lock is not known to be held
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -11734,6 +11905,7 @@ struct Claim {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The state of a lock, as its parts see it.
 class LockTask : public BackgroundTask {
@@ -11824,6 +11996,7 @@ struct LockCore {
     std::size_t in_flight = 0;  // tries and releases in flight in the background
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -11831,6 +12004,7 @@ struct LockCore {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // An acquire command that was sent, and its reply.
 struct Asked {
@@ -11917,6 +12091,7 @@ private:
     int too_late_ = 0;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -11924,6 +12099,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A level that is being released.
 struct Leaving {
@@ -12025,6 +12201,7 @@ private:
     LockCore<T, Protocol>& core_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -12032,6 +12209,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The life of the holds that the threads of this process have on one lock: they are recorded, renewed by the watchdog,
 // and lost. All members are called with the mutex of the lock.
@@ -12218,6 +12396,7 @@ private:
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -12225,6 +12404,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The reply of an acquire script.
 struct AcquireAnswer {
@@ -12273,6 +12453,7 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
     return {ReleaseAnswer::Kind::released, reply.integer};
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -12280,6 +12461,7 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Retries a lock without messages after pauses that double, with jitter.
 struct Polling {
@@ -12298,6 +12480,7 @@ struct LockRequest {
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -12305,6 +12488,7 @@ struct LockRequest {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Sends the acquire command of one lock, and applies the replies: it records what was acquired, and undoes what no
 // caller wants. `lock` holds the mutex of the lock.
@@ -12501,6 +12685,7 @@ private:
     Leases<T, Protocol>& leases_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -12508,6 +12693,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Marks that a last release or a hand-over is in flight, so that no thread of this process asks the server meanwhile.
 // The destructor clears the mark, also after an exception.
@@ -12777,6 +12963,7 @@ private:
     Leases<T, Protocol>& leases_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -12784,6 +12971,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The parts of one lock that send commands and keep its holds. A queue adds the waiting.
 template <class T, class Protocol>
@@ -12797,6 +12985,7 @@ struct LockParts {
     Acquires<T, Protocol> acquires{core, deliveries, leases};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -12804,6 +12993,7 @@ struct LockParts {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Tries to acquire a lock without a thread that waits for the reply, for locks over several servers: completions drive
 // the attempt.
@@ -12974,6 +13164,7 @@ private:
     std::vector<OwnerNumber> trying_;  // owners of the tries in flight
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -12981,6 +13172,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // One thread that waits for a lock.
 struct LockWaiter : Waiter {
@@ -13028,6 +13220,7 @@ public:
     }
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -13035,6 +13228,7 @@ public:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Lets the waiting threads of this process share one representative. The representative asks the server and listens to
 // the channel. The other waiters queue up behind it and send nothing. A released hold is handed to a local waiter if
@@ -13341,6 +13535,7 @@ private:
     unsigned own_messages_ = 0;        // messages of our own releases that are still to come; they wake no waiter
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -13348,6 +13543,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // One lock in this process: all objects of its name share it. It is made of parts: the holds and the commands
 // (LockParts), and a queue in which threads wait. It passes calls and events on to them.
@@ -13483,6 +13679,7 @@ private:
     Queue queue_{parts_};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -13490,6 +13687,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Reaches the members of a lock that act for a given owner. They are not public: users hold locks as threads. MultiLock,
 // RedLock and locks made of two sides hold their members for the owner that they are called for.
@@ -13532,6 +13730,7 @@ struct LockAccess {
     }
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -13539,6 +13738,7 @@ struct LockAccess {
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Implements the public members of every lock on top of the members of `Lock` that act for a given owner: bool
 // acquire(const LockRequest&), std::error_code release(OwnerNumber), and the queries.
@@ -13688,6 +13888,7 @@ private:
     }
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -13697,7 +13898,8 @@ private:
 // count, lease in ms for a remaining hold, publish command, tag).
 namespace redlatch {
 inline namespace v0_1 {
-namespace scripts::detail {
+namespace detail {
+namespace scripts::parts {
 
 inline constexpr std::string_view release_levels{R"lua(
 -- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag (if there is one).
@@ -13721,7 +13923,8 @@ inline constexpr std::string_view no_lease{R"lua(
 local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
 )lua"};
 
-}  // namespace scripts::detail
+}  // namespace scripts::parts
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -13735,7 +13938,8 @@ local function no_lease() return redis.error_reply('WRONGTYPE the key has no lea
 // error. The waiters ask again when the lease would have ended.
 namespace redlatch {
 inline namespace v0_1 {
-namespace scripts::detail {
+namespace detail {
+namespace scripts::parts {
 
 inline constexpr std::string_view first_level{R"lua(
 -- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
@@ -13791,7 +13995,8 @@ end
 inline constexpr std::string_view levels{joined<first_level, more_levels>};
 inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
 
-}  // namespace scripts::detail
+}  // namespace scripts::parts
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -13807,9 +14012,10 @@ inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_level
 // numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view rlock_acquire{R"lua(
 -- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
@@ -13889,17 +14095,17 @@ end
 return renewed
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
 inline constexpr std::string_view rlock_acquire =
-    joined<detail::wanted_until, detail::no_lease, detail::levels, detail::rlock_acquire>;
+    joined<parts::wanted_until, parts::no_lease, parts::levels, parts::rlock_acquire>;
 inline constexpr std::string_view rlock_release =
-    joined<detail::leaving_levels, detail::rlock_release, detail::release_levels>;
+    joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
 inline constexpr std::string_view rlock_give_up =
-    joined<detail::wanted_until, detail::leaving_levels, detail::rlock_release, detail::give_up>;
+    joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
 inline constexpr std::string_view rlock_hand_over =
-    joined<detail::wanted_until, detail::next_owner, detail::rlock_hand_over>;
-inline constexpr std::string_view rlock_renew = joined<detail::wanted_until, detail::rlock_renew>;
+    joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
+inline constexpr std::string_view rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
 
 inline constexpr std::string_view rlock_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = not held.
@@ -13930,6 +14136,7 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
     "760bebdf5eda7eb6d982a97fd524202ea9169ba9"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -13937,6 +14144,7 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The queries of a lock that is a hash of owner -> hold count on the server.
 
@@ -13985,6 +14193,7 @@ inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_vi
     return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -13992,6 +14201,7 @@ inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_vi
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Implements LockApi for one named lock. Locks that query the server in another way redefine the ask_* members.
 template <class Lock, class T, class State>
@@ -14033,6 +14243,7 @@ private:
     StateHandle<T, State> binding_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -14051,9 +14262,10 @@ private:
 // shared set is that of the slot, plus one such patience for each waiter of Redisson's before us.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view fair_queue = R"lua(
 local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -14259,13 +14471,13 @@ return waits
 template <const std::string_view&... Bodies>
 inline constexpr std::string_view with_fair_queue = joined<wanted_until, all_or_none, fair_queue, Bodies...>;
 
-}  // namespace detail
+}  // namespace parts
 
 inline constexpr std::string_view fair_acquire =
-    detail::with_fair_queue<detail::no_lease, detail::more_levels, detail::fair_acquire>;
-inline constexpr std::string_view fair_release = detail::with_fair_queue<detail::fewer_levels, detail::fair_release>;
-inline constexpr std::string_view fair_leave = detail::with_fair_queue<detail::fair_leave>;
-inline constexpr std::string_view fair_refresh = detail::with_fair_queue<detail::fair_refresh>;
+    parts::with_fair_queue<parts::no_lease, parts::more_levels, parts::fair_acquire>;
+inline constexpr std::string_view fair_release = parts::with_fair_queue<parts::fewer_levels, parts::fair_release>;
+inline constexpr std::string_view fair_leave = parts::with_fair_queue<parts::fair_leave>;
+inline constexpr std::string_view fair_refresh = parts::with_fair_queue<parts::fair_refresh>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -14284,6 +14496,7 @@ inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
     "6ef260348b0a0f0a51b9d8327045f48bf1fec182"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -14291,6 +14504,7 @@ inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of the fair lock and reads the replies. Every call may be resent and may arrive late.
 class FairProtocol {
@@ -14375,6 +14589,7 @@ private:
     const Milliseconds slot_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -14382,6 +14597,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // One thread that stands in the server's queue, and what it knows from its last command.
 struct FairWaiter : Waiter {
@@ -14693,6 +14909,7 @@ private:
     Instant refresh_at_ = never;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -14716,7 +14933,8 @@ inline namespace v0_1 {
 // Neither copyable nor movable. Any number of threads may use one object. Destroying the object while a thread waits in
 // it is an error, as for std::mutex; destroying it while the lock is held is not.
 template <class T>
-class BasicFairLock : public NamedLock<BasicFairLock<T>, T, LockState<T, FairProtocol, ServerQueue<T>>> {
+class BasicFairLock : public detail::NamedLock<BasicFairLock<T>, T,
+                                               detail::LockState<T, detail::FairProtocol, detail::ServerQueue<T>>> {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
@@ -14735,6 +14953,7 @@ using FairLock = BasicFairLock<HiredisTransport>;
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of the reentrant lock and reads the replies. Every call may be resent and may arrive late.
 class RLockProtocol {
@@ -14796,6 +15015,7 @@ private:
     const std::string channel_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -14807,9 +15027,10 @@ private:
 // Lua's numbers are exact.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view fenced_token{R"lua(
 -- Returns the last token, 0 for none yet; nil if the counter does not hold a token.
@@ -14901,13 +15122,13 @@ if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return {1, token}
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
 inline constexpr std::string_view fenced_acquire{
-    joined<detail::wanted_until, detail::no_lease, detail::levels, detail::exact_count, detail::fenced_token,
-           detail::fenced_acquire>};
-inline constexpr std::string_view fenced_hand_over{joined<detail::wanted_until, detail::next_owner, detail::exact_count,
-                                                          detail::fenced_token, detail::fenced_hand_over>};
+    joined<parts::wanted_until, parts::no_lease, parts::levels, parts::exact_count, parts::fenced_token,
+           parts::fenced_acquire>};
+inline constexpr std::string_view fenced_hand_over{
+    joined<parts::wanted_until, parts::next_owner, parts::exact_count, parts::fenced_token, parts::fenced_hand_over>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -14920,6 +15141,7 @@ inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand
     "65232c565a3fde2a10f1289266c471de5deca3cd"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -14927,6 +15149,7 @@ inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of the fenced lock: those of the reentrant lock, but acquire and hand-over draw a fencing token.
 class FencedProtocol : public RLockProtocol {
@@ -14984,6 +15207,7 @@ private:
     const std::string counter_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -15001,7 +15225,7 @@ inline namespace v0_1 {
 // token of its hold. The key of the counter, redisson_lock_token:{name}, stays on the server without a TTL, because it
 // makes the tokens grow.
 template <class T>
-class BasicFencedLock : public NamedLock<BasicFencedLock<T>, T, LockState<T, FencedProtocol>> {
+class BasicFencedLock : public detail::NamedLock<BasicFencedLock<T>, T, detail::LockState<T, detail::FencedProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
     BasicFencedLock(BasicClient<T>& client, std::string_view name) : BasicFencedLock::NamedLock(client.core(), name) {}
@@ -15009,14 +15233,14 @@ public:
     // Returns the token of this thread's hold. Sends no command. Throws Error(errc::not_owner) if this thread holds
     // nothing or holds it no longer.
     [[nodiscard]] std::int64_t token() {
-        const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
+        const std::optional<std::int64_t> mine = this->state().token(detail::this_thread_number());
         if (!mine)
             throw Error(errc::not_owner, this->name(),
                         "only the thread that holds the lock has its token; call token() between lock() and unlock()");
         return *mine;
     }
     [[nodiscard]] std::int64_t token(std::error_code& ec) {
-        const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
+        const std::optional<std::int64_t> mine = this->state().token(detail::this_thread_number());
         ec = mine ? std::error_code() : make_error_code(errc::not_owner);
         return mine.value_or(0);
     }
@@ -15024,7 +15248,7 @@ public:
     // Calls lock() and returns the token. With a std::stop_token or a std::error_code& it returns an optional, which is
     // empty if the lock is not held.
     template <class... Tail>
-    requires LockOption<Tail...>
+    requires detail::LockOption<Tail...>
     [[nodiscard]] auto lock_and_get_token(Tail&&... tail) {
         if constexpr (detail::has_stop_token<Tail...>) {
             return token_if(this->lock(tail...));
@@ -15039,20 +15263,20 @@ public:
 
     // Call try_lock(), try_lock_for() or try_lock_until() and return the token, or nothing if the lock is not held.
     template <class... Tail>
-    requires TryOption<Tail...>
+    requires detail::TryOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
         return token_if(this->try_lock(tail...));
     }
 
     template <class Rep, class Period, class... Tail>
-    requires LockOption<Tail...>
+    requires detail::LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_for(std::chrono::duration<Rep, Period> timeout,
                                                                          Tail&&... tail) {
         return token_if(this->try_lock_for(timeout, tail...));
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires LockOption<Tail...>
+    requires detail::LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_until(
         std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return token_if(this->try_lock_until(when, tail...));
@@ -15061,7 +15285,7 @@ public:
 private:
     // Returns nothing also if the hold was lost at this very moment; its unlock() will report the loss.
     std::optional<std::int64_t> token_if(bool held) {
-        return held ? this->state().token(this_thread_number()) : std::nullopt;
+        return held ? this->state().token(detail::this_thread_number()) : std::nullopt;
     }
 };
 
@@ -15077,6 +15301,7 @@ using FencedLock = BasicFencedLock<HiredisTransport>;
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A lock that can be a member of a lock over several: it lives on one server.
 template <class Lock>
@@ -15200,6 +15425,7 @@ private:
     Lock& lock_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -15207,6 +15433,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The rules by which members make up a lock over several.
 struct QuorumRules {
@@ -15330,6 +15557,7 @@ private:
     std::optional<Error> why_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -15337,6 +15565,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What the parts of one lock over several share.
 //
@@ -15420,6 +15649,7 @@ private:
     std::unique_lock<std::mutex>& lock_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -15427,6 +15657,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Finds out from when the server of each member may vote: one that started lately may have forgotten a hold that is
 // still valid. `lock` holds the mutex of the quorum.
@@ -15477,6 +15708,7 @@ private:
     std::vector<Server> servers_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -15484,6 +15716,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The holds of one lock over several: which members take part in each, whose votes count, and until when it is valid.
 //
@@ -15778,6 +16011,7 @@ private:
     std::vector<Instant> ends_;  // scratch memory of validity(), with room for all members
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -15785,6 +16019,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Releases the members of one lock over several, all at the same time. A thread that waits for the replies sleeps on the
 // condition variable of its releases; each reply wakes it.
@@ -15870,6 +16105,7 @@ private:
     QuorumHolds& holds_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -15877,6 +16113,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Acquires a lock over several. It asks all members at once. If too few could be acquired, it releases them at once. A
 // waiter holds no member: it waits for one that another owner has, acquires it, and asks the others again. So no order
@@ -16207,6 +16444,7 @@ private:
     NoReceiver no_receiver_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -16214,6 +16452,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // One lock over several in this process: it is held while `needed` of its members are held. It is made of parts, and
 // passes calls and events on to them. The mutex of QuorumCore guards all of them.
@@ -16288,6 +16527,7 @@ private:
     const ProcessMark process_ = this_process();
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -16295,6 +16535,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Implements the common part of MultiLock and RedLock: the public members of a lock, on top of those of its members.
 template <class Lock>
@@ -16459,6 +16700,7 @@ concept LockRange = requires(Range& range) {
     std::end(range);
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -16479,22 +16721,23 @@ inline namespace v0_1 {
 //
 // Reentrant if its members are. Members must outlive this object. A hold belongs to the object that took it. Neither
 // copyable nor movable. Any number of threads may use one object.
-class MultiLock : public QuorumApi<MultiLock> {
+class MultiLock : public detail::QuorumApi<MultiLock> {
 public:
     // Throws Error(errc::invalid_argument) if a lock is named twice. Sends nothing.
     template <class... Locks>
-    requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit MultiLock(Locks&... locks)
-        : MultiLock(Whole{}, members_of(locks...)) {}
+    requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit MultiLock(Locks&... locks)
+        : MultiLock(Whole{}, detail::members_of(locks...)) {}
 
-    template <LockRange Range>
-    explicit MultiLock(Range&& range) : MultiLock(Whole{}, members_of_range(range)) {}
+    template <detail::LockRange Range>
+    explicit MultiLock(Range&& range) : MultiLock(Whole{}, detail::members_of_range(range)) {}
 
 private:
-    using Members = std::vector<std::shared_ptr<QuorumMember>>;
+    using Members = std::vector<std::shared_ptr<detail::QuorumMember>>;
     struct Whole {};
 
     MultiLock(Whole, const Members& members)
-        : QuorumApi(sorted(members), QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {}
+        : QuorumApi(sorted(members), detail::QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {
+    }
 
     // Sorts by name, so that all waiters meet at the same member.
     static Members sorted(Members members) {
@@ -16532,7 +16775,7 @@ struct SpinOptions {
 };
 
 // Throws Error(errc::invalid_argument) if initial_delay is below 1 ms or above max_delay, or max_delay is above 1 h.
-inline Polling polling_of(const SpinOptions& options, std::string_view name) {
+inline detail::Polling polling_of(const SpinOptions& options, std::string_view name) {
     if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
         options.max_delay > std::chrono::hours(1))
         throw Error(errc::invalid_argument, name,
@@ -16553,9 +16796,10 @@ inline Polling polling_of(const SpinOptions& options, std::string_view name) {
 // succeed begin with PEXPIRE or DEL.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view mutex_acquire{R"lua(
 -- Does the same as SET lock value NX PX lease, but accepts its own value if it is set already, and returns the PTTL.
@@ -16620,9 +16864,9 @@ end
 return renewed
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
-inline constexpr std::string_view mutex_acquire = joined<detail::wanted_until, detail::mutex_acquire>;
+inline constexpr std::string_view mutex_acquire = joined<parts::wanted_until, parts::mutex_acquire>;
 
 inline constexpr std::string_view mutex_release{R"lua(
 -- KEYS: lock.  ARGV: value.  Answer: 1 = released; 0 = not held with this value (any more).
@@ -16630,9 +16874,9 @@ if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('del', KEYS[1])
 )lua"};
 
-inline constexpr std::string_view mutex_give_up = joined<detail::wanted_until, detail::mutex_give_up>;
-inline constexpr std::string_view mutex_hand_over = joined<detail::wanted_until, detail::mutex_hand_over>;
-inline constexpr std::string_view mutex_renew = joined<detail::wanted_until, detail::mutex_renew>;
+inline constexpr std::string_view mutex_give_up = joined<parts::wanted_until, parts::mutex_give_up>;
+inline constexpr std::string_view mutex_hand_over = joined<parts::wanted_until, parts::mutex_hand_over>;
+inline constexpr std::string_view mutex_renew = joined<parts::wanted_until, parts::mutex_renew>;
 
 inline constexpr std::string_view mutex_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = not held.
@@ -16663,6 +16907,7 @@ inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
     "7f3799c9b8282ced478ccc08c3658917fb9b1cb2"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -16670,6 +16915,7 @@ inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of the plain mutex and reads the replies. The key holds the text of the owner of its one hold. Every
 // call may be resent, without a mark on the server.
@@ -16784,6 +17030,7 @@ private:
     const std::string no_channel_{};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -16810,7 +17057,7 @@ inline namespace v0_1 {
 // The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
 // errc::wrong_type.
 template <class T>
-class BasicMutex : public NamedLock<BasicMutex<T>, T, LockState<T, MutexProtocol>> {
+class BasicMutex : public detail::NamedLock<BasicMutex<T>, T, detail::LockState<T, detail::MutexProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
     // first is longer than the longest. Sends nothing.
@@ -16818,10 +17065,10 @@ public:
         : BasicMutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
 private:
-    friend class LockApi<BasicMutex>;
-    friend struct LockAccess;
+    friend class detail::LockApi<BasicMutex>;
+    friend struct detail::LockAccess;
 
-    bool acquire(LockRequest request) {
+    bool acquire(detail::LockRequest request) {
         request.polling = polling_;
         return BasicMutex::NamedLock::acquire(request);
     }
@@ -16830,7 +17077,7 @@ private:
 
     // Returns at most 1. Sends no command if this process has no hold on record for this owner, because no other
     // process can have acquired one in its name.
-    int ask_hold_count(OwnerNumber owner, Instant limit = never) {
+    int ask_hold_count(detail::OwnerNumber owner, Instant limit = never) {
         const std::uint64_t hold = this->state().part(owner).hold;
         return hold != 0 && value(limit) == this->state().protocol().text(hold).view() ? 1 : 0;
     }
@@ -16838,10 +17085,11 @@ private:
     // Returns the value of the current holder.
     std::optional<std::string> value(Instant limit) {
         auto& state = this->state();
-        return read_text(query(state.session(), state.key(), state.protocol().holders(), limit), state.key());
+        return detail::read_text(detail::query(state.session(), state.key(), state.protocol().holders(), limit),
+                                 state.key());
     }
 
-    const Polling polling_;
+    const detail::Polling polling_;
 };
 
 template <class T>
@@ -16863,7 +17111,7 @@ inline namespace v0_1 {
 // text it has 32 hex digits, the same that Redisson shows.
 class PermitId {
 public:
-    static PermitId random() { return PermitId(random_bytes<16>()); }
+    static PermitId random() { return PermitId(detail::random_bytes<16>()); }
 
     // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
     static PermitId parse(std::string_view text) {
@@ -16933,9 +17181,10 @@ struct std::hash<redlatch::PermitId> {
 // semaphore.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view permit_clock{R"lua(
 -- The end of a permit without a lease, as in Redisson.
@@ -17216,19 +17465,18 @@ end
 return renewed
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
-inline constexpr std::string_view permit_acquire = detail::changes_permits<detail::permit_acquire>;
-inline constexpr std::string_view permit_take_back = detail::changes_permits<detail::permit_take_back>;
-inline constexpr std::string_view permit_release = detail::changes_permits<detail::permit_release>;
-inline constexpr std::string_view permit_set_lease = detail::changes_permits<detail::permit_set_lease>;
-inline constexpr std::string_view permit_set_total = detail::changes_permits<detail::permit_set_total>;
-inline constexpr std::string_view permit_add = detail::changes_permits<detail::permit_add>;
-inline constexpr std::string_view permit_count = detail::changes_permits<detail::permit_count>;
+inline constexpr std::string_view permit_acquire = parts::changes_permits<parts::permit_acquire>;
+inline constexpr std::string_view permit_take_back = parts::changes_permits<parts::permit_take_back>;
+inline constexpr std::string_view permit_release = parts::changes_permits<parts::permit_release>;
+inline constexpr std::string_view permit_set_lease = parts::changes_permits<parts::permit_set_lease>;
+inline constexpr std::string_view permit_set_total = parts::changes_permits<parts::permit_set_total>;
+inline constexpr std::string_view permit_add = parts::changes_permits<parts::permit_add>;
+inline constexpr std::string_view permit_count = parts::changes_permits<parts::permit_count>;
 inline constexpr std::string_view permit_remaining{
-    joined<detail::wanted_until, detail::permit_clock, detail::permit_remaining>};
-inline constexpr std::string_view permit_renew{
-    joined<detail::wanted_until, detail::permit_clock, detail::permit_renew>};
+    joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
+inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -17262,6 +17510,7 @@ inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take
     "a5b9d32eb5aaa11f50a54f39e5b3622b710f65e0"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -17274,9 +17523,10 @@ inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take
 // changed yet if the user has no right to publish.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view semaphore_acquire{R"lua(
 -- KEYS: semaphore, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, then the permits that
@@ -17403,13 +17653,13 @@ end
 return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
-inline constexpr std::string_view semaphore_acquire{with_request_marks<detail::semaphore_acquire>};
-inline constexpr std::string_view semaphore_give_back{with_request_marks<detail::semaphore_give_back>};
-inline constexpr std::string_view semaphore_add{with_request_marks<detail::semaphore_add>};
-inline constexpr std::string_view semaphore_set{with_request_marks<detail::semaphore_set>};
-inline constexpr std::string_view semaphore_drain{with_request_marks<detail::semaphore_drain>};
+inline constexpr std::string_view semaphore_acquire{with_request_marks<parts::semaphore_acquire>};
+inline constexpr std::string_view semaphore_give_back{with_request_marks<parts::semaphore_give_back>};
+inline constexpr std::string_view semaphore_add{with_request_marks<parts::semaphore_add>};
+inline constexpr std::string_view semaphore_set{with_request_marks<parts::semaphore_set>};
+inline constexpr std::string_view semaphore_drain{with_request_marks<parts::semaphore_drain>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -17431,6 +17681,7 @@ inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
     "b00113278bca4adbbb3893b0506fb0b58140ce90"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -17438,6 +17689,7 @@ inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // For how long a permit is acquired: with a lease of its own, without a TTL, or under the watchdog.
 struct PermitLease {
@@ -17591,6 +17843,7 @@ private:
     const Milliseconds watchdog_timeout_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -17598,6 +17851,7 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The part of a semaphore whose permits have leases: the permits that its watchdog renews.
 template <class T>
@@ -17799,6 +18053,7 @@ private:
     std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -17841,7 +18096,7 @@ public:
         check(permits, 0, max(), "the number of permits must be from 0 to 2147483647");
         State& semaphore = state();
         return is_one(semaphore.change(
-            [&](const RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -17853,7 +18108,7 @@ public:
         check(permits, 0, max(), "the number of permits must be from 0 to 2147483647");
         State& semaphore = state();
         is_one(semaphore.change(
-            [&](const RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
     }
     void set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         detail::answer([&] { return set_permits(permits), true; }, false, ec);
@@ -17864,7 +18119,8 @@ public:
         check(n, -max(), max(), "the number of permits must be from -2147483647 to 2147483647");
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change([&](const RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
+        is_one(semaphore.change(
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -17899,7 +18155,7 @@ public:
     //   acquire(…, token), acquire(…, ec)   returns a std::optional<PermitId>: gives up if a stop is requested, or
     //                               stores the error instead of throwing it
     template <class... Tail>
-    requires PermitOption<Tail...>
+    requires detail::PermitOption<Tail...>
     [[nodiscard]] auto acquire(Tail&&... tail) {
         std::optional<PermitId> id = one(take(1, detail::wait_until(never, tail...), tail...));
         if constexpr (detail::has_stop_token<Tail&...> || detail::has_error_code<Tail&...>)
@@ -17910,7 +18166,7 @@ public:
 
     // Acquires n permits at once, from 1 to max_at_once(). Returns an empty vector if it was stopped or failed.
     template <class... Tail>
-    requires PermitOption<Tail...>
+    requires detail::PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(never, tail...), tail...);
     }
@@ -17918,12 +18174,12 @@ public:
     // Acquires one permit or n permits if they are available: one attempt, even if others wait. Accepts a lease and
     // std::error_code&.
     template <class... Tail>
-    requires(PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
+    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
         [[nodiscard]] std::optional<PermitId> try_acquire(Tail&&... tail) {
         return one(take(1, {.one_try = true}, tail...));
     }
     template <class... Tail>
-    requires(PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
+    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
         [[nodiscard]] std::vector<PermitId> try_acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, {.one_try = true}, tail...);
     }
@@ -17932,25 +18188,25 @@ public:
     // to the next millisecond; zero or less is one attempt; the largest value waits indefinitely. Accepts a lease,
     // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires PermitOption<Tail...>
+    requires detail::PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return one(take(1, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...));
     }
     template <class Rep, class Period, class... Tail>
-    requires PermitOption<Tail...>
+    requires detail::PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n,
                                                         Tail&&... tail) {
         return take(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires PermitOption<Tail...>
+    requires detail::PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
                                                             Tail&&... tail) {
         return one(take(1, detail::wait_until(deadline_at(when), tail...), tail...));
     }
     template <class AnyClock, class Duration, class... Tail>
-    requires PermitOption<Tail...>
+    requires detail::PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
                                                           std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
@@ -17979,8 +18235,8 @@ public:
         if (ids.empty()) return true;
         State& semaphore = state();
         // Made first: from unwatch() on nothing may fail for want of memory.
-        const std::function<Call(const RequestId&)> make =
-            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
+        const std::function<detail::Call(const detail::RequestId&)> make =
+            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const detail::RequestId& request_id) {
                 return semaphore.protocol().release(request_id, kept);
             };
         const auto watches = semaphore.leases().unwatch(ids);
@@ -18000,8 +18256,8 @@ public:
 
     // Gives the permit this lease. The watchdog no longer renews it. Throws Error(errc::unknown_permit) if the permit
     // is not held.
-    void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, PermitLease::of(lease)); }
-    void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, PermitLease::of(lease)); }
+    void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, detail::PermitLease::of(lease)); }
+    void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, detail::PermitLease::of(lease)); }
     void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec) {
         detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
     }
@@ -18013,7 +18269,7 @@ public:
     // milliseconds::max() if its lease never expires.
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id) {
         State& semaphore = state();
-        const Reply reply = query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
+        const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
         return semaphore.protocol().read_remaining(reply);
     }
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec) {
@@ -18021,7 +18277,7 @@ public:
     }
 
 private:
-    using State = Synchronizer<T, PermitProtocol, PermitLeases<T>>;
+    using State = detail::Synchronizer<T, detail::PermitProtocol, detail::PermitLeases<T>>;
 
     State& state() { return binding_.state(); }
 
@@ -18031,14 +18287,14 @@ private:
 
     Error unknown(const std::string& what) const { return {errc::unknown_permit, name(), what + " is not held"}; }
 
-    PermitProtocol::Count count() {
+    detail::PermitProtocol::Count count() {
         State& semaphore = state();
-        const PermitProtocol& protocol = semaphore.protocol();
-        return protocol.read_count(query(semaphore.session(), semaphore.key(), protocol.count()));
+        const detail::PermitProtocol& protocol = semaphore.protocol();
+        return protocol.read_count(detail::query(semaphore.session(), semaphore.key(), protocol.count()));
     }
 
     bool is_one(const Reply& reply) {
-        if (!reply.is_integer()) throw unexpected(reply, state().key());
+        if (!reply.is_integer()) throw detail::unexpected(reply, state().key());
         return reply.integer == 1;
     }
 
@@ -18047,15 +18303,16 @@ private:
     }
 
     template <class... Tail>
-    std::vector<PermitId> take(std::ptrdiff_t n, const WaitRequest& request, Tail&... tail) {
+    std::vector<PermitId> take(std::ptrdiff_t n, const detail::WaitRequest& request, Tail&... tail) {
         return detail::answer(
             [&]() -> std::vector<PermitId> {
                 check(n, 1, max_at_once(), "one call can acquire from 1 to 10000 permits");
-                PermitProtocol::Want want;
+                detail::PermitProtocol::Want want;
                 want.ids.reserve(static_cast<std::size_t>(n));
                 for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
                 [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
-                    if constexpr (detail::tail_rank<decltype(argument)> == 1) want.lease = PermitLease::of(argument);
+                    if constexpr (detail::tail_rank<decltype(argument)> == 1)
+                        want.lease = detail::PermitLease::of(argument);
                 };
                 (set_lease(tail), ...);
                 if (!state().obtain(want, request)) return {};
@@ -18064,13 +18321,14 @@ private:
             std::vector<PermitId>(), tail...);
     }
 
-    void set_lease(const PermitId& id, const PermitLease& lease) {
+    void set_lease(const PermitId& id, const detail::PermitLease& lease) {
         State& semaphore = state();
         const auto watches = semaphore.leases().unwatch_settled(std::span(&id, 1));
         Reply reply;
         try {
-            reply = semaphore.change(
-                [&](const RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
+            reply = semaphore.change([&](const detail::RequestId& request_id) {
+                return semaphore.protocol().set_lease(request_id, id, lease);
+            });
         } catch (...) {
             semaphore.leases().watch_again(watches);
             throw;
@@ -18082,7 +18340,7 @@ private:
     void release_later(const PermitId& id) noexcept try { state().leases().release_later(id); } catch (...) {
     }
 
-    StateHandle<T, State> binding_;
+    detail::StateHandle<T, State> binding_;
 };
 
 template <class T>
@@ -18115,7 +18373,7 @@ public:
     }
     // Posts the release and does not wait for the reply.
     ~BasicPermit() {
-        const KeepErrno kept;
+        const detail::KeepErrno kept;
         if (id_) semaphore_->release_later(*id_);
     }
 
@@ -18124,7 +18382,7 @@ public:
 
     // Releases the permit now. The second call does nothing.
     void release(std::error_code& ec) {
-        const KeepErrno kept;
+        const detail::KeepErrno kept;
         ec.clear();
         if (const std::optional<PermitId> id = std::exchange(id_, std::nullopt)) semaphore_->release(*id, ec);
     }
@@ -18155,9 +18413,10 @@ using Permit = BasicPermit<HiredisTransport>;
 // hold does not enter.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view read_lease{R"lua(
 -- Returns how many ms the longest read hold has left, except that of `but`; -2 if there is none. Removes the fields of
@@ -18391,23 +18650,23 @@ inline constexpr std::string_view read_remaining_lease{R"lua(
 return read_lease(KEYS[1], ARGV[1])
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
 inline constexpr std::string_view read_acquire =
-    joined<detail::wanted_until, detail::all_or_none, detail::read_level, detail::read_acquire>;
+    joined<parts::wanted_until, parts::all_or_none, parts::read_level, parts::read_acquire>;
 inline constexpr std::string_view read_release =
-    joined<detail::all_or_none, detail::read_level, detail::read_lease, detail::read_release, detail::release_levels>;
-inline constexpr std::string_view read_give_up = joined<detail::wanted_until, detail::all_or_none, detail::read_level,
-                                                        detail::read_lease, detail::read_release, detail::give_up>;
-inline constexpr std::string_view read_holders = joined<detail::read_lease, detail::read_holders>;
-inline constexpr std::string_view read_remaining_lease = joined<detail::read_lease, detail::read_remaining_lease>;
-inline constexpr std::string_view read_renew = joined<detail::wanted_until, detail::read_renew>;
+    joined<parts::all_or_none, parts::read_level, parts::read_lease, parts::read_release, parts::release_levels>;
+inline constexpr std::string_view read_give_up = joined<parts::wanted_until, parts::all_or_none, parts::read_level,
+                                                        parts::read_lease, parts::read_release, parts::give_up>;
+inline constexpr std::string_view read_holders = joined<parts::read_lease, parts::read_holders>;
+inline constexpr std::string_view read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
+inline constexpr std::string_view read_renew = joined<parts::wanted_until, parts::read_renew>;
 inline constexpr std::string_view write_acquire =
-    joined<detail::wanted_until, detail::all_or_none, detail::more_levels, detail::read_lease, detail::write_acquire>;
+    joined<parts::wanted_until, parts::all_or_none, parts::more_levels, parts::read_lease, parts::write_acquire>;
 inline constexpr std::string_view write_release =
-    joined<detail::leaving_levels, detail::read_lease, detail::write_release, detail::release_levels>;
+    joined<parts::leaving_levels, parts::read_lease, parts::write_release, parts::release_levels>;
 inline constexpr std::string_view write_give_up =
-    joined<detail::wanted_until, detail::leaving_levels, detail::read_lease, detail::write_release, detail::give_up>;
+    joined<parts::wanted_until, parts::leaving_levels, parts::read_lease, parts::write_release, parts::give_up>;
 
 inline constexpr std::string_view read_hold_count{R"lua(
 -- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil if it has none, or all its leases have ended.
@@ -18490,6 +18749,7 @@ inline constexpr Script digested<scripts::write_withdraw>{scripts::write_withdra
     "cb79f41e60397e9302bee84f3c867bf31ff7edf8"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -18497,6 +18757,7 @@ inline constexpr Script digested<scripts::write_withdraw>{scripts::write_withdra
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The names that both sides of a read-write lock share, and their common calls. Both sides listen to one channel.
 class ReadWriteProtocol {
@@ -18634,6 +18895,7 @@ private:
     std::atomic<bool> marked_{false};  // True if a mark of this process may be on the server
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -18663,13 +18925,13 @@ struct ReadWriteOptions {
 // LockApi are the writer's. Two objects with the same name are the same lock. Neither copyable nor movable. Any number
 // of threads may use one object. Destroying the object ends no hold.
 template <class T>
-class BasicReadWriteLock : public LockApi<BasicReadWriteLock<T>> {
+class BasicReadWriteLock : public detail::LockApi<BasicReadWriteLock<T>> {
     // Implements what both sides share: all members of a lock. A side is locked while it has a lease.
     template <class Self, class Protocol>
-    class Side : public NamedLock<Self, T, LockState<T, Protocol>> {
+    class Side : public detail::NamedLock<Self, T, detail::LockState<T, Protocol>> {
     protected:
-        friend class LockApi<Self>;
-        friend struct LockAccess;
+        friend class detail::LockApi<Self>;
+        friend struct detail::LockAccess;
 
         bool ask_locked(Instant limit = never) { return this->ask_remaining_lease(limit).has_value(); }
 
@@ -18678,31 +18940,32 @@ class BasicReadWriteLock : public LockApi<BasicReadWriteLock<T>> {
 
 public:
     // The read side: many threads may hold it at a time.
-    class ReadLock final : public Side<ReadLock, ReadProtocol> {
+    class ReadLock final : public Side<ReadLock, detail::ReadProtocol> {
         friend BasicReadWriteLock;
-        using Side<ReadLock, ReadProtocol>::Side;
+        using Side<ReadLock, detail::ReadProtocol>::Side;
     };
 
     // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, in a thread that holds
     // only the read side.
-    class WriteLock final : public Side<WriteLock, WriteProtocol> {
+    class WriteLock final : public Side<WriteLock, detail::WriteProtocol> {
         friend BasicReadWriteLock;
-        friend class LockApi<WriteLock>;
-        friend struct LockAccess;
+        friend class detail::LockApi<WriteLock>;
+        friend struct detail::LockAccess;
 
-        bool acquire(const LockRequest& request) {
+        bool acquire(const detail::LockRequest& request) {
             const Instant now = Clock::now();
-            if (LockAccess::valid_until(readers_, request.owner) > now && this->valid_until_of(request.owner) <= now)
+            if (detail::LockAccess::valid_until(readers_, request.owner) > now &&
+                this->valid_until_of(request.owner) <= now)
                 throw Error(errc::would_deadlock, this->state().key(),
                             "this thread holds the read side; release that before locking the write side");
             if (!options_.writer_preference) return this->state().acquire(request);
-            LockRequest first = request;
+            detail::LockRequest first = request;
             first.precedence = true;
             return this->state().acquire(first);
         }
 
         WriteLock(BasicClient<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
-            : Side<WriteLock, WriteProtocol>(client, name), readers_(readers), options_(options) {}
+            : Side<WriteLock, detail::WriteProtocol>(client, name), readers_(readers), options_(options) {}
 
         ReadLock& readers_;
         const ReadWriteOptions options_;
@@ -18723,21 +18986,21 @@ public:
     // The members of the read side. LockApi documents the same members for the write side: one round trip if no writer
     // holds the lock, the same trailing arguments, the same errors.
     template <class... Tail>
-    requires LockOption<Tail...>
+    requires detail::LockOption<Tail...>
     [[nodiscard]] auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
 
     template <class... Tail>
-    requires TryOption<Tail...>
+    requires detail::TryOption<Tail...>
     [[nodiscard]] bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
 
     template <class Rep, class Period, class... Tail>
-    requires LockOption<Tail...>
+    requires detail::LockOption<Tail...>
     [[nodiscard]] bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return read_.try_lock_for(timeout, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires LockOption<Tail...>
+    requires detail::LockOption<Tail...>
     [[nodiscard]] bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return read_.try_lock_until(when, tail...);
     }
@@ -18746,19 +19009,19 @@ public:
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
 private:
-    friend class LockApi<BasicReadWriteLock>;
-    friend struct LockAccess;
+    friend class detail::LockApi<BasicReadWriteLock>;
+    friend struct detail::LockAccess;
 
     // --- on behalf of an owner: the write side ----------------------------------------------------------------
 
-    bool acquire(const LockRequest& request) { return LockAccess::acquire(write_, request); }
-    std::error_code release(OwnerNumber owner) { return LockAccess::release(write_, owner); }
-    bool force_release() { return LockAccess::force_release(write_); }
-    Instant valid_until_of(OwnerNumber owner) { return LockAccess::valid_until(write_, owner); }
-    std::stop_token lost_of(OwnerNumber owner) { return LockAccess::lost(write_, owner); }
-    bool ask_locked() { return LockAccess::ask_locked(write_); }
-    int ask_hold_count(OwnerNumber owner) { return LockAccess::ask_hold_count(write_, owner); }
-    std::optional<Milliseconds> ask_remaining_lease() { return LockAccess::ask_remaining_lease(write_); }
+    bool acquire(const detail::LockRequest& request) { return detail::LockAccess::acquire(write_, request); }
+    std::error_code release(detail::OwnerNumber owner) { return detail::LockAccess::release(write_, owner); }
+    bool force_release() { return detail::LockAccess::force_release(write_); }
+    Instant valid_until_of(detail::OwnerNumber owner) { return detail::LockAccess::valid_until(write_, owner); }
+    std::stop_token lost_of(detail::OwnerNumber owner) { return detail::LockAccess::lost(write_, owner); }
+    bool ask_locked() { return detail::LockAccess::ask_locked(write_); }
+    int ask_hold_count(detail::OwnerNumber owner) { return detail::LockAccess::ask_hold_count(write_, owner); }
+    std::optional<Milliseconds> ask_remaining_lease() { return detail::LockAccess::ask_remaining_lease(write_); }
 
     ReadLock read_;
     WriteLock write_;
@@ -18809,29 +19072,30 @@ struct RedLockOptions {
 // For longest_lease after all servers were started, no process can acquire the lock. Reentrant if its members are.
 // Members must outlive this object. A hold belongs to the object that took it. Neither copyable nor movable. Any number
 // of threads may use one object.
-class RedLock : public QuorumApi<RedLock> {
+class RedLock : public detail::QuorumApi<RedLock> {
 public:
     // Throws Error(errc::invalid_argument) if two members use one client, and so one server, and for options that
     // cannot work. Sends nothing.
     template <class... Locks>
-    requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit RedLock(Locks&... locks)
+    requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit RedLock(Locks&... locks)
         : RedLock(RedLockOptions{}, locks...) {}
 
     template <class... Locks>
-    requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit RedLock(RedLockOptions options,
-                                                                                   Locks&... locks)
-        : RedLock(Whole{}, members_of(locks...), options) {}
+    requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit RedLock(RedLockOptions options,
+                                                                                           Locks&... locks)
+        : RedLock(Whole{}, detail::members_of(locks...), options) {}
 
-    template <LockRange Range>
-    explicit RedLock(Range&& range, RedLockOptions options = {}) : RedLock(Whole{}, members_of_range(range), options) {}
+    template <detail::LockRange Range>
+    explicit RedLock(Range&& range, RedLockOptions options = {})
+        : RedLock(Whole{}, detail::members_of_range(range), options) {}
 
 private:
-    using Members = std::vector<std::shared_ptr<QuorumMember>>;
+    using Members = std::vector<std::shared_ptr<detail::QuorumMember>>;
     struct Whole {};
 
     RedLock(Whole, const Members& members, RedLockOptions options) : QuorumApi(members, rules_of(members, options)) {}
 
-    static QuorumRules rules_of(const Members& members, RedLockOptions options) {
+    static detail::QuorumRules rules_of(const Members& members, RedLockOptions options) {
         if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs at least one member");
         const std::string& name = members.front()->name();
         if (options.longest_lease == Milliseconds(0))
@@ -18874,7 +19138,7 @@ inline namespace v0_1 {
 // object. Destroying the object while a thread waits in it is an error, as for std::mutex. Destroying it while the lock
 // is held is not: the hold goes on, and another object with that name can release it.
 template <class T>
-class BasicRLock : public NamedLock<BasicRLock<T>, T, LockState<T, RLockProtocol>> {
+class BasicRLock : public detail::NamedLock<BasicRLock<T>, T, detail::LockState<T, detail::RLockProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
@@ -18893,6 +19157,7 @@ using RLock = BasicRLock<HiredisTransport>;
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of the semaphore and reads the replies.
 class SemaphoreProtocol {
@@ -18961,6 +19226,7 @@ private:
     const std::string channel_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -19004,7 +19270,7 @@ public:
         check(permits, 0);
         State& semaphore = state();
         return is_one(semaphore.change(
-            [&](const RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -19015,14 +19281,14 @@ public:
     //   acquire(…, token)   gives up if a stop is requested; only this form returns a bool: true if acquired
     //   acquire(…, ec)      stores the error instead of throwing it
     template <class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] auto acquire(std::ptrdiff_t n, Tail&&... tail) {
         const bool acquired =
             detail::answer([&] { return take(n, detail::wait_until(never, tail...)); }, false, tail...);
         if constexpr (detail::has_stop_token<Tail&...>) return acquired;
     }
     template <class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] auto acquire(Tail&&... tail) { return acquire(1, tail...); }
 
     // Acquires n permits if they are available: one attempt, even if others wait.
@@ -19036,24 +19302,24 @@ public:
     // permits were acquired. Timeouts are rounded up to the next millisecond; zero or less is one attempt; the largest
     // value waits indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), n, tail...);
     }
     template <class Rep, class Period, class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), 1, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n,
                                          Tail&&... tail) {
         return timed(deadline_at(when), n, tail...);
     }
     template <class AnyClock, class Duration, class... Tail>
-    requires StopOption<Tail...>
+    requires detail::StopOption<Tail...>
     [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), 1, tail...);
     }
@@ -19089,8 +19355,8 @@ public:
     // more than there were.
     std::ptrdiff_t available_permits() {
         State& semaphore = state();
-        const Reply reply = query(semaphore.session(), semaphore.key(), semaphore.protocol().available());
-        return static_cast<std::ptrdiff_t>(number_of(reply, semaphore.key()));
+        const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().available());
+        return static_cast<std::ptrdiff_t>(detail::number_of(reply, semaphore.key()));
     }
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
@@ -19102,7 +19368,7 @@ public:
         if (n == 0) return;
         State& semaphore = state();
         is_one(semaphore.change(
-            [&](const RequestId& request_id) { return semaphore.protocol().add(request_id, n, false); }));
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n, false); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -19111,9 +19377,9 @@ public:
     // Takes all available permits and leaves none. Returns their number, which is negative if some were owed.
     std::ptrdiff_t drain_permits() {
         State& semaphore = state();
-        const Reply reply =
-            semaphore.change([&](const RequestId& request_id) { return semaphore.protocol().drain(request_id); });
-        if (!reply.is_integer()) throw unexpected(reply, semaphore.key());
+        const Reply reply = semaphore.change(
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().drain(request_id); });
+        if (!reply.is_integer()) throw detail::unexpected(reply, semaphore.key());
         return static_cast<std::ptrdiff_t>(reply.integer);
     }
     std::ptrdiff_t drain_permits(std::error_code& ec) {
@@ -19121,7 +19387,7 @@ public:
     }
 
 private:
-    using State = Synchronizer<T, SemaphoreProtocol>;
+    using State = detail::Synchronizer<T, detail::SemaphoreProtocol>;
 
     State& state() { return binding_.state(); }
 
@@ -19131,14 +19397,14 @@ private:
     }
 
     bool is_one(const Reply& reply) {
-        if (!reply.is_integer()) throw unexpected(reply, state().key());
+        if (!reply.is_integer()) throw detail::unexpected(reply, state().key());
         return reply.integer == 1;
     }
 
-    bool take(std::ptrdiff_t n, const WaitRequest& request) {
+    bool take(std::ptrdiff_t n, const detail::WaitRequest& request) {
         check(n, 0);
         if (n == 0) return true;
-        SemaphoreProtocol::Want want{.permits = n};
+        detail::SemaphoreProtocol::Want want{.permits = n};
         return state().obtain(want, request);
     }
 
@@ -19150,13 +19416,13 @@ private:
     bool give(std::ptrdiff_t n, bool only_existing) {
         State& semaphore = state();
         return is_one(semaphore.change(
-            [&semaphore, n, only_existing](const RequestId& request_id) {
+            [&semaphore, n, only_existing](const detail::RequestId& request_id) {
                 return semaphore.protocol().add(request_id, n, only_existing);
             },
             State::Undelivered::retry));
     }
 
-    StateHandle<T, State> binding_;
+    detail::StateHandle<T, State> binding_;
 };
 
 template <class T>
@@ -19178,7 +19444,7 @@ inline namespace v0_1 {
 //
 // In one process, SpinLock and RLock objects with the same name are the same lock, like two RLock objects.
 template <class T>
-class BasicSpinLock : public NamedLock<BasicSpinLock<T>, T, LockState<T, RLockProtocol>> {
+class BasicSpinLock : public detail::NamedLock<BasicSpinLock<T>, T, detail::LockState<T, detail::RLockProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
     // first is longer than the longest. Sends nothing.
@@ -19186,15 +19452,15 @@ public:
         : BasicSpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
 private:
-    friend class LockApi<BasicSpinLock>;
-    friend struct LockAccess;
+    friend class detail::LockApi<BasicSpinLock>;
+    friend struct detail::LockAccess;
 
-    bool acquire(LockRequest request) {
+    bool acquire(detail::LockRequest request) {
         request.polling = polling_;
         return BasicSpinLock::NamedLock::acquire(request);
     }
 
-    const Polling polling_;
+    const detail::Polling polling_;
 };
 
 template <class T>

@@ -62,7 +62,6 @@ struct TlsOptions {
 
 namespace redlatch {
 inline namespace v0_1 {
-
 namespace detail {
 
 // Empties OpenSSL's error queue of this thread, because SSL_get_error() looks at all of it. Restores the errors of the
@@ -119,8 +118,6 @@ inline bool is_ip_address(const std::string& host) {
     return ::inet_pton(AF_INET, host.c_str(), address.data()) == 1 ||
            ::inet_pton(AF_INET6, host.c_str(), address.data()) == 1;
 }
-
-}  // namespace detail
 
 // TLS by OpenSSL, between buffers in memory. OpenSSL never uses a socket, so it cannot raise SIGPIPE, and nothing here
 // waits for the network.
@@ -395,6 +392,7 @@ private:
     const TlsOptions options_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -409,8 +407,8 @@ inline namespace v0_1 {
 //     Client redis{"rediss://cache.example.com", {.tls = tls({.ca_file = "/etc/shop/ca.pem"})}};
 //
 // One connector may serve many clients. Throws Error(errc::invalid_argument) if a file cannot be used.
-inline std::shared_ptr<const TlsConnector> tls(TlsOptions options = {}) {
-    return std::make_shared<OpensslConnector>(std::move(options));
+inline std::shared_ptr<const detail::TlsConnector> tls(TlsOptions options = {}) {
+    return std::make_shared<detail::OpensslConnector>(std::move(options));
 }
 
 }  // namespace v0_1

@@ -9,6 +9,9 @@
 #include "support/socket.hpp"
 
 namespace redlatch::bench {
+
+using namespace redlatch::detail;
+
 namespace {
 
 constexpr const char* lease = "30000";  // the default, as an RLock without a lease sends it

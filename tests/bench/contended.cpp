@@ -7,6 +7,9 @@
 #include "subjects.hpp"
 
 namespace redlatch::bench {
+
+using namespace redlatch::detail;
+
 namespace {
 
 struct Load {

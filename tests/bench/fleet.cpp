@@ -10,6 +10,7 @@
 #include <thread>
 
 namespace redlatch::bench {
+
 namespace {
 
 constexpr char ready = 'r';

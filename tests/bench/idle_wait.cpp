@@ -5,6 +5,9 @@
 #include "subjects.hpp"
 
 namespace redlatch::bench {
+
+using namespace redlatch::detail;
+
 namespace {
 
 constexpr std::size_t waiters = 20;

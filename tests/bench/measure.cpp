@@ -7,6 +7,7 @@
 #include "bare.hpp"
 
 namespace redlatch::bench {
+
 namespace {
 
 // The time within which a fleet must finish after a stop request, or by itself.

@@ -7,6 +7,9 @@
 #include "subjects.hpp"
 
 namespace redlatch::bench {
+
+using namespace redlatch::detail;
+
 namespace {
 
 Slice one_slice(Bench& bench, Placement placement, std::size_t threads, const std::function<void(Crew&)>& process) {

@@ -8,6 +8,9 @@
 #include "subjects.hpp"
 
 namespace redlatch::bench {
+
+using namespace redlatch::detail;
+
 namespace {
 
 constexpr std::size_t count = 5;

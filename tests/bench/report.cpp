@@ -8,6 +8,7 @@
 #include <utility>
 
 namespace redlatch::bench {
+
 namespace {
 
 std::string text(double number) {

@@ -14,6 +14,8 @@
 // its lock and calls body(seat, lock).
 namespace redlatch::bench {
 
+using namespace redlatch::detail;
+
 using KeyOf = std::string (*)(std::size_t thread);
 
 inline std::string own_key(std::size_t thread) { return "own:" + std::to_string(thread); }

@@ -10,6 +10,9 @@
 #include "subjects.hpp"
 
 namespace redlatch::bench {
+
+using namespace redlatch::detail;
+
 namespace {
 
 constexpr std::size_t holds = 10'000;

@@ -15,6 +15,7 @@
 #include "support/end_state.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 namespace {

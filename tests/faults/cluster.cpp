@@ -5,6 +5,7 @@
 #include "faults/cluster_kit.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 TEST_CASE("fault: a master dies: holds survive on its replica, waiters get the lock, and other shards are unaffected") {

@@ -9,6 +9,8 @@
 // Shared by the fault tests of a cluster.
 namespace redlatch::fault {
 
+using namespace redlatch::detail;
+
 // An upper bound: a failover takes about three seconds.
 inline constexpr auto failover = 120s;
 inline constexpr auto soon = 20s;

@@ -7,6 +7,7 @@
 #include "faults/cluster_kit.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 namespace {

@@ -15,6 +15,8 @@
 // not two. Afterwards everything is released, and nothing may stay on the server.
 namespace redlatch::fault {
 
+using namespace redlatch::detail;
+
 // A cut is noticed at once, so no test here waits for a command's time-out. The leases are too long to end.
 inline ClientOptions without_haste() {
     ClientOptions options = quick();

@@ -4,6 +4,7 @@
 #include "faults/cut_kit.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 namespace {

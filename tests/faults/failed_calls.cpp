@@ -15,6 +15,7 @@
 #include <optional>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 namespace {

@@ -15,6 +15,7 @@
 #include "integration/rlock_helpers.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace std::chrono_literals;
 using namespace redlatch::test;
 using fault::paced;

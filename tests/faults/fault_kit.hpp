@@ -27,6 +27,8 @@
 // Shared by the fault tests: short time-outs, a record of events, a server behind a proxy.
 namespace redlatch::fault {
 
+using namespace redlatch::detail;
+
 using namespace redlatch::test;
 
 using namespace std::chrono_literals;

@@ -10,6 +10,7 @@
 #include "support/scripted_server.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 namespace {

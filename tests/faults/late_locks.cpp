@@ -7,6 +7,7 @@
 #include "support/command_monitor.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 namespace {

@@ -19,6 +19,7 @@
 #include "support/history.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 namespace {

@@ -11,6 +11,7 @@
 #include "faults/fault_kit.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 namespace {

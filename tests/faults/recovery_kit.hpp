@@ -18,6 +18,8 @@
 // Measures how soon all clients work again after a fault.
 namespace redlatch::fault {
 
+using namespace redlatch::detail;
+
 // A thread that repeats one operation, and records when it completed it each time.
 class Worker {
 public:

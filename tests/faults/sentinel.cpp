@@ -8,6 +8,7 @@
 #include "support/sentinels.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 namespace {

@@ -13,6 +13,7 @@
 #include "support/plain_counter.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 namespace {

@@ -14,6 +14,7 @@
 #include "fuzz/expect.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 
 namespace {
 

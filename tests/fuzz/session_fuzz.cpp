@@ -19,6 +19,7 @@
 #include "support/scripted_server.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace std::chrono_literals;
 using test::CommandWords;
 using test::ScriptedReply;

@@ -12,6 +12,7 @@
 #include "fuzz/expect.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 
 namespace {
 

@@ -20,6 +20,8 @@
 // Shared by the tests of RedLock: a number of servers, and a party that locks all of them.
 namespace redlatch::test {
 
+using namespace redlatch::detail;
+
 using namespace std::chrono_literals;
 
 using SteadyClock = std::chrono::steady_clock;

@@ -32,6 +32,8 @@
 
 namespace redlatch::test {
 
+using namespace redlatch::detail;
+
 using HiredisClient = Client;
 using HiredisRLock = RLock;
 using Fields = std::map<std::string, std::string>;
@@ -40,7 +42,8 @@ using Words = std::vector<std::string>;
 /// Returns the owner on the server for this thread's hold of the lock. It ends in ":0" if there is none.
 template <class AnyClient, class Lock>
 std::string owner_of(const AnyClient& client, Lock& lock) {
-    return client.id() + ":" + std::to_string(redlatch::LockAccess::state(lock).part(this_thread_number()).hold);
+    return client.id() + ":" +
+           std::to_string(redlatch::detail::LockAccess::state(lock).part(this_thread_number()).hold);
 }
 
 /// The time until which a command is wanted, in tests that do not test it: far in the future of every server's clock.

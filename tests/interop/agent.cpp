@@ -29,6 +29,9 @@
 #include "support/raw_redis.hpp"
 
 namespace redlatch::test {
+
+using namespace redlatch::detail;
+
 namespace {
 
 using HiredisClient = Client;

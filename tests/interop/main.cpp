@@ -31,6 +31,7 @@
 #include "table.hpp"
 
 namespace redlatch::test {
+
 namespace {
 
 /// One agent of each language on the same servers.

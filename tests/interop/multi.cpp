@@ -7,6 +7,7 @@
 #include "table.hpp"
 
 namespace redlatch::test {
+
 namespace {
 
 using Clock = std::chrono::steady_clock;

@@ -275,7 +275,7 @@ mutate(downgrade_wakes_nobody scripts/read_write_lock.hpp
 
 # A reader waits for itself.
 mutate(upgrade_waits_for_ever read_write_lock.hpp
-    "if (LockAccess::valid_until(readers_, request.owner) > now && this->valid_until_of(request.owner) <= now)"
+    "if (detail::LockAccess::valid_until(readers_, request.owner) > now &&\n                this->valid_until_of(request.owner) <= now)"
     "if (false)"
     "integration/read_write")
 

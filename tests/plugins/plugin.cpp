@@ -8,7 +8,8 @@
 extern "C" {
 
 [[gnu::visibility("default")]] View look() {
-    return {redlatch::this_thread_number(), redlatch::this_process().generation, &redlatch::error_category()};
+    return {redlatch::detail::this_thread_number(), redlatch::detail::this_process().generation,
+            &redlatch::error_category()};
 }
 
 [[gnu::visibility("default")]] void fail() { throw redlatch::Error(redlatch::errc::hold_lost, "orders", "on purpose"); }

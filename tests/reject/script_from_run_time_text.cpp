@@ -5,4 +5,4 @@
 
 #include <string>
 
-redlatch::Script make(const std::string& text) { return redlatch::Script{text}; }
+redlatch::detail::Script make(const std::string& text) { return redlatch::detail::Script{text}; }

@@ -9,10 +9,10 @@
 #include <redlatch/base/ids.hpp>
 #undef this_thread_number
 
-namespace redlatch {
+namespace redlatch::detail {
 
 inline OwnerNumber this_thread_number() noexcept { return sim::scheduler().self().id + 1; }
 
-}  // namespace redlatch
+}  // namespace redlatch::detail
 
 #include <redlatch/redlatch.hpp>

@@ -138,7 +138,7 @@ Reply Server::run(const Connection::Words& words) {
         if (known == scripts_.end()) return Reply::of(Reply::Kind::error, "NOSCRIPT No matching script.");
         text = known->second;
     } else {
-        const auto digest = redlatch::sha1_hex(text);
+        const auto digest = redlatch::detail::sha1_hex(text);
         scripts_.try_emplace(std::string(digest.data(), digest.size()), text);
     }
     return run_script(keyspace_, text, w.subspan(3, keys), w.subspan(3 + keys));

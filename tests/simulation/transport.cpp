@@ -90,7 +90,9 @@ Transport::~Transport() {
     complete(true);
 }
 
-Transport::Line& Transport::line() { return state_->lines[redlatch::this_thread_number() % state_->lines.size()]; }
+Transport::Line& Transport::line() {
+    return state_->lines[redlatch::detail::this_thread_number() % state_->lines.size()];
+}
 
 // --- commands --------------------------------------------------------------------------------------------------------
 

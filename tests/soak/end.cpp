@@ -11,6 +11,8 @@
 
 namespace redlatch::soak {
 
+using namespace redlatch::detail;
+
 namespace {
 
 // Long enough for a hold that was never released to end with its lease. The place of a dead waiter ends when a command

@@ -8,6 +8,8 @@
 
 namespace redlatch::soak {
 
+using namespace redlatch::detail;
+
 namespace {
 
 // `appendfsync no` writes before it answers, so a killed server loses nothing. (`everysec` may delay writes while a

@@ -10,6 +10,8 @@
 
 namespace redlatch::soak {
 
+using namespace redlatch::detail;
+
 namespace {
 
 void give_up(Crew& crew, Entry& entry, const std::error_code& ec) {

@@ -14,6 +14,8 @@
 
 namespace redlatch::soak {
 
+using namespace redlatch::detail;
+
 namespace {
 
 // One thread each. A post that is listed twice has two threads in every worker, which hand holds over to each other.

@@ -29,6 +29,7 @@
 #include "support/wait.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::test;
 using namespace std::chrono_literals;
 

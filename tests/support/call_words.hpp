@@ -8,6 +8,8 @@
 
 namespace redlatch::test {
 
+using namespace redlatch::detail;
+
 /// Returns the words of a call, separated by spaces: keys and arguments, or the plain command.
 inline std::string words_of(const Call& call, std::string_view publish_command = "PUBLISH") {
     std::string words;

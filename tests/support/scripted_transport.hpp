@@ -23,6 +23,8 @@
 
 namespace redlatch::test {
 
+using namespace redlatch::detail;
+
 /// A command as the transport received it.
 struct SentCommand {
     std::size_t id = 0;

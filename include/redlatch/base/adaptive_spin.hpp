@@ -10,6 +10,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Polls for a reply for a moment before the thread goes to sleep. Waking a thread on an idle CPU takes longer than the
 // reply of a near server, and costs about as much CPU as yielding until then. It learns whether polling pays: a server
@@ -75,5 +76,6 @@ private:
     std::atomic<bool> pays_{true};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

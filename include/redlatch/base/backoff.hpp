@@ -8,6 +8,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The longest pause between retries of anything that needs a server. All clients must work again within a second after
 // the server is back.
@@ -43,5 +44,6 @@ private:
     Milliseconds bound_{0};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -15,6 +15,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Returns random bytes from the system's CSPRNG. Throws std::system_error if there is none.
 template <std::size_t N>
@@ -97,5 +98,6 @@ private:
     std::size_t size_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

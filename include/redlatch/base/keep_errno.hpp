@@ -5,6 +5,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Restores errno at the end of its scope. For code that runs where callers expect no system call, such as the end of a
 // guard or of an object.
@@ -19,5 +20,6 @@ private:
     const int before_ = errno;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

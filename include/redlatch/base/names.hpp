@@ -12,6 +12,7 @@
 // channels.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 inline constexpr std::size_t longest_name = 1024;
 
@@ -54,5 +55,6 @@ inline std::string suffixed_key(std::string_view name, std::string_view suffix) 
     return key;
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

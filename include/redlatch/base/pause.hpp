@@ -9,6 +9,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Sleeps until the instant, or until a stop is requested.
 inline void pause(Instant until, const std::stop_token& stop) {
@@ -18,5 +19,6 @@ inline void pause(Instant until, const std::stop_token& stop) {
     never_notified.wait_until(lock, stop, until, [] { return false; });
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

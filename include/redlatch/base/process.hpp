@@ -12,11 +12,10 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // All shared objects in a process must agree on these values, including those that hide their symbols. So the functions
 // are exported.
-namespace detail {
-
 using ForkCell = std::atomic<std::uint64_t>;
 
 // For kernels that cannot wipe memory at a fork: a handler resets the cell, if the fork goes through the C library.
@@ -59,8 +58,6 @@ inline ForkCell* new_fork_cell() noexcept {
     return cell.compare_exchange_strong(generation, mine) ? mine : generation;
 }
 
-}  // namespace detail
-
 // Distinguishes a process from its ancestors. The pid alone does not suffice: in its own PID namespace a child may have
 // the pid of its parent.
 struct ProcessMark {
@@ -72,5 +69,6 @@ struct ProcessMark {
 
 inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -7,6 +7,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes foreign text safe for a message: keeps at most `most` bytes and writes control and non-ASCII bytes as \xNN.
 inline std::string escaped(std::string_view text, std::size_t most = 64) {
@@ -28,5 +29,6 @@ inline std::string escaped(std::string_view text, std::size_t most = 64) {
 // Does the same and adds quotation marks.
 inline std::string in_quotes(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

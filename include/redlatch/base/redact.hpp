@@ -8,6 +8,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Returns true if a text contains the secret or a part of it: any four bytes in a row.
 inline bool repeats(std::string_view text, std::string_view secret) {
@@ -28,5 +29,6 @@ inline std::string quotable(std::string_view error, std::string_view secret) {
     return (repeats(code, secret) ? "ERR" : std::string(code)) + " (text hidden: it contains part of the login)";
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -8,6 +8,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Returns the SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
 //
@@ -75,5 +76,6 @@ constexpr std::array<char, 40> sha1_hex(std::string_view text) {
     return hex;
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

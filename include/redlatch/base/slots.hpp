@@ -9,10 +9,9 @@
 // Computes the Redis Cluster slot of a key or a sharded channel.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 inline constexpr std::uint16_t slot_count = 16384;
-
-namespace detail {
 
 // CRC16 by the XMODEM rules: polynomial 0x1021, initial value 0, most significant bit first.
 constexpr std::array<std::uint16_t, 256> make_crc16_table() {
@@ -34,8 +33,6 @@ constexpr std::uint16_t crc16(std::string_view bytes) {
     return static_cast<std::uint16_t>(crc);
 }
 
-}  // namespace detail
-
 // Returns the slot of a key. In a key with a {tag} only the tag counts: the text between the first brace and the next
 // closing one, if it is not empty.
 constexpr std::uint16_t key_slot(std::string_view key) {
@@ -46,5 +43,6 @@ constexpr std::uint16_t key_slot(std::string_view key) {
     return static_cast<std::uint16_t>(detail::crc16(key) % slot_count);
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

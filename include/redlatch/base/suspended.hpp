@@ -10,18 +10,15 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 #ifdef CLOCK_BOOTTIME
-
-namespace detail {
 
 inline Clock::duration read_clock(clockid_t clock) noexcept {
     timespec now{};
     ::clock_gettime(clock, &now);
     return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
-
-}  // namespace detail
 
 // Returns how long this machine has been suspended since boot. The steady clock stops during suspension, but leases do
 // not. So an increase brings the end of a hold closer than its instant says. The result is never too large, and too
@@ -65,5 +62,6 @@ private:
     Clock::duration suspended_ = suspended();
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -8,6 +8,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Starts a thread that blocks all signals, so that the program's own threads receive them.
 template <class Function>
@@ -23,5 +24,6 @@ std::thread thread_with_signals_blocked(Function&& function) {
     return std::thread(std::forward<Function>(function));
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

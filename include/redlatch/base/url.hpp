@@ -15,7 +15,9 @@
 namespace redlatch {
 inline namespace v0_1 {
 
+namespace detail {
 class TlsConnector;
+}  // namespace detail
 
 // The host and port of a server.
 struct HostPort {
@@ -52,7 +54,7 @@ struct Url {
     std::vector<HostPort> cluster{};    // if set, host and path are empty
     bool tls = false;                   // if true, nothing is ever sent there unencrypted
     // Encrypts the connection. It is not part of the text; a transport sets it.
-    std::shared_ptr<const TlsConnector> tls_connector{};
+    std::shared_ptr<const detail::TlsConnector> tls_connector{};
 
     // Parses a URL. Throws Error(errc::invalid_argument) if it is malformed.
     static Url parse(std::string_view text);
@@ -60,7 +62,7 @@ struct Url {
     // Returns a description of the server for messages and events, never with the login.
     std::string display() const {
         if (!path.empty()) return "unix://" + path;
-        if (!sentinels.empty()) return "the master " + in_quotes(master, 60);
+        if (!sentinels.empty()) return "the master " + detail::in_quotes(master, 60);
         if (!cluster.empty()) return "the cluster of " + cluster.front().display();
         return HostPort{host, port}.display();
     }

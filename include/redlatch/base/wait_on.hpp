@@ -8,6 +8,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Waits like wait_until(). `never` means without a timeout, because it would overflow a timespec. May wake spuriously.
 inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>& lock, Instant until) {
@@ -17,5 +18,6 @@ inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>&
         wake.wait_until(lock, until);
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -14,6 +14,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // An acquire command that was sent, and its reply.
 struct Asked {
@@ -100,5 +101,6 @@ private:
     int too_late_ = 0;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

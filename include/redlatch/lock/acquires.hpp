@@ -23,6 +23,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Sends the acquire command of one lock, and applies the replies: it records what was acquired, and undoes what no
 // caller wants. `lock` holds the mutex of the lock.
@@ -219,5 +220,6 @@ private:
     Leases<T, Protocol>& leases_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

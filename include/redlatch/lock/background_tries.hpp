@@ -22,6 +22,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Tries to acquire a lock without a thread that waits for the reply, for locks over several servers: completions drive
 // the attempt.
@@ -192,5 +193,6 @@ private:
     std::vector<OwnerNumber> trying_;  // owners of the tries in flight
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

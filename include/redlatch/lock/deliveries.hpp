@@ -18,6 +18,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A level that is being released.
 struct Leaving {
@@ -119,5 +120,6 @@ private:
     LockCore<T, Protocol>& core_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -14,6 +14,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The hold of one owner on one lock. Reentry stacks levels: each has its own lease or is under the watchdog. The
 // watchdog renews the hold as long as one level under the watchdog remains. The hold lasts as long as its longest
@@ -34,7 +35,7 @@ struct Hold {
     bool renewing = false;           // True if a renewal, or the query of check_at, is in flight
     std::optional<LossSource> lost;  // created when lost() is first called
 
-    Clock::duration suspended = redlatch::suspended();  // the machine's suspended time when valid_until was computed
+    Clock::duration suspended = detail::suspended();  // the machine's suspended time when valid_until was computed
 
     // Shortens valid_until by the time for which the machine was suspended: the steady clock stands still meanwhile,
     // but the lease does not. Returns true if it was suspended since the last call.
@@ -181,5 +182,6 @@ private:
     std::vector<Hold> holds_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

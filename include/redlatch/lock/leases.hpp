@@ -18,6 +18,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The life of the holds that the threads of this process have on one lock: they are recorded, renewed by the watchdog,
 // and lost. All members are called with the mutex of the lock.
@@ -204,5 +205,6 @@ private:
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -25,6 +25,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Lets the waiting threads of this process share one representative. The representative asks the server and listens to
 // the channel. The other waiters queue up behind it and send nothing. A released hold is handed to a local waiter if
@@ -331,5 +332,6 @@ private:
     unsigned own_messages_ = 0;        // messages of our own releases that are still to come; they wake no waiter
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -7,6 +7,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Reaches the members of a lock that act for a given owner. They are not public: users hold locks as threads. MultiLock,
 // RedLock and locks made of two sides hold their members for the owner that they are called for.
@@ -49,5 +50,6 @@ struct LockAccess {
     }
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -19,6 +19,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Implements the public members of every lock on top of the members of `Lock` that act for a given owner: bool
 // acquire(const LockRequest&), std::error_code release(OwnerNumber), and the queries.
@@ -168,5 +169,6 @@ private:
     }
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

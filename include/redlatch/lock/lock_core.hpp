@@ -24,6 +24,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The state of a lock, as its parts see it.
 class LockTask : public BackgroundTask {
@@ -114,5 +115,6 @@ struct LockCore {
     std::size_t in_flight = 0;  // tries and releases in flight in the background
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

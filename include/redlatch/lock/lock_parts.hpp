@@ -11,6 +11,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The parts of one lock that send commands and keep its holds. A queue adds the waiting.
 template <class T, class Protocol>
@@ -24,5 +25,6 @@ struct LockParts {
     Acquires<T, Protocol> acquires{core, deliveries, leases};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -13,6 +13,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // One thread that waits for a lock.
 struct LockWaiter : Waiter {
@@ -60,5 +61,6 @@ public:
     }
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -23,6 +23,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // One lock in this process: all objects of its name share it. It is made of parts: the holds and the commands
 // (LockParts), and a queue in which threads wait. It passes calls and events on to them.
@@ -158,5 +159,6 @@ private:
     Queue queue_{parts_};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -17,6 +17,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Implements LockApi for one named lock. Locks that query the server in another way redefine the ask_* members.
 template <class Lock, class T, class State>
@@ -58,5 +59,6 @@ private:
     StateHandle<T, State> binding_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

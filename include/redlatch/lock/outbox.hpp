@@ -11,6 +11,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The numbers of holds to be released, however many levels they have: of a hold, and of the one that it was to be
 // handed off to.
@@ -101,5 +102,6 @@ private:
     std::vector<Item> items_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

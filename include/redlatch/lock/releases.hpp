@@ -25,6 +25,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Marks that a last release or a hand-over is in flight, so that no thread of this process asks the server meanwhile.
 // The destructor clears the mark, also after an exception.
@@ -294,5 +295,6 @@ private:
     Leases<T, Protocol>& leases_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -31,6 +31,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // One thread that stands in the server's queue, and what it knows from its last command.
 struct FairWaiter : Waiter {
@@ -342,5 +343,6 @@ private:
     Instant refresh_at_ = never;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -19,7 +19,7 @@ struct SpinOptions {
 };
 
 // Throws Error(errc::invalid_argument) if initial_delay is below 1 ms or above max_delay, or max_delay is above 1 h.
-inline Polling polling_of(const SpinOptions& options, std::string_view name) {
+inline detail::Polling polling_of(const SpinOptions& options, std::string_view name) {
     if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
         options.max_delay > std::chrono::hours(1))
         throw Error(errc::invalid_argument, name,

@@ -28,7 +28,6 @@
 
 namespace redlatch {
 inline namespace v0_1 {
-
 namespace detail {
 
 // Empties OpenSSL's error queue of this thread, because SSL_get_error() looks at all of it. Restores the errors of the
@@ -85,8 +84,6 @@ inline bool is_ip_address(const std::string& host) {
     return ::inet_pton(AF_INET, host.c_str(), address.data()) == 1 ||
            ::inet_pton(AF_INET6, host.c_str(), address.data()) == 1;
 }
-
-}  // namespace detail
 
 // TLS by OpenSSL, between buffers in memory. OpenSSL never uses a socket, so it cannot raise SIGPIPE, and nothing here
 // waits for the network.
@@ -361,5 +358,6 @@ private:
     const TlsOptions options_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

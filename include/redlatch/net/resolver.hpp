@@ -18,6 +18,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Looks up the addresses of a host before a deadline. The system's look-up has no deadline, so it runs on a thread of
 // its own, which is detached if it takes too long. Numeric addresses need no look-up and no thread.
@@ -117,5 +118,6 @@ private:
     std::thread thread_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

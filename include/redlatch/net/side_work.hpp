@@ -9,6 +9,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Runs work that waits for the network (a look-up, a connection, a log-in) for a thread that must not wait: on a thread
 // of its own, which exists as long as the work lasts. There is one piece of work at a time, and one thread at a time
@@ -49,5 +50,6 @@ private:
     std::thread thread_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -28,6 +28,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Returns the time-out for poll() until `deadline`, in ms: rounded up, so that poll() never returns early and spins.
 inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
@@ -366,5 +367,6 @@ private:
     std::string_view sealed_;          // encrypted bytes that are not sent yet
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -21,6 +21,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Parks one thread until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on which a
 // woken thread would block again. Elsewhere it is a condition variable.
@@ -114,5 +115,6 @@ private:
     std::atomic<std::uint32_t> word_{silence};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

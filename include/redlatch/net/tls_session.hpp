@@ -13,6 +13,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The encryption of one connection. It does no input or output: a Socket carries the bytes. So it never waits, and a
 // program without TLS needs no TLS library.
@@ -57,5 +58,6 @@ public:
     virtual std::unique_ptr<TlsSession> session(const HostPort& server, std::string& why) const = 0;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

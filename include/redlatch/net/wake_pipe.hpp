@@ -12,6 +12,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Ends a poll() from another thread. All calls between two drains cost one write.
 class WakePipe {
@@ -87,5 +88,6 @@ private:
     std::atomic<std::uint64_t> count_{0};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

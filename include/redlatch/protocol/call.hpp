@@ -16,6 +16,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Stands for the command by which the script reaches the subscribers: PUBLISH or SPUBLISH. Only the transport knows
 // which, so the session fills it in.
@@ -134,5 +135,6 @@ private:
     std::vector<Word> many_;  // all words, if they are more
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -8,6 +8,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The contents of one acquire command.
 struct Claim {
@@ -23,5 +24,6 @@ struct Claim {
     bool first = true;           // true if it was not sent before and the lock is not known to be held
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -21,6 +21,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of the count-down latch and reads the replies.
 class LatchProtocol {
@@ -98,5 +99,6 @@ private:
     const std::string round_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

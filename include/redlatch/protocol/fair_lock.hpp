@@ -20,6 +20,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of the fair lock and reads the replies. Every call may be resent and may arrive late.
 class FairProtocol {
@@ -104,5 +105,6 @@ private:
     const Milliseconds slot_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -18,6 +18,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of the fenced lock: those of the reentrant lock, but acquire and hand-over draw a fencing token.
 class FencedProtocol : public RLockProtocol {
@@ -75,5 +76,6 @@ private:
     const std::string counter_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -12,6 +12,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The reply of an acquire script.
 struct AcquireAnswer {
@@ -60,5 +61,6 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
     return {ReleaseAnswer::Kind::released, reply.integer};
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

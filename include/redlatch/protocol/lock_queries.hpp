@@ -17,6 +17,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The queries of a lock that is a hash of owner -> hold count on the server.
 
@@ -65,5 +66,6 @@ inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_vi
     return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -19,6 +19,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of the plain mutex and reads the replies. The key holds the text of the owner of its one hold. Every
 // call may be resent, without a mark on the server.
@@ -133,5 +134,6 @@ private:
     const std::string no_channel_{};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -5,6 +5,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Tracks which plain commands of newer servers this server has. They are tried in order: one that the server refuses is
 // not sent to it again. Thread-safe.
@@ -39,5 +40,6 @@ private:
     std::atomic<Delete> delete_{Delete::delex};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -13,6 +13,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Returns the number in a text, or 0 for nil. Throws Error for anything else, and for a number of 2^53 or more, which
 // scripts could not count with: the key then belongs to something else.
@@ -30,5 +31,6 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
     return number;
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

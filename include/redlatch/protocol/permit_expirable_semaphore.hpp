@@ -25,6 +25,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // For how long a permit is acquired: with a lease of its own, without a TTL, or under the watchdog.
 struct PermitLease {
@@ -178,5 +179,6 @@ private:
     const Milliseconds watchdog_timeout_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

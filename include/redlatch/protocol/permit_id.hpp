@@ -20,7 +20,7 @@ inline namespace v0_1 {
 // text it has 32 hex digits, the same that Redisson shows.
 class PermitId {
 public:
-    static PermitId random() { return PermitId(random_bytes<16>()); }
+    static PermitId random() { return PermitId(detail::random_bytes<16>()); }
 
     // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
     static PermitId parse(std::string_view text) {

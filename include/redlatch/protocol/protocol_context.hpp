@@ -8,6 +8,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What the protocols of all primitives need to know of their client. The client outlives them.
 struct ProtocolContext {
@@ -16,5 +17,6 @@ struct ProtocolContext {
     NativeCommands& native;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

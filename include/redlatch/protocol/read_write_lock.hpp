@@ -21,6 +21,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The names that both sides of a read-write lock share, and their common calls. Both sides listen to one channel.
 class ReadWriteProtocol {
@@ -158,5 +159,6 @@ private:
     std::atomic<bool> marked_{false};  // True if a mark of this process may be on the server
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

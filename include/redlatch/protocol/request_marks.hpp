@@ -18,6 +18,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of scripts that use scripts/request_marks.hpp, so that each request takes effect at most once. Their
 // first keys are the key of the primitive and the key of the marks. Their first arguments are the lane, the request
@@ -78,5 +79,6 @@ private:
     const Milliseconds margin_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -10,6 +10,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Identifies a command that must take effect once, see scripts/request_marks.hpp, and records what is known of its
 // outcome.
@@ -42,5 +43,6 @@ private:
     std::vector<bool> busy_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -18,6 +18,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of the reentrant lock and reads the replies. Every call may be resent and may arrive late.
 class RLockProtocol {
@@ -79,5 +80,6 @@ private:
     const std::string channel_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -19,6 +19,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes the calls of the semaphore and reads the replies.
 class SemaphoreProtocol {
@@ -87,5 +88,6 @@ private:
     const std::string channel_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

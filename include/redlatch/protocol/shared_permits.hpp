@@ -8,6 +8,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The server's reply to an acquire of permits, or to a query for the end of a count.
 struct Answer {
@@ -31,5 +32,6 @@ bool share(std::int64_t taken, std::span<Want> wants) {
     return left == 0;
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

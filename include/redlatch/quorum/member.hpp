@@ -27,6 +27,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A lock that can be a member of a lock over several: it lives on one server.
 template <class Lock>
@@ -150,5 +151,6 @@ private:
     Lock& lock_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

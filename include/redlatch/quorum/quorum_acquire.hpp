@@ -29,6 +29,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Acquires a lock over several. It asks all members at once. If too few could be acquired, it releases them at once. A
 // waiter holds no member: it waits for one that another owner has, acquires it, and asks the others again. So no order
@@ -359,5 +360,6 @@ private:
     NoReceiver no_receiver_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

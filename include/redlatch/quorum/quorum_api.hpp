@@ -27,6 +27,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Implements the common part of MultiLock and RedLock: the public members of a lock, on top of those of its members.
 template <class Lock>
@@ -191,5 +192,6 @@ concept LockRange = requires(Range& range) {
     std::end(range);
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

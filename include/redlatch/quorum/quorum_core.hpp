@@ -19,6 +19,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What the parts of one lock over several share.
 //
@@ -102,5 +103,6 @@ private:
     std::unique_lock<std::mutex>& lock_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -23,6 +23,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The holds of one lock over several: which members take part in each, whose votes count, and until when it is valid.
 //
@@ -317,5 +318,6 @@ private:
     std::vector<Instant> ends_;  // scratch memory of validity(), with room for all members
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -21,6 +21,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Releases the members of one lock over several, all at the same time. A thread that waits for the replies sleeps on the
 // condition variable of its releases; each reply wakes it.
@@ -106,5 +107,6 @@ private:
     QuorumHolds& holds_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -25,6 +25,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // One lock over several in this process: it is held while `needed` of its members are held. It is made of parts, and
 // passes calls and events on to them. The mutex of QuorumCore guards all of them.
@@ -99,5 +100,6 @@ private:
     const ProcessMark process_ = this_process();
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

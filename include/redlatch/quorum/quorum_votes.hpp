@@ -17,6 +17,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Finds out from when the server of each member may vote: one that started lately may have forgotten a hold that is
 // still valid. `lock` holds the mutex of the quorum.
@@ -67,5 +68,6 @@ private:
     std::vector<Server> servers_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

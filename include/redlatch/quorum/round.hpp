@@ -14,6 +14,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The rules by which members make up a lock over several.
 struct QuorumRules {
@@ -137,5 +138,6 @@ private:
     std::optional<Error> why_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -9,6 +9,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The replies for which one thread waits.
 struct Exchange {
@@ -98,5 +99,6 @@ private:
     PostedCommand* last_posted_ = nullptr;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

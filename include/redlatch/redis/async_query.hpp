@@ -14,6 +14,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Queries a server without blocking: looks the host up, connects, sends commands and collects the replies, each as far
 // as possible at the moment. So one thread can query many servers. Not thread-safe.
@@ -139,5 +140,6 @@ private:
     bool closed_ = false;  // by the other side; earlier replies can still be read
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

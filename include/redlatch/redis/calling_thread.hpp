@@ -7,6 +7,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A thread that waits for the replies of its exchange, on the stack of that thread. No other thread touches it after
 // finish().
@@ -37,5 +38,6 @@ private:
     ThreadParker parker_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -20,6 +20,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A Redis Cluster. ClusterTopology knows its nodes, ClusterRouter carries the commands, ClusterChannels the
 // subscriptions. The mutex of the topology is the only one. run() serves them all.
@@ -161,5 +162,6 @@ private:
     std::uint64_t node_changes_ = 0;  // those of the slot map when served_ was updated
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -19,6 +19,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The subscriptions of a Cluster. A sharded channel is subscribed at the node that serves its slot, on the connection of
 // that node. All classic channels are on one connection to any node.
@@ -199,5 +200,6 @@ private:
     PubSubConnection classic_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

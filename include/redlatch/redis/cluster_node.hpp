@@ -20,6 +20,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // One node of a cluster: a connection for commands and one for sharded subscriptions, opened on first use. Commands that
 // are sent together use a connection of their own until they are answered, because they may wait for replicas.
@@ -138,5 +139,6 @@ public:
     Instant next_probe{};              // gets no command before this, while it is down
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -17,6 +17,7 @@
 // Reads the replies of cluster nodes about which node serves which slot. No I/O.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The slots from `first` to `last`, and the nodes that serve them.
 struct SlotRange {
@@ -32,8 +33,6 @@ struct Redirect {
     std::uint16_t slot = 0;
     HostPort to;
 };
-
-namespace detail {
 
 inline std::optional<std::uint16_t> number_up_to(std::string_view text, std::uint16_t least, std::uint16_t most) {
     std::uint16_t number = 0;
@@ -61,8 +60,6 @@ inline std::optional<HostPort> read_node(const Reply& node, const HostPort& aske
     if (host.text == "?" || endpoint.port == 0) endpoint.host.clear();
     return endpoint;
 }
-
-}  // namespace detail
 
 // Reads the reply of the node `asked` to CLUSTER SLOTS. Returns nothing if it is malformed or contains no slot with a
 // known master.
@@ -111,5 +108,6 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
     return redirect;
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

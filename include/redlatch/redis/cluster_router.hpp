@@ -23,6 +23,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Sends each command of a Cluster to the node that serves its key, and follows redirections.
 //
@@ -306,5 +307,6 @@ private:
     std::uint64_t sent_after_ = 0;  // the changes of the slot map when they were last sent
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -26,6 +26,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What all parts of a Cluster share: its nodes, and the list of slots, which it queries.
 //
@@ -299,5 +300,6 @@ private:
     std::optional<Reply> refusal_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -21,6 +21,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Carries the commands of many threads over one connection, without a thread of its own.
 //
@@ -446,5 +447,6 @@ private:
     Reconnector reconnector_;                        // last: its side thread ends before the members it uses
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

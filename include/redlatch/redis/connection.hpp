@@ -16,6 +16,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The role that a server must have.
 enum class ServerRole { any, master };
@@ -125,5 +126,6 @@ private:
 // Connection::open().
 using Opener = std::function<std::optional<Reply>(Connection& link, Instant deadline)>;
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

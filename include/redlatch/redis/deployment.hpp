@@ -12,6 +12,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The servers behind one URL, and the connections to them: Standalone, SentinelDeployment or Cluster. The functions mean
 // what they mean in transport.hpp.
@@ -52,5 +53,6 @@ protected:
     Interrupts interrupts_;  // ends the poll() in watch()
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -8,6 +8,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Appends a command in the format of Redis: an array of length-prefixed strings. hiredis offers the same, but only into
 // a new allocation each time.
@@ -25,5 +26,6 @@ inline void append_command(std::string& out, const Command& command) {
     }
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -7,7 +7,6 @@
 namespace redlatch {
 inline namespace v0_1 {
 namespace detail {
-
 // Copies a reply. If there is no memory, the copy has the text no_memory.
 inline void copy_reply(Reply& to, const Reply& from, Reply::Kind kind) noexcept {
     try {

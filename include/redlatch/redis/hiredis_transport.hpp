@@ -27,7 +27,8 @@ public:
     // dead. `tls`: the TLS implementation; throws Error(errc::unsupported) if the URL demands TLS and there is none.
     // `pubsub`: for clusters only.
     explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3),
-                              std::shared_ptr<const TlsConnector> tls = nullptr, PubSub pubsub = PubSub::automatic)
+                              std::shared_ptr<const detail::TlsConnector> tls = nullptr,
+                              PubSub pubsub = PubSub::automatic)
         : url_(with_tls(std::move(url), std::move(tls))),
           timeout_(command_timeout),
           pubsub_(pubsub),
@@ -69,7 +70,7 @@ public:
     std::uint64_t reconnects() const { return deployment_->reconnects(); }
 
 private:
-    static Url with_tls(Url url, std::shared_ptr<const TlsConnector> tls) {
+    static Url with_tls(Url url, std::shared_ptr<const detail::TlsConnector> tls) {
         if (tls) url.tls_connector = std::move(tls);
         if (url.tls && !url.tls_connector)
             throw Error(errc::unsupported, {},
@@ -79,16 +80,16 @@ private:
         return url;
     }
 
-    static std::unique_ptr<Deployment> make_deployment(const Url& url, Milliseconds timeout, PubSub pubsub) {
-        if (!url.cluster.empty()) return std::make_unique<Cluster>(url, timeout, pubsub);
-        if (!url.sentinels.empty()) return std::make_unique<SentinelDeployment>(url, timeout);
-        return std::make_unique<Standalone>(url, timeout);
+    static std::unique_ptr<detail::Deployment> make_deployment(const Url& url, Milliseconds timeout, PubSub pubsub) {
+        if (!url.cluster.empty()) return std::make_unique<detail::Cluster>(url, timeout, pubsub);
+        if (!url.sentinels.empty()) return std::make_unique<detail::SentinelDeployment>(url, timeout);
+        return std::make_unique<detail::Standalone>(url, timeout);
     }
 
     Url url_;
     Milliseconds timeout_;
     PubSub pubsub_;
-    std::unique_ptr<Deployment> deployment_;  // stays where it is when the transport is moved
+    std::unique_ptr<detail::Deployment> deployment_;  // stays where it is when the transport is moved
 };
 
 static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport>);

@@ -18,6 +18,7 @@
 // Finds out which server is the master from the replies and messages of sentinels. No I/O.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The answer of one sentinel: the master, and the epoch of the failover that made it master. The first failover has an
 // epoch above 0.
@@ -25,8 +26,6 @@ struct MasterVote {
     HostPort master;
     std::uint64_t config_epoch = 0;
 };
-
-namespace detail {
 
 template <class Number>
 std::optional<Number> sentinel_number(std::string_view text) {
@@ -41,8 +40,6 @@ inline std::optional<HostPort> sentinel_address(std::string_view host, std::stri
     if (host.empty() || host.size() > 255 || !number || *number == 0) return std::nullopt;
     return HostPort{std::string(host), *number};
 }
-
-}  // namespace detail
 
 // Reads the replies to SENTINEL GET-MASTER-ADDR-BY-NAME and SENTINEL MASTER. The second one only adds the epoch: a
 // sentinel that refuses it still has a vote.
@@ -193,5 +190,6 @@ private:
     std::uint64_t config_epoch_ = 0;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -11,6 +11,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Connections for commands that delay all that follow on the same connection (WAIT). Each is used by one caller at a
 // time, or by one group of posted commands, until these are answered. So no other caller waits for them, or takes the
@@ -81,5 +82,6 @@ private:
     std::atomic<Line*> first_{nullptr};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -19,6 +19,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The commands of one connection: bytes to write, and replies to come. A pure queue, without socket, mutex or clock.
 // Its owner serialises all calls.
@@ -222,5 +223,6 @@ private:
     bool is_full_ = false;   // there was no room for the rest
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -20,6 +20,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Carries all subscriptions over one connection. It is opened when the first channel is wanted. When it is lost, it is
 // reopened with back-off and subscribed to everything again.
@@ -369,5 +370,6 @@ private:
     SideWork opening_aside_;          // last: it ends before the members it uses
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -10,6 +10,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Decides when the next attempt to connect may begin, and keeps the reason why there is no connection. Connects nothing.
 // Not thread-safe.
@@ -89,5 +90,6 @@ private:
     bool attempt_failed_ = false;  // the last attempt failed, and not for lack of time
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -18,6 +18,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Opens a connection whenever there is none: on the thread of a caller, or on a side thread. The mutex of the owner
 // guards it: each function is called while that is locked, except is_open(), connections(), is_opening_aside() and finish(). Functions that get the lock release it while they wait.
@@ -217,5 +218,6 @@ private:
     SideWork opening_aside_;  // last: it ends before the members it uses
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -16,6 +16,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Parses received bytes into replies. hiredis parses; we build Reply objects in place. Replies that are larger, deeper
 // or stranger than any reply to our commands are refused before anything is allocated for them.
@@ -169,5 +170,6 @@ private:
     bool no_memory_ = false;  // True if a callback refused for lack of memory
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -14,6 +14,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Waits for the next replies of a connection, and parses all that have arrived. Used by one thread at a time.
 class ReplyReceiver {
@@ -64,5 +65,6 @@ private:
     std::vector<Reply> replies_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -12,6 +12,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A Standalone whose one server is the present master, as the sentinels of the URL name it. It leaves its connections as
 // soon as a sentinel announces another master, or the server answers as only a replica does.
@@ -99,5 +100,6 @@ private:
     std::uint64_t followed_ = 1;  // run()'s own: the epoch that the listener was last notified of
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -23,7 +23,6 @@
 
 namespace redlatch {
 inline namespace v0_1 {
-
 namespace detail {
 
 inline void append_words(std::string& out, std::initializer_list<std::string_view> words) {
@@ -37,8 +36,6 @@ inline std::string questions_for_vote(std::string_view master) {
     append_words(out, {"SENTINEL", "MASTER", master});
     return out;
 }
-
-}  // namespace detail
 
 // Begins to query one sentinel, over TLS if the URL demands it. If there is no TLS session, sets `why` and begins
 // nothing.
@@ -221,5 +218,6 @@ private:
     std::vector<Watcher> watchers_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -20,6 +20,7 @@
 // Which node of a cluster serves which slot. No I/O.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What a SlotMap knows of a node.
 struct SlotMapNode {
@@ -181,5 +182,6 @@ private:
     std::uint64_t node_changes_ = 0;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -23,6 +23,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // One Redis server, and all connections to it.
 //
@@ -217,5 +218,6 @@ private:
         [this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -7,7 +7,8 @@
 // written before a refusal stays. So commands that may be refused come first, or are undone.
 namespace redlatch {
 inline namespace v0_1 {
-namespace scripts::detail {
+namespace detail {
+namespace scripts::parts {
 
 // Precedes the scripts that use it.
 inline constexpr std::string_view all_or_none{R"lua(
@@ -26,6 +27,7 @@ local function all_or_none(changes)
 end
 )lua"};
 
-}  // namespace scripts::detail
+}  // namespace scripts::parts
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -12,9 +12,10 @@
 // only after the next count was set: they see that theirs has ended.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view count_down_latch_set{R"lua(
 -- KEYS: latch, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
@@ -70,11 +71,11 @@ table.insert(changes, {'del', latch})
 return all_or_none(changes) or {count, false}
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
-inline constexpr std::string_view count_down_latch_set{with_request_marks<detail::count_down_latch_set>};
+inline constexpr std::string_view count_down_latch_set{with_request_marks<parts::count_down_latch_set>};
 
-inline constexpr std::string_view count_down_latch_lower{with_request_marks<detail::count_down_latch_lower>};
+inline constexpr std::string_view count_down_latch_lower{with_request_marks<parts::count_down_latch_lower>};
 
 inline constexpr std::string_view count_down_latch_look{R"lua(
 -- KEYS: latch, round.  Answer: the count as text, nil for none; and the round, a text, nil for none.
@@ -95,5 +96,6 @@ inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_d
     "e05513790da8fa223037ba88e27b877bcff2ce13"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

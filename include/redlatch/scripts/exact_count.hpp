@@ -8,7 +8,8 @@
 // anything.
 namespace redlatch {
 inline namespace v0_1 {
-namespace scripts::detail {
+namespace detail {
+namespace scripts::parts {
 
 // Precedes the scripts that use it.
 inline constexpr std::string_view exact_count{R"lua(
@@ -21,6 +22,7 @@ local function count_in(text)
 end
 )lua"};
 
-}  // namespace scripts::detail
+}  // namespace scripts::parts
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

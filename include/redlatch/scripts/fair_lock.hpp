@@ -21,9 +21,10 @@
 // shared set is that of the slot, plus one such patience for each waiter of Redisson's before us.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view fair_queue = R"lua(
 local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -229,13 +230,13 @@ return waits
 template <const std::string_view&... Bodies>
 inline constexpr std::string_view with_fair_queue = joined<wanted_until, all_or_none, fair_queue, Bodies...>;
 
-}  // namespace detail
+}  // namespace parts
 
 inline constexpr std::string_view fair_acquire =
-    detail::with_fair_queue<detail::no_lease, detail::more_levels, detail::fair_acquire>;
-inline constexpr std::string_view fair_release = detail::with_fair_queue<detail::fewer_levels, detail::fair_release>;
-inline constexpr std::string_view fair_leave = detail::with_fair_queue<detail::fair_leave>;
-inline constexpr std::string_view fair_refresh = detail::with_fair_queue<detail::fair_refresh>;
+    parts::with_fair_queue<parts::no_lease, parts::more_levels, parts::fair_acquire>;
+inline constexpr std::string_view fair_release = parts::with_fair_queue<parts::fewer_levels, parts::fair_release>;
+inline constexpr std::string_view fair_leave = parts::with_fair_queue<parts::fair_leave>;
+inline constexpr std::string_view fair_refresh = parts::with_fair_queue<parts::fair_refresh>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -254,5 +255,6 @@ inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
     "6ef260348b0a0f0a51b9d8327045f48bf1fec182"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -15,9 +15,10 @@
 // Lua's numbers are exact.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view fenced_token{R"lua(
 -- Returns the last token, 0 for none yet; nil if the counter does not hold a token.
@@ -109,13 +110,13 @@ if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return {1, token}
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
 inline constexpr std::string_view fenced_acquire{
-    joined<detail::wanted_until, detail::no_lease, detail::levels, detail::exact_count, detail::fenced_token,
-           detail::fenced_acquire>};
-inline constexpr std::string_view fenced_hand_over{joined<detail::wanted_until, detail::next_owner, detail::exact_count,
-                                                          detail::fenced_token, detail::fenced_hand_over>};
+    joined<parts::wanted_until, parts::no_lease, parts::levels, parts::exact_count, parts::fenced_token,
+           parts::fenced_acquire>};
+inline constexpr std::string_view fenced_hand_over{
+    joined<parts::wanted_until, parts::next_owner, parts::exact_count, parts::fenced_token, parts::fenced_hand_over>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -128,5 +129,6 @@ inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand
     "65232c565a3fde2a10f1289266c471de5deca3cd"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

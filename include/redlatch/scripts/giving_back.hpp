@@ -7,7 +7,8 @@
 // count, lease in ms for a remaining hold, publish command, tag).
 namespace redlatch {
 inline namespace v0_1 {
-namespace scripts::detail {
+namespace detail {
+namespace scripts::parts {
 
 inline constexpr std::string_view release_levels{R"lua(
 -- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag (if there is one).
@@ -31,6 +32,7 @@ inline constexpr std::string_view no_lease{R"lua(
 local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
 )lua"};
 
-}  // namespace scripts::detail
+}  // namespace scripts::parts
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

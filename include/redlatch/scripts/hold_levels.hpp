@@ -14,7 +14,8 @@
 // error. The waiters ask again when the lease would have ended.
 namespace redlatch {
 inline namespace v0_1 {
-namespace scripts::detail {
+namespace detail {
+namespace scripts::parts {
 
 inline constexpr std::string_view first_level{R"lua(
 -- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
@@ -70,6 +71,7 @@ end
 inline constexpr std::string_view levels{joined<first_level, more_levels>};
 inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
 
-}  // namespace scripts::detail
+}  // namespace scripts::parts
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

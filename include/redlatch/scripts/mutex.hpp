@@ -15,9 +15,10 @@
 // succeed begin with PEXPIRE or DEL.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view mutex_acquire{R"lua(
 -- Does the same as SET lock value NX PX lease, but accepts its own value if it is set already, and returns the PTTL.
@@ -82,9 +83,9 @@ end
 return renewed
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
-inline constexpr std::string_view mutex_acquire = joined<detail::wanted_until, detail::mutex_acquire>;
+inline constexpr std::string_view mutex_acquire = joined<parts::wanted_until, parts::mutex_acquire>;
 
 inline constexpr std::string_view mutex_release{R"lua(
 -- KEYS: lock.  ARGV: value.  Answer: 1 = released; 0 = not held with this value (any more).
@@ -92,9 +93,9 @@ if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('del', KEYS[1])
 )lua"};
 
-inline constexpr std::string_view mutex_give_up = joined<detail::wanted_until, detail::mutex_give_up>;
-inline constexpr std::string_view mutex_hand_over = joined<detail::wanted_until, detail::mutex_hand_over>;
-inline constexpr std::string_view mutex_renew = joined<detail::wanted_until, detail::mutex_renew>;
+inline constexpr std::string_view mutex_give_up = joined<parts::wanted_until, parts::mutex_give_up>;
+inline constexpr std::string_view mutex_hand_over = joined<parts::wanted_until, parts::mutex_hand_over>;
+inline constexpr std::string_view mutex_renew = joined<parts::wanted_until, parts::mutex_renew>;
 
 inline constexpr std::string_view mutex_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = not held.
@@ -125,5 +126,6 @@ inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
     "7f3799c9b8282ced478ccc08c3658917fb9b1cb2"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -11,9 +11,10 @@
 // semaphore.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view permit_clock{R"lua(
 -- The end of a permit without a lease, as in Redisson.
@@ -294,19 +295,18 @@ end
 return renewed
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
-inline constexpr std::string_view permit_acquire = detail::changes_permits<detail::permit_acquire>;
-inline constexpr std::string_view permit_take_back = detail::changes_permits<detail::permit_take_back>;
-inline constexpr std::string_view permit_release = detail::changes_permits<detail::permit_release>;
-inline constexpr std::string_view permit_set_lease = detail::changes_permits<detail::permit_set_lease>;
-inline constexpr std::string_view permit_set_total = detail::changes_permits<detail::permit_set_total>;
-inline constexpr std::string_view permit_add = detail::changes_permits<detail::permit_add>;
-inline constexpr std::string_view permit_count = detail::changes_permits<detail::permit_count>;
+inline constexpr std::string_view permit_acquire = parts::changes_permits<parts::permit_acquire>;
+inline constexpr std::string_view permit_take_back = parts::changes_permits<parts::permit_take_back>;
+inline constexpr std::string_view permit_release = parts::changes_permits<parts::permit_release>;
+inline constexpr std::string_view permit_set_lease = parts::changes_permits<parts::permit_set_lease>;
+inline constexpr std::string_view permit_set_total = parts::changes_permits<parts::permit_set_total>;
+inline constexpr std::string_view permit_add = parts::changes_permits<parts::permit_add>;
+inline constexpr std::string_view permit_count = parts::changes_permits<parts::permit_count>;
 inline constexpr std::string_view permit_remaining{
-    joined<detail::wanted_until, detail::permit_clock, detail::permit_remaining>};
-inline constexpr std::string_view permit_renew{
-    joined<detail::wanted_until, detail::permit_clock, detail::permit_renew>};
+    joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
+inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -340,5 +340,6 @@ inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take
     "a5b9d32eb5aaa11f50a54f39e5b3622b710f65e0"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

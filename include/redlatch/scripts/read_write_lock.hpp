@@ -21,9 +21,10 @@
 // hold does not enter.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view read_lease{R"lua(
 -- Returns how many ms the longest read hold has left, except that of `but`; -2 if there is none. Removes the fields of
@@ -257,23 +258,23 @@ inline constexpr std::string_view read_remaining_lease{R"lua(
 return read_lease(KEYS[1], ARGV[1])
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
 inline constexpr std::string_view read_acquire =
-    joined<detail::wanted_until, detail::all_or_none, detail::read_level, detail::read_acquire>;
+    joined<parts::wanted_until, parts::all_or_none, parts::read_level, parts::read_acquire>;
 inline constexpr std::string_view read_release =
-    joined<detail::all_or_none, detail::read_level, detail::read_lease, detail::read_release, detail::release_levels>;
-inline constexpr std::string_view read_give_up = joined<detail::wanted_until, detail::all_or_none, detail::read_level,
-                                                        detail::read_lease, detail::read_release, detail::give_up>;
-inline constexpr std::string_view read_holders = joined<detail::read_lease, detail::read_holders>;
-inline constexpr std::string_view read_remaining_lease = joined<detail::read_lease, detail::read_remaining_lease>;
-inline constexpr std::string_view read_renew = joined<detail::wanted_until, detail::read_renew>;
+    joined<parts::all_or_none, parts::read_level, parts::read_lease, parts::read_release, parts::release_levels>;
+inline constexpr std::string_view read_give_up = joined<parts::wanted_until, parts::all_or_none, parts::read_level,
+                                                        parts::read_lease, parts::read_release, parts::give_up>;
+inline constexpr std::string_view read_holders = joined<parts::read_lease, parts::read_holders>;
+inline constexpr std::string_view read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
+inline constexpr std::string_view read_renew = joined<parts::wanted_until, parts::read_renew>;
 inline constexpr std::string_view write_acquire =
-    joined<detail::wanted_until, detail::all_or_none, detail::more_levels, detail::read_lease, detail::write_acquire>;
+    joined<parts::wanted_until, parts::all_or_none, parts::more_levels, parts::read_lease, parts::write_acquire>;
 inline constexpr std::string_view write_release =
-    joined<detail::leaving_levels, detail::read_lease, detail::write_release, detail::release_levels>;
+    joined<parts::leaving_levels, parts::read_lease, parts::write_release, parts::release_levels>;
 inline constexpr std::string_view write_give_up =
-    joined<detail::wanted_until, detail::leaving_levels, detail::read_lease, detail::write_release, detail::give_up>;
+    joined<parts::wanted_until, parts::leaving_levels, parts::read_lease, parts::write_release, parts::give_up>;
 
 inline constexpr std::string_view read_hold_count{R"lua(
 -- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil if it has none, or all its leases have ended.
@@ -356,5 +357,6 @@ inline constexpr Script digested<scripts::write_withdraw>{scripts::write_withdra
     "cb79f41e60397e9302bee84f3c867bf31ff7edf8"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -19,9 +19,10 @@
 // within the margin and finds no mark, no copy has taken effect, and none will.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 // Precedes the scripts that use it.
 inline constexpr std::string_view request_marks{R"lua(
@@ -74,14 +75,14 @@ return all_or_none({keep(marks, now, wanted_until + margin), mark(marks, lane, r
                     keep(marks, now, wanted_until + margin)}) or 1
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
 // A script that uses request_marks, and numbers that keys hold.
 template <const std::string_view& Body>
 inline constexpr std::string_view with_request_marks =
-    joined<detail::all_or_none, detail::request_marks, detail::wanted_until, detail::exact_count, Body>;
+    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count, Body>;
 
-inline constexpr std::string_view request_void{with_request_marks<detail::request_void>};
+inline constexpr std::string_view request_void{with_request_marks<parts::request_void>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -91,5 +92,6 @@ inline constexpr Script digested<scripts::request_void>{scripts::request_void,
     "a52887525a279fa5c3b986dc8cd314e0202a4eac"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -18,9 +18,10 @@
 // numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view rlock_acquire{R"lua(
 -- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
@@ -100,17 +101,17 @@ end
 return renewed
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
 inline constexpr std::string_view rlock_acquire =
-    joined<detail::wanted_until, detail::no_lease, detail::levels, detail::rlock_acquire>;
+    joined<parts::wanted_until, parts::no_lease, parts::levels, parts::rlock_acquire>;
 inline constexpr std::string_view rlock_release =
-    joined<detail::leaving_levels, detail::rlock_release, detail::release_levels>;
+    joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
 inline constexpr std::string_view rlock_give_up =
-    joined<detail::wanted_until, detail::leaving_levels, detail::rlock_release, detail::give_up>;
+    joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
 inline constexpr std::string_view rlock_hand_over =
-    joined<detail::wanted_until, detail::next_owner, detail::rlock_hand_over>;
-inline constexpr std::string_view rlock_renew = joined<detail::wanted_until, detail::rlock_renew>;
+    joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
+inline constexpr std::string_view rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
 
 inline constexpr std::string_view rlock_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = not held.
@@ -141,5 +142,6 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
     "760bebdf5eda7eb6d982a97fd524202ea9169ba9"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

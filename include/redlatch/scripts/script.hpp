@@ -9,6 +9,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A Lua script and its SHA-1 digest, by which EVALSHA calls it.
 struct Script {
@@ -31,7 +32,7 @@ inline constexpr Script digested{text};
 
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 template <const std::string_view&... parts>
 inline constexpr auto joined_array = [] {
@@ -41,13 +42,14 @@ inline constexpr auto joined_array = [] {
     return all;
 }();
 
-}  // namespace detail
+}  // namespace parts
 
 // The text of a script that shares its first parts with others.
 template <const std::string_view&... parts>
-inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), detail::joined_array<parts...>.size()};
+inline constexpr std::string_view joined{parts::joined_array<parts...>.data(), parts::joined_array<parts...>.size()};
 
 }  // namespace scripts
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

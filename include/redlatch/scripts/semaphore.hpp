@@ -11,9 +11,10 @@
 // changed yet if the user has no right to publish.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
-namespace detail {
+namespace parts {
 
 inline constexpr std::string_view semaphore_acquire{R"lua(
 -- KEYS: semaphore, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, then the permits that
@@ -140,13 +141,13 @@ end
 return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 )lua"};
 
-}  // namespace detail
+}  // namespace parts
 
-inline constexpr std::string_view semaphore_acquire{with_request_marks<detail::semaphore_acquire>};
-inline constexpr std::string_view semaphore_give_back{with_request_marks<detail::semaphore_give_back>};
-inline constexpr std::string_view semaphore_add{with_request_marks<detail::semaphore_add>};
-inline constexpr std::string_view semaphore_set{with_request_marks<detail::semaphore_set>};
-inline constexpr std::string_view semaphore_drain{with_request_marks<detail::semaphore_drain>};
+inline constexpr std::string_view semaphore_acquire{with_request_marks<parts::semaphore_acquire>};
+inline constexpr std::string_view semaphore_give_back{with_request_marks<parts::semaphore_give_back>};
+inline constexpr std::string_view semaphore_add{with_request_marks<parts::semaphore_add>};
+inline constexpr std::string_view semaphore_set{with_request_marks<parts::semaphore_set>};
+inline constexpr std::string_view semaphore_drain{with_request_marks<parts::semaphore_drain>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -168,5 +169,6 @@ inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
     "b00113278bca4adbbb3893b0506fb0b58140ce90"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

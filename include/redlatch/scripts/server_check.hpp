@@ -5,6 +5,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 namespace scripts {
 
 // Tries the commands that the other scripts use, on a key of its own, which it deletes.
@@ -71,5 +72,6 @@ inline constexpr Script digested<scripts::server_check>{scripts::server_check,
     "2bc53ec966fd69f4f7748c5bc828ea6edd5d7237"};
 // clang-format on
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

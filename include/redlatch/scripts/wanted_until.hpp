@@ -9,7 +9,8 @@
 // error LATE with the time of the server.
 namespace redlatch {
 inline namespace v0_1 {
-namespace scripts::detail {
+namespace detail {
+namespace scripts::parts {
 
 // Precedes the scripts that use it.
 inline constexpr std::string_view wanted_until{R"lua(
@@ -22,6 +23,7 @@ end
 local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
 )lua"};
 
-}  // namespace scripts::detail
+}  // namespace scripts::parts
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

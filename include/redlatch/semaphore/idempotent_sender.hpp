@@ -13,6 +13,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Sends requests that take effect at most once, and records in their ids what the replies reveal.
 template <Transport T>
@@ -73,5 +74,6 @@ private:
     const RequestMarks& marks_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

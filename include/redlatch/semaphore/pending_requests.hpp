@@ -14,6 +14,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A request of a semaphore or latch for the background to deliver, because no server answered in time.
 struct PendingRequest {
@@ -106,5 +107,6 @@ private:
     std::uint64_t last_number_ = 0;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

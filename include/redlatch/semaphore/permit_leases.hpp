@@ -17,6 +17,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The part of a semaphore whose permits have leases: the permits that its watchdog renews.
 template <class T>
@@ -218,5 +219,6 @@ private:
     std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -18,6 +18,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Delivers the requests of a semaphore or latch that no server has answered in time. It posts each again until it is
 // answered or its mark has expired.
@@ -151,5 +152,6 @@ private:
     PendingRequests pending_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -14,6 +14,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The answer to a query that was refused, and the generation from before it.
 struct RefusedQuery {
@@ -125,5 +126,6 @@ private:
     Backoff poll_{slow_poll * 2, slow_poll * 2};  // each pause is between half and all of it
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

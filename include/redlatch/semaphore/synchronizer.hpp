@@ -30,6 +30,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The part of a semaphore whose permits have no leases: it has nothing to keep.
 struct NoLeases {
@@ -357,5 +358,6 @@ private:
     Patience patience_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

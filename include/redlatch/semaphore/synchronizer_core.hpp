@@ -13,6 +13,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The state of a semaphore or latch, as its parts see it.
 class SynchronizerTask : public BackgroundTask {
@@ -52,5 +53,6 @@ struct SynchronizerCore {
     RequestSlots slots;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

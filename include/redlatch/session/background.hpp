@@ -21,6 +21,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The background thread of a session. It starts with the first hold, wait or posted command. It runs the transport,
 // serves the timers and sends renewals. It never waits for a server. Timers, subscriptions and the executor wake it
@@ -122,5 +123,6 @@ private:
     std::thread thread_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -18,6 +18,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 class BackgroundTask;
 
@@ -92,5 +93,6 @@ private:
     TimerSlot loss_{*this};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

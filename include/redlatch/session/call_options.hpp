@@ -12,7 +12,6 @@
 // order.
 namespace redlatch {
 inline namespace v0_1 {
-
 namespace detail {
 
 template <class Argument>
@@ -67,8 +66,6 @@ Result answer(Function call, Result otherwise, Tail&... tail) {
     }
 }
 
-}  // namespace detail
-
 // Trailing options of a waiting call: Lease, std::stop_token, std::error_code&.
 template <class... Tail>
 concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
@@ -85,5 +82,6 @@ concept StopOption = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
 template <class... Tail>
 concept PermitOption = detail::is_tail<Tail...>();
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -16,6 +16,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The words of a call as the server receives them. Few words need no allocation. The call must outlive them.
 class CallWords {
@@ -56,5 +57,6 @@ private:
     std::span<std::string_view> words_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -13,6 +13,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What a session hears from its transport: passes everything on to the subscriptions, and tracks whether the server can
 // be reached and whether it is another one.
@@ -58,5 +59,6 @@ private:
     ReplicaAcks& replicas_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -8,6 +8,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A number that any thread may raise and read. It orders nothing else.
 class Counter {
@@ -29,5 +30,6 @@ struct Counters {
     }
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

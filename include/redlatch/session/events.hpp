@@ -10,6 +10,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Passes events on to the user's handler, and tracks whether the server can be reached: that is an event only when it
 // changes. Any thread may call anything, with any lock held; the handler runs on the thread of the Notifier.
@@ -49,5 +50,6 @@ private:
     Notifier notifier_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

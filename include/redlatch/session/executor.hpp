@@ -28,7 +28,6 @@
 
 namespace redlatch {
 inline namespace v0_1 {
-
 namespace detail {
 
 // Returns the reply to a command for which memory was short, after a moment in which there may be more.
@@ -36,8 +35,6 @@ inline Reply short_of_memory() {
     std::this_thread::sleep_for(Milliseconds(1));
     return Reply::of(Reply::Kind::not_sent, no_memory);
 }
-
-}  // namespace detail
 
 // Selects the thread that receives the reply to a posted command: the background thread or the posting one. The posting
 // thread then calls attend(), and stop_attending() unless everything is answered.
@@ -219,5 +216,6 @@ private:
     PostsInFlight posts_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -15,6 +15,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Records which owners in this process hold a key, whatever the kind of lock. Two kinds of locks on one key would
 // mistake each other's holds for their own. So the second kind is refused while the process holds the first. Both sides
@@ -85,5 +86,6 @@ private:
     std::size_t limit_ = 64;  // at this size, expired records are erased
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

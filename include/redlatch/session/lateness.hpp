@@ -8,6 +8,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Measures how late one thread recently was to do its due work: the longest delay of the last one or two spans. A span
 // is longer than the time between two wake-ups of an idle client. One thread measures; any thread may query.
@@ -40,5 +41,6 @@ private:
     Instant begun_{};  // start of this span; used by the measuring thread only
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

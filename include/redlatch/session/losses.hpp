@@ -21,6 +21,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The stop source of a lost() token. It holds all that reporting needs, so reporting cannot fail.
 class LossSource {
@@ -159,5 +160,6 @@ private:
     std::thread thread_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -13,6 +13,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Remembers levels of lost holds whose unlock() is still to come: that unlock() reports errc::hold_lost, not
 // errc::not_owner. They are kept for the process rather than with the lock, because the locked object may be gone by
@@ -56,5 +57,6 @@ private:
     std::deque<std::string> order_;  // of first insertion
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

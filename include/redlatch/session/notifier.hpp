@@ -14,6 +14,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Runs the user's event handlers on a thread of its own, in order, with no lock of ours held. So a handler that blocks,
 // throws or uses the library does not affect renewals or wake-ups and delays no lost() token. The thread starts with
@@ -94,5 +95,6 @@ private:
     std::thread thread_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -9,6 +9,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Counts the posted commands whose reply is still to come.
 //
@@ -37,5 +38,6 @@ private:
     std::size_t count_ = 0;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

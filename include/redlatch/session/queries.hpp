@@ -14,6 +14,7 @@
 // for unreachable_timeout, or until `limit` if that is earlier. All throw Error.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Sends a call that may be repeated at will and returns the reply.
 template <class T>
@@ -27,5 +28,6 @@ Reply query(Session<T>& session, std::string_view key, const Call& call, Instant
     return reply;
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -15,6 +15,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // The local state of every name in use: one state per kind of primitive and key, shared by all objects of that name. A
 // State is a BackgroundTask with a static `kind`, key() and is_idle().
@@ -99,5 +100,6 @@ private:
     std::unordered_map<Name, Entry, NameHash> states_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -13,6 +13,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Reads the reply to TIME. Returns nothing if it is malformed.
 inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
@@ -113,5 +114,6 @@ private:
     std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -22,6 +22,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Makes replicas confirm what is granted: ClientOptions::require_replicas. WAIT follows a granting command in the same
 // write, because WAIT concerns the writes of its own connection. Thread-safe.
@@ -125,5 +126,6 @@ private:
     std::map<std::uint32_t, std::size_t> known_;  // the most that the current master of each route has had
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -16,6 +16,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Decides whether a command is sent again, until it is answered or refused for good, until a deadline, or until a stop
 // is requested. It sends nothing itself:
@@ -85,5 +86,6 @@ private:
     bool is_resend_ = false;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -25,6 +25,7 @@
 // Finds the properties of a server that endanger the locks on it, as text. warnings_about() does no I/O.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What the server reports about itself. A reply is an error where the user may not query it.
 struct ServerFacts {
@@ -35,8 +36,6 @@ struct ServerFacts {
     Reply refused_commands;     // the reply of scripts::server_check
     std::optional<Reply> wait;  // WAIT, if replicas are required
 };
-
-namespace detail {
 
 // Returns a field of INFO, or nothing if there is none.
 inline std::optional<std::string> info_field(const Reply& info, std::string_view field) {
@@ -68,8 +67,6 @@ inline std::array<std::uint64_t, 2> pubsub_limits(const std::string& limits) {
     }
     return {};
 }
-
-}  // namespace detail
 
 inline std::vector<std::string> warnings_about(const ServerFacts& facts, const ClientOptions& options) {
     using detail::info_field;
@@ -167,5 +164,6 @@ std::vector<std::string> check_server(Session<T>& session) {
     return warnings_about(facts, session.options());
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -17,6 +17,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Finds out until when a command is wanted, by the clock of the server that receives it. Queries the server only if the
 // reading of its clock is too old.
@@ -101,5 +102,6 @@ private:
     const ClientOptions& options_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

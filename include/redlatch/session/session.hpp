@@ -35,6 +35,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Owns what all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use. Each part has a file
@@ -208,5 +209,6 @@ private:
     T transport_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -11,6 +11,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Gives a client and its primitives the session of the process in which they are used.
 //
@@ -54,5 +55,6 @@ private:
     std::atomic<Session<T>*> session_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

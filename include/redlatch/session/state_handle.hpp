@@ -13,6 +13,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Connects a user's object to the local state of its name in the current process. After a fork that is a different
 // state. Keeps the client's session alive.
@@ -55,5 +56,6 @@ private:
     std::atomic<State*> state_{nullptr};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -17,6 +17,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Tracks the channels that this client subscribes to and the tasks that listen to each. Tasks share a subscription. It
 // is kept for a while after the last of them lost interest; otherwise a contended lock would subscribe again and again.
@@ -229,5 +230,6 @@ private:
     Instant next_sweep_ = never;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

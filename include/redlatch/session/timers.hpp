@@ -14,6 +14,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Holds the deadlines of all tasks that one thread serves, earliest first. A client has two: one for the background
 // thread, and one for the thread that reports losses.
@@ -112,5 +113,6 @@ private:
     Instant sleeping_until_{};
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -23,6 +23,7 @@
 // which renewals are due, the watchdog sends them, and BackgroundTask::renewed() receives the outcome.
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 inline constexpr std::size_t renewals_a_call = 100;
 
@@ -116,5 +117,6 @@ private:
     const Milliseconds watchdog_timeout_;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -12,6 +12,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Tells what a reply means for its command.
 enum class ReplyClass {
@@ -22,8 +23,6 @@ enum class ReplyClass {
     late,         // it arrived after the time until which it was wanted, and took no effect
     refused,      // permanent: resending is useless
 };
-
-namespace detail {
 
 // Returns the code word of an error: the first word, or the innermost one if an old server wraps the error of a script
 // ("ERR Error running script (…): @user_script:3: -OOM command not allowed …").
@@ -69,8 +68,6 @@ inline bool is_denied(std::string_view code, std::string_view text) {
                return text.starts_with(beginning);
            });
 }
-
-}  // namespace detail
 
 inline ReplyClass classify(const Reply& reply) {
     switch (reply.kind) {
@@ -169,5 +166,6 @@ inline Error unexpected(const Reply& reply, std::string_view name) {
                 ", which does not fit the command"};
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -9,6 +9,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Retries a lock without messages after pauses that double, with jitter.
 struct Polling {
@@ -27,5 +28,6 @@ struct LockRequest {
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -10,6 +10,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Decides for how long the calls of one name go on while no server answers. The waiting callers of the name share that
 // time. The mutex of the name's state guards it.
@@ -64,5 +65,6 @@ private:
     std::optional<Instant> failing_since_;  // since then no server has replied
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

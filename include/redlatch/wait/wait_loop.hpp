@@ -10,6 +10,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // What a waiter does next.
 struct NextStep {
@@ -57,5 +58,6 @@ bool wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host,
     }
 }
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -10,6 +10,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Queues the callers of this process that wait for one name, in order of arrival, with what they know. Only the first,
 // the representative, queries the server. Plain data: the state of the name guards it.
@@ -81,5 +82,6 @@ struct QueueStep {
     Instant sleep_until;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

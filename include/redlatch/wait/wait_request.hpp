@@ -9,6 +9,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Limits how long a caller waits.
 struct WaitRequest {
@@ -16,8 +17,6 @@ struct WaitRequest {
     bool one_try = false;  // do not wait, whatever the deadline
     std::stop_token stop{};
 };
-
-namespace detail {
 
 // Returns a request with the deadline and the stop token among the arguments, if there is one.
 template <class... Tail>
@@ -31,6 +30,5 @@ WaitRequest wait_until(Instant deadline, const Tail&... tail) {
 }
 
 }  // namespace detail
-
 }  // namespace v0_1
 }  // namespace redlatch

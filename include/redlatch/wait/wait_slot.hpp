@@ -11,6 +11,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Stands in for the session where a waiting thread receives no messages.
 struct NoReceiver {
@@ -52,5 +53,6 @@ private:
     const std::thread::id thread_ = std::this_thread::get_id();
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

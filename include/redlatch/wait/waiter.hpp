@@ -9,6 +9,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // A caller that waits for a lock, for permits or for a count. The mutex of the state that it waits in guards it.
 struct Waiter {
@@ -33,5 +34,6 @@ struct Waiter {
     }
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

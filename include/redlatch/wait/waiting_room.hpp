@@ -14,6 +14,7 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace detail {
 
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
 //
@@ -137,5 +138,6 @@ private:
     bool subscribed_ = false;
 };
 
+}  // namespace detail
 }  // namespace v0_1
 }  // namespace redlatch

@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 namespace {
 
 namespace scripts = redlatch::scripts;
-using redlatch::digested;
+using redlatch::detail::digested;
 
 const std::string queue = "redisson_lock_queue:{orders}";
 const std::string timeouts = "redisson_lock_timeout:{orders}";
@@ -34,12 +34,12 @@ struct Bench {
     RawRedis redis{server};
 
     // Returns any reply, errors included.
-    RawReply send(const redlatch::Script& script, const Words& arguments) {
+    RawReply send(const redlatch::detail::Script& script, const Words& arguments) {
         Words words{"EVAL", std::string(script.text), "4", "orders", queue, timeouts, slots, "PUBLISH", channels};
         words.insert(words.end(), arguments.begin(), arguments.end());
         return redis.command(words);
     }
-    RawReply run(const redlatch::Script& script, const Words& arguments) {
+    RawReply run(const redlatch::detail::Script& script, const Words& arguments) {
         RawReply reply = send(script, arguments);
         REQUIRE_MESSAGE(!reply.is_error(), reply.string);
         return reply;

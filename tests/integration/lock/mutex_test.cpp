@@ -26,13 +26,13 @@ using namespace redlatch::test;
 using namespace std::chrono_literals;
 using redlatch::Client;
 using redlatch::ClientOptions;
-using redlatch::digested;
 using redlatch::errc;
 using redlatch::Event;
 using redlatch::HiredisTransport;
 using redlatch::Lease;
 using redlatch::Mutex;
 using redlatch::RLock;
+using redlatch::detail::digested;
 
 namespace {
 
@@ -65,7 +65,7 @@ ClientOptions quick() {
 // whether the server has a command for deleting by value.
 struct FaultyPath {
     FaultyPath() {
-        for (const redlatch::Script* script :
+        for (const redlatch::detail::Script* script :
              {&digested<redlatch::scripts::mutex_acquire>, &digested<redlatch::scripts::mutex_release>})
             redis.text("SCRIPT", "LOAD", script->text);
         orders.lock();
@@ -572,8 +572,9 @@ TEST_CASE("a release whose reply is lost succeeds, and ends no other hold") {
     FaultyPath path;
     path.orders.lock();
     path.proxy.hold_next_replies(1, path.release);
-    auto released = start(
-        [&, owner = redlatch::this_thread_number()] { return redlatch::LockAccess::release(path.orders, owner); });
+    auto released = start([&, owner = redlatch::detail::this_thread_number()] {
+        return redlatch::detail::LockAccess::release(path.orders, owner);
+    });
     // It is done, but its thread has no reply and will resend it.
     REQUIRE(eventually([&] { return !path.redis.exists("orders"); }, 20s));
     REQUIRE(path.redis.text("SET", "orders", "their value", "NX", "PX", 100'000) == "OK");

@@ -618,7 +618,7 @@ TEST_CASE("a waiting writer excludes new readers, not present ones, and none onc
 TEST_CASE(
     "a writer with preference is asked to retry in time to renew its mark, and only its own withdrawal removes it") {
     namespace scripts = redlatch::scripts;
-    using redlatch::digested;
+    using redlatch::detail::digested;
     Fixture f;
     f.orders.lock_shared(Lease{600s});
     const auto ask = [&](const char* who, const char* mark_ttl) {
@@ -659,11 +659,12 @@ TEST_CASE("a waiting writer sends nothing until it is notified") {
 
 TEST_CASE("fault: reply to a read-write lock lost: each command takes effect once") {
     namespace scripts = redlatch::scripts;
-    using redlatch::digested;
+    using redlatch::detail::digested;
     RedisServer server;
     RawRedis redis{server};
-    for (const redlatch::Script* script : {&digested<scripts::read_acquire>, &digested<scripts::read_release>,
-                                           &digested<scripts::write_acquire>, &digested<scripts::write_release>})
+    for (const redlatch::detail::Script* script :
+         {&digested<scripts::read_acquire>, &digested<scripts::read_release>, &digested<scripts::write_acquire>,
+          &digested<scripts::write_release>})
         redis.text("SCRIPT", "LOAD", script->text);
     Proxy proxy{server.url()};
     Messages messages{server, channel};
@@ -671,7 +672,7 @@ TEST_CASE("fault: reply to a read-write lock lost: each command takes effect onc
     options.command_timeout = 20s;  // long enough that a cut connection costs none of it
     Client client{proxy.url(), options};
     ReadWriteLock orders{client, "orders"};
-    const auto lose_reply_of = [&](const redlatch::Script& script) {
+    const auto lose_reply_of = [&](const redlatch::detail::Script& script) {
         proxy.drop_next_replies(1, std::string{script.digest()});
     };
     std::error_code ec;
@@ -723,7 +724,7 @@ TEST_CASE("fault: reply to a read-write lock lost: each command takes effect onc
 
 TEST_CASE("a delayed copy of a read-write lock's release does not affect a later hold of the same thread") {
     namespace scripts = redlatch::scripts;
-    using redlatch::digested;
+    using redlatch::detail::digested;
     RedisServer server;
     RawRedis redis{server};
     Proxy proxy{server.url()};
@@ -739,7 +740,8 @@ TEST_CASE("a delayed copy of a read-write lock's release does not affect a later
         take();
         give(ec);
         take();
-        const redlatch::Script& script = write ? digested<scripts::write_release> : digested<scripts::read_release>;
+        const redlatch::detail::Script& script =
+            write ? digested<scripts::write_release> : digested<scripts::read_release>;
         proxy.hold_next_requests(1, std::string{script.digest()});
         give(ec);
         // The command that was held back is resent, and done.

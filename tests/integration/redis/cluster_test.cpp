@@ -13,6 +13,7 @@
 #include "support/scripted_server.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 namespace {

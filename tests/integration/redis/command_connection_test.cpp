@@ -24,12 +24,12 @@ using namespace redlatch::test;
 using namespace std::chrono_literals;
 using redlatch::Clock;
 using redlatch::Command;
-using redlatch::CommandConnection;
-using redlatch::Connection;
 using redlatch::Instant;
-using redlatch::PubSubConnection;
 using redlatch::Reply;
 using redlatch::Url;
+using redlatch::detail::CommandConnection;
+using redlatch::detail::Connection;
+using redlatch::detail::PubSubConnection;
 
 namespace {
 

@@ -18,12 +18,12 @@
 using namespace redlatch::test;
 using namespace std::chrono_literals;
 using redlatch::Clock;
-using redlatch::Connection;
 using redlatch::Instant;
-using redlatch::Interrupts;
-using redlatch::PubSubConnection;
 using redlatch::Reply;
 using redlatch::Url;
+using redlatch::detail::Connection;
+using redlatch::detail::Interrupts;
+using redlatch::detail::PubSubConnection;
 
 namespace {
 

@@ -27,6 +27,7 @@
 #include "integration/rlock_helpers.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::test;
 using namespace std::chrono_literals;
 

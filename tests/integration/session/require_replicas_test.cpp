@@ -6,6 +6,7 @@
 #include "support/scripted_transport.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::fault;
 
 namespace {

@@ -10,6 +10,7 @@
 #include <set>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace std::chrono_literals;
 
 TEST_CASE("the bound of a back-off doubles from the first to the last value") {

@@ -9,6 +9,7 @@
 #include <system_error>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 
 namespace {
 

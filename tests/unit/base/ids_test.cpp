@@ -13,6 +13,7 @@
 #include <vector>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 
 TEST_CASE("a UUID is of version 4 and in canonical form") {
     for (int i = 0; i < 100; ++i) {

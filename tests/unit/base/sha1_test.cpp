@@ -9,6 +9,7 @@
 #include <string_view>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 
 namespace {
 

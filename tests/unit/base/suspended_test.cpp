@@ -14,6 +14,7 @@
 #include "support/server_clock.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::test;
 using namespace std::chrono_literals;
 

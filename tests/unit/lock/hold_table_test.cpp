@@ -10,6 +10,7 @@
 #include <stop_token>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace std::chrono_literals;
 
 namespace {

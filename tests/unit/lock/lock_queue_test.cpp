@@ -7,6 +7,7 @@
 #include <chrono>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace std::chrono_literals;
 
 namespace {

@@ -5,6 +5,7 @@
 #include <redlatch/redlatch.hpp>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 
 namespace {
 

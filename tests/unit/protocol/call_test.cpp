@@ -9,6 +9,7 @@
 #include "support/call_words.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using redlatch::test::words_of;
 
 namespace {

@@ -14,7 +14,7 @@ using redlatch::errc;
 using redlatch::Error;
 using redlatch::Instant;
 using redlatch::never;
-using redlatch::QuorumRound;
+using redlatch::detail::QuorumRound;
 
 namespace {
 
@@ -141,7 +141,7 @@ TEST_CASE("why() returns the first error") {
 }
 
 TEST_CASE("the age of a server is read from its INFO, or unknown") {
-    using redlatch::read_uptime;
+    using redlatch::detail::read_uptime;
     CHECK(read_uptime("# Server\r\nredis_version:7.0.15\r\nuptime_in_seconds:42\r\nuptime_in_days:0\r\n") == 42s);
     CHECK(read_uptime("uptime_in_seconds:0\r\n") == 0s);
     CHECK(read_uptime("uptime_in_seconds:-3\r\n") == 0s);  // its clock was set back

@@ -13,6 +13,7 @@
 #include "support/wait.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace std::chrono_literals;
 
 namespace {

@@ -7,6 +7,7 @@
 #include "support/scripted_transport.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::test;
 
 namespace {

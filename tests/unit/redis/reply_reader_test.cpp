@@ -17,6 +17,7 @@
 #include <vector>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using Outcome = ReplyReader::Outcome;
 
 namespace {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 
 namespace {
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 
 namespace {
 

@@ -11,6 +11,7 @@
 #include "support/wait.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using redlatch::test::eventually;
 
 namespace {

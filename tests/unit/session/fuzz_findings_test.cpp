@@ -11,6 +11,7 @@
 #include "support/scripted_transport.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace redlatch::test;
 using namespace std::chrono_literals;
 

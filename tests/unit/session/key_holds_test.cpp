@@ -8,6 +8,7 @@
 #include <string>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 
 TEST_CASE("another family is found while it holds the key") {
     KeyHolds holds;

@@ -14,6 +14,7 @@
 #include "support/wait.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace std::chrono_literals;
 
 TEST_CASE("jobs run in order, on a separate thread") {

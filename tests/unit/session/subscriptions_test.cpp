@@ -11,6 +11,7 @@
 #include <vector>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace std::chrono_literals;
 
 namespace {

@@ -17,6 +17,7 @@
 #include "support/call_words.hpp"
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace std::chrono_literals;
 using redlatch::test::words_of;
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 
 namespace {
 
