@@ -10,9 +10,13 @@
 #include <system_error>
 #include <thread>
 
+#include <redlatch/redlatch.hpp>
+
 #include "worker.hpp"
 
 namespace redlatch::soak {
+
+using namespace redlatch::detail;
 
 // The turns of one thread at one lock, of any kind with the members of every lock.
 template <class Lock>

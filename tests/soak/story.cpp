@@ -13,7 +13,7 @@ namespace {
 
 // The longest time before the end of a lease at which a loss may be reported. Reporting takes as long as the machine
 // needs, and longer under load.
-constexpr milliseconds noticed = Lateness::longest_notice;
+constexpr milliseconds noticed = detail::Lateness::longest_notice;
 
 bool forgets_holds(const Fault& fault) {
     return fault.kind == FaultKind::restart_without_data || fault.kind == FaultKind::flush_all ||

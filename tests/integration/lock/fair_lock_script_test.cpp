@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-namespace scripts = redlatch::scripts;
+namespace scripts = redlatch::detail::scripts;
 using redlatch::detail::digested;
 
 const std::string queue = "redisson_lock_queue:{orders}";

@@ -65,7 +65,7 @@ struct ScriptCalls {
     explicit ScriptCalls(CommandMonitor& monitor) {
         for (const std::string& line : monitor.take_lines()) {
             if (line.find("\"EVALSHA\"") == std::string::npos) continue;
-            const std::string refresh{redlatch::detail::digested<redlatch::scripts::fair_refresh>.digest()};
+            const std::string refresh{redlatch::detail::digested<redlatch::detail::scripts::fair_refresh>.digest()};
             ++(line.find(refresh) == std::string::npos ? others : refreshes);
         }
     }

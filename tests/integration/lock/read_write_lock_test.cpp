@@ -617,7 +617,7 @@ TEST_CASE("a waiting writer excludes new readers, not present ones, and none onc
 
 TEST_CASE(
     "a writer with preference is asked to retry in time to renew its mark, and only its own withdrawal removes it") {
-    namespace scripts = redlatch::scripts;
+    namespace scripts = redlatch::detail::scripts;
     using redlatch::detail::digested;
     Fixture f;
     f.orders.lock_shared(Lease{600s});
@@ -658,7 +658,7 @@ TEST_CASE("a waiting writer sends nothing until it is notified") {
 // --- lost replies, and no memory -----------------------------------------------------------------------------------
 
 TEST_CASE("fault: reply to a read-write lock lost: each command takes effect once") {
-    namespace scripts = redlatch::scripts;
+    namespace scripts = redlatch::detail::scripts;
     using redlatch::detail::digested;
     RedisServer server;
     RawRedis redis{server};
@@ -723,7 +723,7 @@ TEST_CASE("fault: reply to a read-write lock lost: each command takes effect onc
 }
 
 TEST_CASE("a delayed copy of a read-write lock's release does not affect a later hold of the same thread") {
-    namespace scripts = redlatch::scripts;
+    namespace scripts = redlatch::detail::scripts;
     using redlatch::detail::digested;
     RedisServer server;
     RawRedis redis{server};

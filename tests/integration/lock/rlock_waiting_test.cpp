@@ -407,7 +407,8 @@ TEST_CASE("a thread that acquires the lock by a force_unlock() of its own proces
         });
         REQUIRE(has_waiters(client, waits + 1));
         REQUIRE(is_listened_to(redis, "orders"));
-        proxy.hold_next_replies(1, std::string{redlatch::detail::digested<redlatch::scripts::rlock_give_up>.digest()});
+        proxy.hold_next_replies(
+            1, std::string{redlatch::detail::digested<redlatch::detail::scripts::rlock_give_up>.digest()});
         auto force = start([&] { return orders.force_unlock(); });
         REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
         // The two threads may share a connection. Then the waiter's reply comes after the other one, but not in all
@@ -551,7 +552,8 @@ TEST_CASE("a release whose message arrives before its reply still wakes the loca
         orders.lock();
         auto waiter = start_waiting(client, [&] { return orders.lock(), orders.unlock(), true; });
         REQUIRE(is_listened_to(redis, "orders", 2));
-        proxy.hold_next_replies(1, std::string{redlatch::detail::digested<redlatch::scripts::rlock_release>.digest()});
+        proxy.hold_next_replies(
+            1, std::string{redlatch::detail::digested<redlatch::detail::scripts::rlock_release>.digest()});
         auto network = start([&] {
             REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
             // The message has its own connection. Another message after it shows that it has arrived.

@@ -944,8 +944,8 @@ TEST_CASE("a lost reply to one member's acquire leaves nothing behind, and count
     MultiLock both{a, z};
     both.lock();
     both.unlock();
-    const std::string acquire{redlatch::detail::digested<redlatch::scripts::rlock_acquire>.digest()};
-    const std::string release{redlatch::detail::digested<redlatch::scripts::rlock_release>.digest()};
+    const std::string acquire{redlatch::detail::digested<redlatch::detail::scripts::rlock_acquire>.digest()};
+    const std::string release{redlatch::detail::digested<redlatch::detail::scripts::rlock_release>.digest()};
 
     proxy.drop_next_replies(1, acquire);
     both.lock();  // retries, after the possible hold is released

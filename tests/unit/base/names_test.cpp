@@ -35,7 +35,7 @@ std::string message_for(std::string_view name) {
 }
 
 // CRC16-XMODEM, bit by bit: an independent computation of the cluster's hash.
-std::uint16_t crc16(std::string_view text) {
+std::uint16_t crc16_of(std::string_view text) {
     std::uint32_t crc = 0;
     for (const char c : text) {
         crc ^= static_cast<std::uint32_t>(static_cast<unsigned char>(c)) << 8;
@@ -51,7 +51,7 @@ std::uint16_t slot(std::string_view key) {
         const auto close = key.find('}', open + 1);
         if (close != std::string_view::npos && close > open + 1) key = key.substr(open + 1, close - open - 1);
     }
-    return crc16(key) % 16384;
+    return crc16_of(key) % 16384;
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ TEST_CASE("the message about a bad name shows at most 64 bytes of it and no cont
 }
 
 TEST_CASE("all keys that are derived from an allowed name are in its cluster slot") {
-    CHECK(crc16("123456789") == 0x31c3);
+    CHECK(crc16_of("123456789") == 0x31c3);
     CHECK(slot("foo") == 12182);
 
     std::mt19937 random{20240607};

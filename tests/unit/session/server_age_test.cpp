@@ -5,6 +5,7 @@
 #include <chrono>
 
 using namespace redlatch;
+using namespace redlatch::detail;
 using namespace std::chrono_literals;
 
 TEST_CASE("the age of a server is read from its INFO") {
