@@ -2037,6 +2037,12 @@ namespace redlatch {
 inline namespace v0_1 {
 namespace detail {
 
+// The words of servers. A new error word that means "try again later" goes into
+//   is_unavailable()   if the server cannot serve now (users get errc::unreachable), or
+//   is_overloaded()    if it refuses for want of memory or time (errc::overloaded),
+// and into error_code_word() if an old server can wrap it in a script's error. A node of a cluster that says it counts
+// as down if is_from_node_that_is_down() has it.
+
 // Tells what a reply means for its command.
 enum class ReplyClass {
     answered,     // done: the reply of the script itself
@@ -3058,9 +3064,9 @@ namespace redlatch {
 inline namespace v0_1 {
 namespace detail {
 
-// The background thread of a session. It starts with the first hold, wait or posted command. It runs the transport,
-// serves the timers and sends renewals. It never waits for a server. Timers, subscriptions and the executor wake it
-// through the transport.
+// The background thread of a session. It starts with the first try, wait or posted command. It runs the transport,
+// serves the timers and sends renewals. It never waits for a reply or a connection, and never calls user code. Timers,
+// subscriptions and the executor wake it through the transport.
 //
 // mutex_ guards the start of the thread. No thread waits here but the one in end().
 template <Transport T>
@@ -10836,10 +10842,12 @@ namespace detail {
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
 //
 // The mutex of the state that the room belongs to guards all members. Each waiter sleeps in its own slot; the
-// representative sleeps in the transport where possible, to receive the message itself. A waiter is woken by
+// representative sleeps in the transport where possible (not in a cluster), to receive the message itself. A waiter is
+// woken by
 //   the caller that serves it,
-//   any change of state, if it is the representative: a message (background thread), a releasing thread, a
-//     representative that leaves,
+//   any change of state, if it is the representative: a message (received by itself or by the background thread), a
+//     releasing thread, a representative that leaves,
+//   the instant at which its next query is due, such as the end of the lease that it saw, and its deadline,
 //   its stop token.
 template <class T, class Queue>
 class WaitingRoom {
@@ -11915,7 +11923,17 @@ public:
     virtual void may_be_free() = 0;
 };
 
-// What the parts of one lock in this process share. `Protocol` provides the commands and these properties of its lock:
+// What the parts of one lock in this process share. `Protocol` makes the calls of its kind of lock, and reads the replies:
+//   kind, key(), channel(), text(number)               names, and the owner's name on the server
+//   acquire(claim), read_acquire(reply, name)          one acquire, also of one more level
+//   release(number, levels left, lease), read_release  one release
+//   give_up(names)                                     releases whatever these numbers have; replies the server's time
+//   hand_over(number, claim), read_hand_over           where hands_over is True
+//   holders(), is_locked(), hold_count(number), remaining_lease()  queries
+// Optional hooks, for plain commands where servers have them:
+//   after_acquire(claim, sent, reply)                  the call that has to follow, if there is one
+//   first_release(number), after_release(number, sent, reply)
+// These properties:
 //   family          the kind of lock; two kinds on one key would mistake each other's holds for their own
 //   renewal         the script that renews holds of this kind
 //   shared          True if many may hold it at a time; then a thread of this process may ask while others hold it

@@ -34,7 +34,17 @@ public:
     virtual void may_be_free() = 0;
 };
 
-// What the parts of one lock in this process share. `Protocol` provides the commands and these properties of its lock:
+// What the parts of one lock in this process share. `Protocol` makes the calls of its kind of lock, and reads the replies:
+//   kind, key(), channel(), text(number)               names, and the owner's name on the server
+//   acquire(claim), read_acquire(reply, name)          one acquire, also of one more level
+//   release(number, levels left, lease), read_release  one release
+//   give_up(names)                                     releases whatever these numbers have; replies the server's time
+//   hand_over(number, claim), read_hand_over           where hands_over is True
+//   holders(), is_locked(), hold_count(number), remaining_lease()  queries
+// Optional hooks, for plain commands where servers have them:
+//   after_acquire(claim, sent, reply)                  the call that has to follow, if there is one
+//   first_release(number), after_release(number, sent, reply)
+// These properties:
 //   family          the kind of lock; two kinds on one key would mistake each other's holds for their own
 //   renewal         the script that renews holds of this kind
 //   shared          True if many may hold it at a time; then a thread of this process may ask while others hold it

@@ -23,9 +23,9 @@ namespace redlatch {
 inline namespace v0_1 {
 namespace detail {
 
-// The background thread of a session. It starts with the first hold, wait or posted command. It runs the transport,
-// serves the timers and sends renewals. It never waits for a server. Timers, subscriptions and the executor wake it
-// through the transport.
+// The background thread of a session. It starts with the first try, wait or posted command. It runs the transport,
+// serves the timers and sends renewals. It never waits for a reply or a connection, and never calls user code. Timers,
+// subscriptions and the executor wake it through the transport.
 //
 // mutex_ guards the start of the thread. No thread waits here but the one in end().
 template <Transport T>

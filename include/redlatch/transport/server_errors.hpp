@@ -14,6 +14,12 @@ namespace redlatch {
 inline namespace v0_1 {
 namespace detail {
 
+// The words of servers. A new error word that means "try again later" goes into
+//   is_unavailable()   if the server cannot serve now (users get errc::unreachable), or
+//   is_overloaded()    if it refuses for want of memory or time (errc::overloaded),
+// and into error_code_word() if an old server can wrap it in a script's error. A node of a cluster that says it counts
+// as down if is_from_node_that_is_down() has it.
+
 // Tells what a reply means for its command.
 enum class ReplyClass {
     answered,     // done: the reply of the script itself

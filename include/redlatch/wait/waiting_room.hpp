@@ -19,10 +19,12 @@ namespace detail {
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
 //
 // The mutex of the state that the room belongs to guards all members. Each waiter sleeps in its own slot; the
-// representative sleeps in the transport where possible, to receive the message itself. A waiter is woken by
+// representative sleeps in the transport where possible (not in a cluster), to receive the message itself. A waiter is
+// woken by
 //   the caller that serves it,
-//   any change of state, if it is the representative: a message (background thread), a releasing thread, a
-//     representative that leaves,
+//   any change of state, if it is the representative: a message (received by itself or by the background thread), a
+//     releasing thread, a representative that leaves,
+//   the instant at which its next query is due, such as the end of the lease that it saw, and its deadline,
 //   its stop token.
 template <class T, class Queue>
 class WaitingRoom {
