@@ -442,7 +442,7 @@ TEST_CASE("a foreign waiter in the queue gets its turn") {
     const char* const take =
         "redis.call('lpop', KEYS[1]) redis.call('zrem', KEYS[2], ARGV[1]) "
         "redis.call('zincrby', KEYS[2], '-300000', redis.call('lindex', KEYS[1], 0)) "
-        "return redis.call('hset', KEYS[3], ARGV[1], 1)";
+        "redis.call('hset', KEYS[3], ARGV[1], 1) return redis.call('pexpire', KEYS[3], 30000)";
     REQUIRE(redis.integer("EVAL", take, 3, queue, timeouts, "orders", "foreign:1") == 1);
     CHECK(served.names().empty());
     redis.call("DEL", "orders");
