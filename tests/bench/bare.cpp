@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "bare.hpp"
 
-#include <redlatch/base/names.hpp>
-#include <redlatch/scripts/rlock.hpp>
+#include <cstdint>
+#include <limits>
+#include <redlatch/redlatch.hpp>
 #include <stdexcept>
 #include <utility>
 
@@ -14,27 +15,32 @@ using namespace redlatch::detail;
 
 namespace {
 
-constexpr const char* lease = "30000";  // the default, as an RLock without a lease sends it
-
-// As long as real ones: the id of a client, and with it an owner.
-constexpr const char* client_id = "00000000-0000-4000-8000-000000000000";
-
-std::string owner_of(std::size_t thread) { return std::string{client_id} + ":" + std::to_string(thread + 1); }
+// As long as a real one: the id of a client.
+const std::string client_id = "00000000-0000-4000-8000-000000000000";
 
 redisContext* connect(const std::string& url) {
     const auto endpoint = test::Endpoint::parse(url);
     return endpoint.path.empty() ? redisConnect("127.0.0.1", endpoint.port) : redisConnectUnix(endpoint.path.c_str());
 }
 
-Words acquire_words(const std::string& name, const std::string& owner) {
-    return Words{{"EVALSHA", std::string{digested<scripts::rlock_acquire>.digest()}, "1", name, owner, "1", lease}};
-}
+// The words of a call of the library: so the reference always sends what the library sends.
+Words words_of(const Call& call) { return Words{CallWords(call, "PUBLISH").copy()}; }
 
-Words release_words(const std::string& name, const std::string& owner) {
-    const std::string latch = prefixed_key("redisson_unlock_latch", name) + ":" + client_id + ":1";
-    return Words{{"EVALSHA", std::string{digested<scripts::rlock_release>.digest()}, "3", name,
-                  prefixed_key("redisson_lock__channel", name), latch, owner, "0", "0", "0", "PUBLISH"}};
-}
+// The calls of an RLock whose holder has the number `thread` + 1.
+struct Wire {
+    explicit Wire(const std::string& name) : protocol({client_id, options, native}, name) {}
+
+    Words acquire(std::size_t thread) const {
+        Claim claim{.owner = thread + 1, .hold = thread + 1, .count = 1, .lease = options.watchdog_timeout};
+        claim.until = std::numeric_limits<std::int64_t>::max() / 2;  // never too late
+        return words_of(protocol.acquire(claim));
+    }
+    Words release(std::size_t thread) const { return words_of(protocol.release(thread + 1, 0, Milliseconds(0))); }
+
+    const ClientOptions options;
+    NativeCommands native;
+    const RLockProtocol protocol;
+};
 
 void check_acquired(const redisReply& reply) {
     if (reply.type != REDIS_REPLY_NIL) throw std::runtime_error("a bare lock was taken already");
@@ -86,7 +92,7 @@ Connection::Reply Connection::checked(void* raw) const {
 }
 
 BareScripts::BareScripts(const std::string& name, std::size_t thread)
-    : acquire(acquire_words(name, owner_of(thread))), release(release_words(name, owner_of(thread))) {}
+    : acquire(Wire(name).acquire(thread)), release(Wire(name).release(thread)) {}
 
 void load_scripts(Connection& connection) {
     for (const auto& script : {digested<scripts::rlock_acquire>, digested<scripts::rlock_release>}) {
