@@ -11712,6 +11712,17 @@ struct Hold {
     Instant next_deadline() const noexcept { return renewing ? never : ask_at(); }
 };
 
+// Returns the token that is requested when the hold is lost; one that is requested already if there is no hold.
+inline std::stop_token lost_token(Hold* hold) {
+    if (!hold) {
+        std::stop_source already;
+        already.request_stop();
+        return already.get_token();
+    }
+    if (!hold->lost) hold->lost.emplace();
+    return hold->lost->get_token();
+}
+
 // One owner's hold, as seen from outside: its number, 0 for none, and until when it is certain.
 struct HeldPart {
     std::uint64_t hold = 0;
@@ -12058,8 +12069,11 @@ public:
     // Starts a sending. `now`: the server's time.
     void begin(ServerMilliseconds now) {
         claim.until = now + core_.session.options().command_timeout.count();
-        claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
-        if (is_clock_too_rough()) claim.first = false;
+        if constexpr (requires { Protocol::fixes_lease_end; }) {
+            claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
+            // The plain command would cost more than half of the lease: the script is sent.
+            if (core_.session.clock_error() > claim.lease / 2) claim.first = false;
+        }
         call_.emplace(core_.protocol.acquire(claim));
         learned_at_ = Clock::now();
         sent_ = SendTime();
@@ -12082,14 +12096,6 @@ public:
 
 private:
     static constexpr int most_tries = 3;
-
-    // Returns true if the plain command would cost more than half of the lease: then the script is sent.
-    bool is_clock_too_rough() const {
-        if constexpr (requires { Protocol::fixes_lease_end; })
-            return core_.session.clock_error() > claim.lease / 2;
-        else
-            return false;
-    }
 
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {
@@ -12298,16 +12304,7 @@ public:
         return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
     }
 
-    std::stop_token lost(OwnerNumber owner) {
-        Hold* hold = live_hold(owner);
-        if (!hold) {
-            std::stop_source already;
-            already.request_stop();
-            return already.get_token();
-        }
-        if (!hold->lost) hold->lost.emplace();
-        return hold->lost->get_token();
-    }
+    std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
 
     // --- the watchdog -----------------------------------------------------------------------------------------
 
@@ -15784,16 +15781,7 @@ public:
         return hold ? hold->valid_until : Instant::min();
     }
 
-    std::stop_token lost(OwnerNumber owner) {
-        Hold* hold = live_hold(owner);
-        if (!hold) {
-            std::stop_source already;
-            already.request_stop();
-            return already.get_token();
-        }
-        if (!hold->lost) hold->lost.emplace();
-        return hold->lost->get_token();
-    }
+    std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 

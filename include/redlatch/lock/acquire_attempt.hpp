@@ -50,8 +50,11 @@ public:
     // Starts a sending. `now`: the server's time.
     void begin(ServerMilliseconds now) {
         claim.until = now + core_.session.options().command_timeout.count();
-        claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
-        if (is_clock_too_rough()) claim.first = false;
+        if constexpr (requires { Protocol::fixes_lease_end; }) {
+            claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
+            // The plain command would cost more than half of the lease: the script is sent.
+            if (core_.session.clock_error() > claim.lease / 2) claim.first = false;
+        }
         call_.emplace(core_.protocol.acquire(claim));
         learned_at_ = Clock::now();
         sent_ = SendTime();
@@ -74,14 +77,6 @@ public:
 
 private:
     static constexpr int most_tries = 3;
-
-    // Returns true if the plain command would cost more than half of the lease: then the script is sent.
-    bool is_clock_too_rough() const {
-        if constexpr (requires { Protocol::fixes_lease_end; })
-            return core_.session.clock_error() > claim.lease / 2;
-        else
-            return false;
-    }
 
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <utility>
 #include <vector>
 
@@ -111,6 +112,17 @@ struct Hold {
     // Returns when the background has to handle this hold.
     Instant next_deadline() const noexcept { return renewing ? never : ask_at(); }
 };
+
+// Returns the token that is requested when the hold is lost; one that is requested already if there is no hold.
+inline std::stop_token lost_token(Hold* hold) {
+    if (!hold) {
+        std::stop_source already;
+        already.request_stop();
+        return already.get_token();
+    }
+    if (!hold->lost) hold->lost.emplace();
+    return hold->lost->get_token();
+}
 
 // One owner's hold, as seen from outside: its number, 0 for none, and until when it is certain.
 struct HeldPart {

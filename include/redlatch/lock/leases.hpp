@@ -89,16 +89,7 @@ public:
         return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
     }
 
-    std::stop_token lost(OwnerNumber owner) {
-        Hold* hold = live_hold(owner);
-        if (!hold) {
-            std::stop_source already;
-            already.request_stop();
-            return already.get_token();
-        }
-        if (!hold->lost) hold->lost.emplace();
-        return hold->lost->get_token();
-    }
+    std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
 
     // --- the watchdog -----------------------------------------------------------------------------------------
 

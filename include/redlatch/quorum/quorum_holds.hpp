@@ -73,16 +73,7 @@ public:
         return hold ? hold->valid_until : Instant::min();
     }
 
-    std::stop_token lost(OwnerNumber owner) {
-        Hold* hold = live_hold(owner);
-        if (!hold) {
-            std::stop_source already;
-            already.request_stop();
-            return already.get_token();
-        }
-        if (!hold->lost) hold->lost.emplace();
-        return hold->lost->get_token();
-    }
+    std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
