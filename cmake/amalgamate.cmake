@@ -2,8 +2,8 @@
 # Writes single_include/redlatch/redlatch.hpp, and a separate tls.hpp, which needs OpenSSL: cmake -P cmake/amalgamate.cmake
 # With -DCHECK=ON it writes nothing, and fails if a file is out of date.
 #
-# Follows the "redlatch/..." includes from redlatch.hpp, and then from tls.hpp, each header once. Standard includes move to
-# the top. The headers in redis/ and net/ are optional: their includes are inside `#if __has_include(...)` and are expanded
+# Follows the "redlatch/..." includes from redlatch.hpp, and then from tls.hpp, each header once, followed by its definitions
+# (*.ipp). Standard includes move to the top. The headers in redis/ and net/ are optional: their includes are inside `#if __has_include(...)` and are expanded
 # there, together with their standard includes. The other headers of ours that they need are written before the condition, so
 # that they exist even if the condition is false.
 cmake_minimum_required(VERSION 3.25)
@@ -42,6 +42,8 @@ function(track_depth line counter)
     set(${counter} ${open} PARENT_SCOPE)
 endfunction()
 
+# Reads <header> without its include of its definitions, which <out>_definitions names; and definitions without the include
+# of their header.
 function(read_header header out)
     if(NOT EXISTS ${include_dir}/${header})
         message(FATAL_ERROR "${header} is included, but there is no such header")
@@ -49,7 +51,16 @@ function(read_header header out)
     file(READ ${include_dir}/${header} text)
     string(REGEX REPLACE "^// SPDX[^\n]*\n" "" text "${text}")
     string(REGEX REPLACE "(^|\n)#pragma once[^\n]*" "" text "${text}")
+    string(REGEX REPLACE "\\.[hi]pp$" "" stem "${header}")
+    set(definitions "")
+    if(text MATCHES "#ifndef REDLATCH_COMPILED\n#include \"${stem}.ipp\"\n#endif\n")
+        string(REPLACE "${CMAKE_MATCH_0}" "" text "${text}")
+        set(definitions ${stem}.ipp)
+    elseif(header MATCHES "\\.ipp$")
+        string(REPLACE "\n#include \"${stem}.hpp\"" "" text "${text}")
+    endif()
     set(${out} "${text}" PARENT_SCOPE)
+    set(${out}_definitions "${definitions}" PARENT_SCOPE)
 endfunction()
 
 function(put text)
@@ -70,6 +81,9 @@ function(expand_needs header)
             endif()
         endif()
     endwhile()
+    if(rest_definitions)
+        expand_needs(${rest_definitions})
+    endif()
 endfunction()
 
 function(expand header)
@@ -117,6 +131,9 @@ function(expand header)
             put("${line}")
         endif()
     endwhile()
+    if(text_definitions)
+        expand(${text_definitions})
+    endif()
 endfunction()
 
 # Writes or checks the file <name>: the comment <about>, then <includes>, then the text put since the last file.
@@ -162,8 +179,8 @@ finish(tls.hpp "What TLS needs besides, written by cmake/amalgamate.cmake from i
 
 # An unreachable header would silently be missing from the single file.
 get_property(seen GLOBAL PROPERTY seen)
-file(GLOB_RECURSE headers RELATIVE ${include_dir} ${include_dir}/*.hpp)
-list(REMOVE_ITEM headers ${seen})
+file(GLOB_RECURSE headers RELATIVE ${include_dir} ${include_dir}/*.hpp ${include_dir}/*.ipp)
+list(REMOVE_ITEM headers ${seen} redlatch/src.hpp)
 if(headers)
     list(JOIN headers ", " headers)
     message(FATAL_ERROR "redlatch.hpp does not lead to ${headers}")

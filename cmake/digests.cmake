@@ -10,7 +10,7 @@ set(work ${root}/build/digests)
 find_program(compiler NAMES c++ g++ clang++ clang++-14 NO_CACHE REQUIRED)
 
 # The scripts that calls name.
-file(GLOB_RECURSE users ${root}/include/redlatch/*.hpp)
+file(GLOB_RECURSE users ${root}/include/redlatch/*.[hi]pp)
 set(names "")
 foreach(user IN LISTS users)
     file(READ ${user} text)

@@ -4,7 +4,7 @@ cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 find_program(clang_format NAMES clang-format-14 NO_CACHE REQUIRED)
 
-file(GLOB_RECURSE sources ${root}/include/*.hpp ${root}/tests/*.[ch]pp ${root}/examples/*.[ch]pp)
+file(GLOB_RECURSE sources ${root}/include/*.[hi]pp ${root}/tests/*.[ch]pp ${root}/examples/*.[ch]pp)
 set(mode --dry-run -Werror)
 if(FIX)
     set(mode -i)

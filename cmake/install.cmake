@@ -11,6 +11,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/redlatchConfigVersion.cma
     COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES
     ${PROJECT_BINARY_DIR}/redlatchConfigVersion.cmake
+    ${PROJECT_SOURCE_DIR}/cmake/compiled.cmake
     ${PROJECT_SOURCE_DIR}/cmake/redlatchConfig.cmake
     ${PROJECT_SOURCE_DIR}/cmake/FindRedlatchHiredis.cmake
     DESTINATION ${package_dir})

@@ -11,8 +11,7 @@
 # The public headers are beside the folders and may include all of them. All folders except scripts may also include the
 # vocabulary: error.hpp and options.hpp.
 # Only redis and net may include third-party headers. Include cycles are errors.
-# All declarations must be in the inline namespace of the version (major and minor), so that the symbols of two versions in
-# one program differ.
+# All declarations must be in the inline namespace REDLATCH_ABI, which names the version (major and minor).
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(include_dir ${root}/include)
@@ -53,14 +52,18 @@ endfunction()
 
 file(STRINGS ${include_dir}/redlatch/base/version.hpp lines REGEX "version_(major|minor) = ")
 string(REGEX REPLACE "^.*version_major = ([0-9]+).*version_minor = ([0-9]+).*$" "v\\1_\\2" version "${lines}")
+file(STRINGS ${include_dir}/redlatch/base/config.hpp lines REGEX "define REDLATCH_ABI ")
+if(NOT "${lines}" STREQUAL "#define REDLATCH_ABI ${version}_compiled;#define REDLATCH_ABI ${version}")
+    complain("base/config.hpp: the inline namespaces are not ${version} and ${version}_compiled: ${lines}")
+endif()
 
-file(GLOB_RECURSE headers RELATIVE ${include_dir} ${include_dir}/*.hpp)
+file(GLOB_RECURSE headers RELATIVE ${include_dir} ${include_dir}/*.hpp ${include_dir}/*.ipp)
 foreach(header IN LISTS headers)
     file(READ ${include_dir}/${header} text)
     string(REGEX MATCHALL "\nnamespace redlatch[^\n]*\n[^\n]*" begins "${text}")
     foreach(begin IN LISTS begins)
-        if(NOT begin STREQUAL "\nnamespace redlatch {\ninline namespace ${version} {")
-            complain("${header}: not in the inline namespace ${version}: ${begin}")
+        if(NOT begin STREQUAL "\nnamespace redlatch {\ninline namespace REDLATCH_ABI {")
+            complain("${header}: not in the inline namespace REDLATCH_ABI: ${begin}")
         endif()
     endforeach()
     layer_of(${header} layer)
@@ -71,6 +74,10 @@ foreach(header IN LISTS headers)
     file(STRINGS ${include_dir}/${header} lines REGEX "^[ \t]*#[ \t]*include")
     foreach(line IN LISTS lines)
         string(REGEX REPLACE "^[^\"<]*[\"<]([^\">]+)[\">].*$" "\\1" target "${line}")
+        string(REGEX REPLACE "\\.hpp$" ".ipp" definitions "${header}")
+        if(target STREQUAL definitions) # at the end of the header, so the definitions may include it
+            continue()
+        endif()
         if(target MATCHES "^redlatch/")
             layer_of(${target} target_layer)
             if(NOT EXISTS ${include_dir}/${target})

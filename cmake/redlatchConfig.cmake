@@ -12,3 +12,7 @@ set(CMAKE_MODULE_PATH "${redlatch_module_path}")
 unset(redlatch_module_path)
 
 include("${CMAKE_CURRENT_LIST_DIR}/redlatchTargets.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/compiled.cmake")
+if(NOT TARGET redlatch::compiled)
+    redlatch_add_compiled()
+endif()

@@ -51,7 +51,7 @@ foreach(stage IN LISTS stages)
     set(choice "")
     set(targets all)
     if(stage STREQUAL "test")
-        list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_TEST_FORMS=headers -DREDLATCH_BUILD_SOAK=ON
+        list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_TEST_FORMS=compiled -DREDLATCH_BUILD_SOAK=ON
             -DCMAKE_CXX_FLAGS_DEBUG=-O0)
     elseif(stage STREQUAL "asan")
         list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=single
@@ -74,7 +74,7 @@ foreach(stage IN LISTS stages)
             endif()
         endif()
     elseif(stage STREQUAL "tsan")
-        list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=headers
+        list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=compiled
             -DREDLATCH_SANITIZE=thread ${tests_only})
         set(targets redlatch_unit redlatch_integration redlatch_stress)
         set(choice --label-regex "^(unit|integration|stress)$")

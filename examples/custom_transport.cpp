@@ -4,15 +4,22 @@
 
 #include <hiredis/hiredis.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <mutex>
 #include <set>
+#include <span>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <poll.h>
 
 using namespace redlatch;
-using namespace redlatch::detail;
 
 class PlainTransport {
     using Connection = std::shared_ptr<redisContext>;
@@ -96,8 +103,8 @@ public:
 
 int main() {
     const char* url = std::getenv("REDLATCH_URL");
-    BasicClient redis{PlainTransport(Url::parse(url ? url : "unix:///var/run/redis/redis.sock").path)};
-    BasicRLock orders{redis, "custom-transport"};
+    Client redis{PlainTransport(Url::parse(url ? url : "unix:///var/run/redis/redis.sock").path)};
+    RLock orders{redis, "custom-transport"};
     int sold = 0;
     const auto sell = [&] {
         for (int i = 0; i < 100; ++i) {

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
-#include "redlatch/protocol/count_down_latch.hpp"
-#include "redlatch/protocol/numbers.hpp"
-#include "redlatch/semaphore/synchronizer.hpp"
 #include "redlatch/session/call_options.hpp"
-#include "redlatch/session/queries.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/wait_request.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +14,9 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Lets any number of threads in many processes wait until a shared count reaches zero: a std::latch across processes,
 // and the counterpart of Redisson's RCountDownLatch. It differs from std::latch in three ways:
@@ -33,40 +28,28 @@ inline namespace v0_1 {
 // latch. Each member throws Error; with a trailing std::error_code& it stores the code and throws only std::bad_alloc.
 // If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails with
 // errc::unreachable. A command may be resent after a lost reply and still takes effect once.
-template <class T>
-class BasicCountDownLatch {
+class CountDownLatch {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
     // another slot. Sends nothing.
-    BasicCountDownLatch(BasicClient<T>& client, std::string_view name) : binding_(client.core(), name) {}
+    CountDownLatch(Client& client, std::string_view name);
 
     // Returns the name as given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
+    const std::string& name() const noexcept { return handle_.name(); }
 
     // Returns the largest count, which is the largest that Redisson can read.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
 
     // Sets the count if there is none. Returns true if it was set. One round trip, like every member that does not
     // wait. Throws Error(errc::invalid_argument) if `count` is not from 1 to max().
-    bool try_set_count(std::ptrdiff_t count) {
-        check(count, 1, "the count must be from 1 to 2147483647");
-        State& latch = state();
-        const Reply reply =
-            latch.change([&](const detail::RequestId& request_id) { return latch.protocol().set(request_id, count); });
-        if (!reply.is_integer()) throw detail::unexpected(reply, latch.key());
-        return reply.integer == 1;
-    }
+    bool try_set_count(std::ptrdiff_t count);
     bool try_set_count(std::ptrdiff_t count, std::error_code& ec) {
         return detail::answer([&] { return try_set_count(count); }, false, ec);
     }
 
     // Returns the number left to count down, or 0 if there is no count.
-    std::ptrdiff_t count() const {
-        State& latch = state();
-        const Reply reply = detail::query(latch.session(), latch.key(), latch.protocol().count());
-        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
-    }
+    std::ptrdiff_t count() const;
     std::ptrdiff_t count(std::error_code& ec) const {
         return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
     }
@@ -78,10 +61,7 @@ public:
     // count-down is not lost: the client retries it in the background for a minute and a half or more, while the
     // process lives. So do not count down again after such an error. If the retries fail too, the event
     // unlock_not_delivered reports it.
-    void count_down(std::ptrdiff_t n = 1) {
-        check(n, 0, counts_down_by);
-        if (n > 0) lower(n);
-    }
+    void count_down(std::ptrdiff_t n = 1);
     void count_down(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return count_down(n), true; }, false, ec);
     }
@@ -126,15 +106,8 @@ public:
     template <class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
-        const bool ended = detail::answer(
-            [&] {
-                check(n, 0, counts_down_by);
-                const detail::WaitRequest request = detail::wait_until(never, tail...);
-                if (n == 0) return wait_for_end(request);
-                auto [before, want] = lower(n);
-                return before <= n || state().obtain(want, request);
-            },
-            false, tail...);
+        const bool ended =
+            detail::answer([&] { return arrive(n, detail::wait_until(never, tail...)); }, false, tail...);
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
     template <class... Tail>
@@ -142,54 +115,27 @@ public:
     [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
 
     // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
-    bool reset() {
-        State& latch = state();
-        const Reply reply = latch.change([&](const detail::RequestId& request_id) {
-            return latch.protocol().lower(request_id, detail::LatchProtocol::all);
-        });
-        return latch.protocol().decode_lower(reply).before != 0;
-    }
+    bool reset();
     bool reset(std::error_code& ec) {
         return detail::answer([&] { return reset(); }, false, ec);
     }
 
 private:
-    using State = detail::Synchronizer<T, detail::LatchProtocol>;
-
-    // Waiting is const, as it is for std::latch.
-    State& state() const { return binding_.state(); }
-
-    void check(std::ptrdiff_t n, std::ptrdiff_t least, const char* rule) const {
-        if (n < least || n > max()) throw Error(errc::invalid_argument, name(), rule);
-    }
-
-    static constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
-
-    detail::LatchProtocol::Lowered lower(std::ptrdiff_t n) {
-        State& latch = state();
-        const Reply reply = latch.change(
-            [&latch, n](const detail::RequestId& request_id) { return latch.protocol().lower(request_id, n); },
-            State::Undelivered::retry);
-        return latch.protocol().decode_lower(reply);
-    }
-
-    bool wait_for_end(const detail::WaitRequest& request) const {
-        detail::LatchProtocol::Want want;
-        return state().obtain(want, request);
-    }
+    bool wait_for_end(const detail::WaitRequest& request) const;
+    bool arrive(std::ptrdiff_t n, const detail::WaitRequest& request);
 
     template <class... Tail>
     bool timed(Instant deadline, Tail&... tail) const {
         return detail::answer([&] { return wait_for_end(detail::wait_until(deadline, tail...)); }, false, tail...);
     }
 
-    mutable detail::StateHandle<T, State> binding_;
+    // Waiting is const, as it is for std::latch.
+    mutable detail::StateHandle handle_;
 };
 
-template <class T>
-BasicCountDownLatch(BasicClient<T>&, std::string_view) -> BasicCountDownLatch<T>;
-
-using CountDownLatch = BasicCountDownLatch<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/count_down_latch.ipp"
+#endif

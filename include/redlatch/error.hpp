@@ -8,7 +8,7 @@
 #include <system_error>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Tells why an operation failed. The values are grouped by what a caller can do about them.
 enum class errc {
@@ -27,14 +27,14 @@ enum class errc {
     not_replicated,        // fewer replicas than required confirmed it; what was acquired is released
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 template <>
 struct std::is_error_code_enum<redlatch::errc> : std::true_type {};
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Exported, so that all shared objects of a process use one category: codes of different categories never compare
 // equal.
@@ -94,5 +94,5 @@ private:
     std::string name_;
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

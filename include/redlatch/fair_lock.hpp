@@ -2,15 +2,12 @@
 #pragma once
 
 #include "redlatch/client.hpp"
-#include "redlatch/lock/lock_state.hpp"
 #include "redlatch/lock/named_lock.hpp"
-#include "redlatch/lock/server_queue.hpp"
-#include "redlatch/protocol/fair_lock.hpp"
 
 #include <string_view>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Provides a reentrant distributed lock that serves its waiters strictly in order of arrival, across threads,
 // processes, hosts and languages. It is the counterpart of Redisson's fair lock and shares the queue with one of the
@@ -26,19 +23,16 @@ inline namespace v0_1 {
 // In a process that holds one of the two, the other is refused with errc::wrong_type. Models Cpp17TimedLockable.
 // Neither copyable nor movable. Any number of threads may use one object. Destroying the object while a thread waits in
 // it is an error, as for std::mutex; destroying it while the lock is held is not.
-template <class T>
-class BasicFairLock : public detail::NamedLock<BasicFairLock<T>, T,
-                                               detail::LockState<T, detail::FairProtocol, detail::ServerQueue<T>>> {
+class FairLock : public detail::NamedLock {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    BasicFairLock(BasicClient<T>& client, std::string_view name) : BasicFairLock::NamedLock(client.core(), name) {}
+    FairLock(Client& client, std::string_view name);
 };
 
-template <class T>
-BasicFairLock(BasicClient<T>&, std::string_view) -> BasicFairLock<T>;
-
-using FairLock = BasicFairLock<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/fair_lock.ipp"
+#endif

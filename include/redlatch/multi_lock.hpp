@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/error.hpp"
 #include "redlatch/quorum/quorum_api.hpp"
 
-#include <algorithm>
-#include <cstddef>
-#include <memory>
-#include <utility>
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Combines several locks into one: a hold has all of them or none. Members may differ in kind, name and server. They
 // stay ordinary locks for code that takes them one by one. The counterpart of Redisson's MultiLock.
@@ -25,43 +20,25 @@ inline namespace v0_1 {
 //
 // Reentrant if its members are. Members must outlive this object. A hold belongs to the object that took it. Neither
 // copyable nor movable. Any number of threads may use one object.
-class MultiLock : public detail::QuorumApi<MultiLock> {
+class MultiLock : public detail::QuorumApi {
 public:
     // Throws Error(errc::invalid_argument) if a lock is named twice. Sends nothing.
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit MultiLock(Locks&... locks)
-        : MultiLock(Whole{}, detail::members_of(locks...)) {}
+        : MultiLock(Whole{}, {detail::member_lock(locks)...}) {}
 
     template <detail::LockRange Range>
-    explicit MultiLock(Range&& range) : MultiLock(Whole{}, detail::members_of_range(range)) {}
+    explicit MultiLock(Range&& range) : MultiLock(Whole{}, detail::member_locks_in(range)) {}
 
 private:
-    using Members = std::vector<std::shared_ptr<detail::QuorumMember>>;
     struct Whole {};
 
-    MultiLock(Whole, const Members& members)
-        : QuorumApi(sorted(members), detail::QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {
-    }
-
-    // Sorts by name, so that all waiters meet at the same member.
-    static Members sorted(Members members) {
-        if (members.empty()) throw Error(errc::invalid_argument, {}, "a MultiLock needs at least one member");
-        for (std::size_t i = 0; i < members.size(); ++i)
-            for (std::size_t j = i + 1; j < members.size(); ++j)
-                if (members[i]->lock() == members[j]->lock())
-                    throw Error(errc::invalid_argument, members[i]->name(),
-                                "a MultiLock must not contain the same lock twice");
-        std::stable_sort(members.begin(), members.end(),
-                         [](const auto& a, const auto& b) { return a->name() < b->name(); });
-        return members;
-    }
-
-    static Milliseconds patience(const Members& members) {
-        Milliseconds longest{0};
-        for (const auto& member : members) longest = std::max(longest, member->options().command_timeout);
-        return longest;
-    }
+    MultiLock(Whole, const std::vector<detail::NamedLock*>& locks);
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/multi_lock.ipp"
+#endif

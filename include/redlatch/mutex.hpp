@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+#include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
-#include "redlatch/lock/lock_state.hpp"
 #include "redlatch/lock/named_lock.hpp"
 #include "redlatch/lock/spin_options.hpp"
-#include "redlatch/protocol/lock_queries.hpp"
-#include "redlatch/protocol/mutex.hpp"
-#include "redlatch/session/queries.hpp"
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Provides the distributed lock of the Redis documentation: SET name value NX PX lease acquires it, and deleting the
 // key if it still has that value releases it. The key is the name itself, after the client's key_prefix. So this lock
@@ -35,48 +32,26 @@ inline namespace v0_1 {
 //
 // The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
 // errc::wrong_type.
-template <class T>
-class BasicMutex : public detail::NamedLock<BasicMutex<T>, T, detail::LockState<T, detail::MutexProtocol>> {
+class Mutex : public detail::NamedLock {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
     // first is longer than the longest. Sends nothing.
-    BasicMutex(BasicClient<T>& client, std::string_view name, SpinOptions options = {})
-        : BasicMutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
+    Mutex(Client& client, std::string_view name, SpinOptions options = {});
 
 private:
-    friend class detail::LockApi<BasicMutex>;
-    friend struct detail::LockAccess;
-
-    bool acquire(detail::LockRequest request) {
-        request.polling = polling_;
-        return BasicMutex::NamedLock::acquire(request);
-    }
-
-    bool ask_locked(Instant limit = never) { return value(limit).has_value(); }
-
-    // Returns at most 1. Sends no command if this process has no hold on record for this owner, because no other
-    // process can have acquired one in its name.
-    int ask_hold_count(detail::OwnerNumber owner, Instant limit = never) {
-        const std::uint64_t hold = this->state().part(owner).hold;
-        return hold != 0 && value(limit) == this->state().protocol().text(hold).view() ? 1 : 0;
-    }
+    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+    REDLATCH_INLINE bool ask_locked(Instant limit) override;
+    REDLATCH_INLINE int ask_hold_count(detail::OwnerNumber owner, Instant limit) override;
 
     // Returns the value of the current holder.
-    std::optional<std::string> value(Instant limit) {
-        auto& state = this->state();
-        return detail::read_text(detail::query(state.session(), state.key(), state.protocol().holders(), limit),
-                                 state.key());
-    }
+    std::optional<std::string> value(Instant limit);
 
     const detail::Polling polling_;
 };
 
-template <class T>
-BasicMutex(BasicClient<T>&, std::string_view) -> BasicMutex<T>;
-template <class T>
-BasicMutex(BasicClient<T>&, std::string_view, SpinOptions) -> BasicMutex<T>;
-
-using Mutex = BasicMutex<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/mutex.ipp"
+#endif

@@ -10,7 +10,7 @@
 #include <string>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 namespace detail {
 class TlsConnector;
@@ -75,5 +75,5 @@ struct ClientOptions {
     std::function<void(const Event&)> on_event = {};
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

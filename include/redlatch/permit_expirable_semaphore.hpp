@@ -2,36 +2,30 @@
 #pragma once
 
 #include "redlatch/base/keep_errno.hpp"
+#include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
-#include "redlatch/protocol/permit_expirable_semaphore.hpp"
 #include "redlatch/protocol/permit_id.hpp"
-#include "redlatch/semaphore/permit_leases.hpp"
-#include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/protocol/permit_lease.hpp"
 #include "redlatch/session/call_options.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/wait_request.hpp"
 
-#include <array>
 #include <chrono>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
-template <class T>
-class BasicPermit;
+class Permit;
 
 // Provides a distributed semaphore in which each permit has an id and a lease, so the permits of a process that dies
 // become available again. The counterpart of Redisson's RPermitExpirableSemaphore. The client's watchdog renews a
@@ -43,15 +37,14 @@ class BasicPermit;
 // for ClientOptions::unreachable_timeout, then fails with errc::unreachable. A command may be resent after a lost reply
 // and still takes effect once. An acquire that fails, is stopped or times out keeps no permit. Each member is one round
 // trip, except for waiting.
-template <class T>
-class BasicPermitExpirableSemaphore {
+class PermitExpirableSemaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    BasicPermitExpirableSemaphore(BasicClient<T>& client, std::string_view name) : binding_(client.core(), name) {}
+    PermitExpirableSemaphore(Client& client, std::string_view name);
 
     // Returns the name as given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
+    const std::string& name() const noexcept { return handle_.name(); }
 
     // max() returns the largest number of permits; max_at_once() how many one call may acquire.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
@@ -60,54 +53,35 @@ public:
     // --- number of permits --------------------------------------------------------------------------------------
 
     // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
-    bool try_set_permits(std::ptrdiff_t permits) {
-        check(permits, 0, max(), "the number of permits must be from 0 to 2147483647");
-        State& semaphore = state();
-        return is_one(semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
-    }
+    bool try_set_permits(std::ptrdiff_t permits);
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
     }
 
     // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
     // become negative.
-    void set_permits(std::ptrdiff_t permits) {
-        check(permits, 0, max(), "the number of permits must be from 0 to 2147483647");
-        State& semaphore = state();
-        is_one(semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
-    }
+    void set_permits(std::ptrdiff_t permits);
     void set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         detail::answer([&] { return set_permits(permits), true; }, false, ec);
     }
 
     // Changes the number of permits by n, which must be from -max() to max().
-    void add_permits(std::ptrdiff_t n) {
-        check(n, -max(), max(), "the number of permits must be from -2147483647 to 2147483647");
-        if (n == 0) return;
-        State& semaphore = state();
-        is_one(semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
-    }
+    void add_permits(std::ptrdiff_t n);
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
     }
 
     // Return the number of available permits, of acquired permits, and the sum of both; 0 if the semaphore does not
     // exist. A permit whose lease has expired is available.
-    std::ptrdiff_t available_permits() { return static_cast<std::ptrdiff_t>(count().available); }
+    std::ptrdiff_t available_permits();
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
     }
-    std::ptrdiff_t acquired_permits() { return static_cast<std::ptrdiff_t>(count().acquired); }
+    std::ptrdiff_t acquired_permits();
     std::ptrdiff_t acquired_permits(std::error_code& ec) {
         return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
     }
-    std::ptrdiff_t permits() {
-        const auto now = count();
-        return now.exists ? static_cast<std::ptrdiff_t>(now.available + now.acquired) : 0;
-    }
+    std::ptrdiff_t permits();
     std::ptrdiff_t permits(std::error_code& ec) {
         return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
     }
@@ -187,9 +161,7 @@ public:
     // replies, the call fails with errc::unreachable, but the client retries it in the background and the watchdog no
     // longer renews these permits.
     void release(const PermitId& id) { release(std::span(&id, 1)); }
-    void release(std::span<const PermitId> ids) {
-        if (!try_release(ids)) throw unknown(ids.size() == 1 ? "this permit" : "one of these permits");
-    }
+    void release(std::span<const PermitId> ids);
     void release(const PermitId& id, std::error_code& ec) {
         detail::answer([&] { return release(id), true; }, false, ec);
     }
@@ -199,20 +171,7 @@ public:
 
     // Does the same, but returns false instead of throwing errc::unknown_permit.
     [[nodiscard]] bool try_release(const PermitId& id) { return try_release(std::span(&id, 1)); }
-    [[nodiscard]] bool try_release(std::span<const PermitId> ids) {
-        if (ids.empty()) return true;
-        State& semaphore = state();
-        // Made first: from unwatch() on nothing may fail for want of memory.
-        const std::function<detail::Call(const detail::RequestId&)> make =
-            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const detail::RequestId& request_id) {
-                return semaphore.protocol().release(request_id, kept);
-            };
-        const auto watches = semaphore.leases().unwatch(ids);
-        const Reply reply = semaphore.change(make, State::Undelivered::retry);
-        const bool released = is_one(reply);
-        if (!released) semaphore.leases().watch_again(watches);
-        return released;
-    }
+    [[nodiscard]] bool try_release(std::span<const PermitId> ids);
     [[nodiscard]] bool try_release(const PermitId& id, std::error_code& ec) {
         return detail::answer([&] { return try_release(id); }, false, ec);
     }
@@ -235,36 +194,13 @@ public:
 
     // Returns the remaining lease of the permit by the server's clock, nothing if the permit is not held, and
     // milliseconds::max() if its lease never expires.
-    std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id) {
-        State& semaphore = state();
-        const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
-        return semaphore.protocol().read_remaining(reply);
-    }
+    std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id);
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec) {
         return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
     }
 
 private:
-    using State = detail::Synchronizer<T, detail::PermitProtocol, detail::PermitLeases<T>>;
-
-    State& state() { return binding_.state(); }
-
-    void check(std::ptrdiff_t n, std::ptrdiff_t least, std::ptrdiff_t most, const char* rule) const {
-        if (n < least || n > most) throw Error(errc::invalid_argument, name(), rule);
-    }
-
-    Error unknown(const std::string& what) const { return {errc::unknown_permit, name(), what + " is not held"}; }
-
-    detail::PermitProtocol::Count count() {
-        State& semaphore = state();
-        const detail::PermitProtocol& protocol = semaphore.protocol();
-        return protocol.read_count(detail::query(semaphore.session(), semaphore.key(), protocol.count()));
-    }
-
-    bool is_one(const Reply& reply) {
-        if (!reply.is_integer()) throw detail::unexpected(reply, state().key());
-        return reply.integer == 1;
-    }
+    friend class Permit;
 
     static std::optional<PermitId> one(std::vector<PermitId> ids) {
         return ids.empty() ? std::nullopt : std::optional(ids.front());
@@ -272,75 +208,43 @@ private:
 
     template <class... Tail>
     std::vector<PermitId> take(std::ptrdiff_t n, const detail::WaitRequest& request, Tail&... tail) {
-        return detail::answer(
-            [&]() -> std::vector<PermitId> {
-                check(n, 1, max_at_once(), "one call can acquire from 1 to 10000 permits");
-                detail::PermitProtocol::Want want;
-                want.ids.reserve(static_cast<std::size_t>(n));
-                for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
-                [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
-                    if constexpr (detail::tail_rank<decltype(argument)> == 1)
-                        want.lease = detail::PermitLease::of(argument);
-                };
-                (set_lease(tail), ...);
-                if (!state().obtain(want, request)) return {};
-                return std::move(want.ids);
-            },
-            std::vector<PermitId>(), tail...);
+        detail::PermitLease lease{};
+        [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
+            if constexpr (detail::tail_rank<decltype(argument)> == 1) lease = detail::PermitLease::of(argument);
+        };
+        (set_lease(tail), ...);
+        return detail::answer([&] { return obtain(n, lease, request); }, std::vector<PermitId>(), tail...);
     }
 
-    void set_lease(const PermitId& id, const detail::PermitLease& lease) {
-        State& semaphore = state();
-        const auto watches = semaphore.leases().unwatch_settled(std::span(&id, 1));
-        Reply reply;
-        try {
-            reply = semaphore.change([&](const detail::RequestId& request_id) {
-                return semaphore.protocol().set_lease(request_id, id, lease);
-            });
-        } catch (...) {
-            semaphore.leases().watch_again(watches);
-            throw;
-        }
-        if (!is_one(reply)) throw unknown("this permit");
-    }
+    std::vector<PermitId> obtain(std::ptrdiff_t n, const detail::PermitLease& lease,
+                                 const detail::WaitRequest& request);
+    void set_lease(const PermitId& id, const detail::PermitLease& lease);
+    void release_later(const PermitId& id) noexcept;
 
-    friend class BasicPermit<T>;
-    void release_later(const PermitId& id) noexcept try { state().leases().release_later(id); } catch (...) {
-    }
-
-    detail::StateHandle<T, State> binding_;
+    detail::StateHandle handle_;
 };
-
-template <class T>
-BasicPermitExpirableSemaphore(BasicClient<T>&, std::string_view) -> BasicPermitExpirableSemaphore<T>;
-
-using PermitExpirableSemaphore = BasicPermitExpirableSemaphore<HiredisTransport>;
 
 // Holds one permit and releases it at the end of its scope. The destructor does not throw, even if the permit has
 // expired or the server cannot be reached; call release(ec) to learn the result. The semaphore must outlive it.
-template <class T>
-class [[nodiscard]] BasicPermit {
+class [[nodiscard]] Permit {
 public:
     // Acquires a permit and waits for it if necessary: under the watchdog, or with a lease.
-    explicit BasicPermit(BasicPermitExpirableSemaphore<T>& semaphore)
-        : semaphore_(&semaphore), id_(semaphore.acquire()) {}
+    explicit Permit(PermitExpirableSemaphore& semaphore) : semaphore_(&semaphore), id_(semaphore.acquire()) {}
     template <class AnyLease>
-    requires(detail::tail_rank<AnyLease> == 1)
-        BasicPermit(BasicPermitExpirableSemaphore<T>& semaphore, const AnyLease& lease)
+    requires(detail::tail_rank<AnyLease> == 1) Permit(PermitExpirableSemaphore& semaphore, const AnyLease& lease)
         : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
 
     // Takes ownership of a permit that is held already.
-    BasicPermit(BasicPermitExpirableSemaphore<T>& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
+    Permit(PermitExpirableSemaphore& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
 
-    BasicPermit(BasicPermit&& other) noexcept
-        : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
-    BasicPermit& operator=(BasicPermit&& other) noexcept {
+    Permit(Permit&& other) noexcept : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
+    Permit& operator=(Permit&& other) noexcept {
         std::swap(semaphore_, other.semaphore_);
         std::swap(id_, other.id_);
         return *this;
     }
     // Posts the release and does not wait for the reply.
-    ~BasicPermit() {
+    ~Permit() {
         const detail::KeepErrno kept;
         if (id_) semaphore_->release_later(*id_);
     }
@@ -359,11 +263,13 @@ public:
     [[nodiscard]] PermitId detach() { return std::exchange(id_, std::nullopt).value(); }
 
 private:
-    BasicPermitExpirableSemaphore<T>* semaphore_;
+    PermitExpirableSemaphore* semaphore_;
     std::optional<PermitId> id_;
 };
 
-using Permit = BasicPermit<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/permit_expirable_semaphore.ipp"
+#endif

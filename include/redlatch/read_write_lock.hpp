@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+#include "redlatch/base/ids.hpp"
+#include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
-#include "redlatch/error.hpp"
 #include "redlatch/lock/lock_api.hpp"
-#include "redlatch/lock/lock_state.hpp"
 #include "redlatch/lock/named_lock.hpp"
-#include "redlatch/protocol/read_write_lock.hpp"
-#include "redlatch/session/queries.hpp"
+#include "redlatch/session/call_options.hpp"
+#include "redlatch/wait/lock_request.hpp"
 
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -18,7 +18,7 @@
 #include <system_error>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 struct ReadWriteOptions {
     // If true, readers that hold nothing yet stay out while a writer of this object waits, so that a stream of readers
@@ -40,48 +40,31 @@ struct ReadWriteOptions {
 // Models Cpp17SharedTimedLockable: use it with std::unique_lock, std::shared_lock, std::scoped_lock. The members of
 // LockApi are the writer's. Two objects with the same name are the same lock. Neither copyable nor movable. Any number
 // of threads may use one object. Destroying the object ends no hold.
-template <class T>
-class BasicReadWriteLock : public detail::LockApi<BasicReadWriteLock<T>> {
-    // Implements what both sides share: all members of a lock. A side is locked while it has a lease.
-    template <class Self, class Protocol>
-    class Side : public detail::NamedLock<Self, T, detail::LockState<T, Protocol>> {
+class ReadWriteLock : public detail::LockApi {
+public:
+    // One side, as a lock of its own: it has all members of a lock.
+    class Side : public detail::NamedLock {
     protected:
-        friend class detail::LockApi<Self>;
-        friend struct detail::LockAccess;
+        using NamedLock::NamedLock;
 
-        bool ask_locked(Instant limit = never) { return this->ask_remaining_lease(limit).has_value(); }
-
-        Side(BasicClient<T>& client, std::string_view name) : Side::NamedLock(client.core(), name) {}
+    private:
+        // A side is locked while it has a lease.
+        REDLATCH_INLINE bool ask_locked(Instant limit) override;
     };
 
-public:
     // The read side: many threads may hold it at a time.
-    class ReadLock final : public Side<ReadLock, detail::ReadProtocol> {
-        friend BasicReadWriteLock;
-        using Side<ReadLock, detail::ReadProtocol>::Side;
+    class ReadLock final : public Side {
+        friend ReadWriteLock;
+        ReadLock(Client& client, std::string_view name);
     };
 
     // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, in a thread that holds
     // only the read side.
-    class WriteLock final : public Side<WriteLock, detail::WriteProtocol> {
-        friend BasicReadWriteLock;
-        friend class detail::LockApi<WriteLock>;
-        friend struct detail::LockAccess;
+    class WriteLock final : public Side {
+        friend ReadWriteLock;
+        WriteLock(Client& client, std::string_view name, ReadLock& readers, ReadWriteOptions options);
 
-        bool acquire(const detail::LockRequest& request) {
-            const Instant now = Clock::now();
-            if (detail::LockAccess::valid_until(readers_, request.owner) > now &&
-                this->valid_until_of(request.owner) <= now)
-                throw Error(errc::would_deadlock, this->state().key(),
-                            "this thread holds the read side; release that before locking the write side");
-            if (!options_.writer_preference) return this->state().acquire(request);
-            detail::LockRequest first = request;
-            first.precedence = true;
-            return this->state().acquire(first);
-        }
-
-        WriteLock(BasicClient<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
-            : Side<WriteLock, detail::WriteProtocol>(client, name), readers_(readers), options_(options) {}
+        REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
 
         ReadLock& readers_;
         const ReadWriteOptions options_;
@@ -89,8 +72,7 @@ public:
 
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    BasicReadWriteLock(BasicClient<T>& client, std::string_view name, ReadWriteOptions options = {})
-        : read_(client, name), write_(client, name, read_, options) {}
+    ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return read_.name(); }
@@ -125,30 +107,24 @@ public:
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
 private:
-    friend class detail::LockApi<BasicReadWriteLock>;
-    friend struct detail::LockAccess;
-
     // --- on behalf of an owner: the write side ----------------------------------------------------------------
 
-    bool acquire(const detail::LockRequest& request) { return detail::LockAccess::acquire(write_, request); }
-    std::error_code release(detail::OwnerNumber owner) { return detail::LockAccess::release(write_, owner); }
-    bool force_release() { return detail::LockAccess::force_release(write_); }
-    Instant valid_until_of(detail::OwnerNumber owner) { return detail::LockAccess::valid_until(write_, owner); }
-    std::stop_token lost_of(detail::OwnerNumber owner) { return detail::LockAccess::lost(write_, owner); }
-    bool ask_locked() { return detail::LockAccess::ask_locked(write_); }
-    int ask_hold_count(detail::OwnerNumber owner) { return detail::LockAccess::ask_hold_count(write_, owner); }
-    std::optional<Milliseconds> ask_remaining_lease() { return detail::LockAccess::ask_remaining_lease(write_); }
+    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+    REDLATCH_INLINE std::error_code release(detail::OwnerNumber owner) override;
+    REDLATCH_INLINE bool force_release(Instant limit) override;
+    REDLATCH_INLINE Instant valid_until_of(detail::OwnerNumber owner) override;
+    REDLATCH_INLINE std::stop_token lost_of(detail::OwnerNumber owner) override;
+    REDLATCH_INLINE bool ask_locked(Instant limit) override;
+    REDLATCH_INLINE int ask_hold_count(detail::OwnerNumber owner, Instant limit) override;
+    REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
 
     ReadLock read_;
     WriteLock write_;
 };
 
-template <class T>
-BasicReadWriteLock(BasicClient<T>&, std::string_view) -> BasicReadWriteLock<T>;
-template <class T>
-BasicReadWriteLock(BasicClient<T>&, std::string_view, ReadWriteOptions) -> BasicReadWriteLock<T>;
-
-using ReadWriteLock = BasicReadWriteLock<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/read_write_lock.ipp"
+#endif

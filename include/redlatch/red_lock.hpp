@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/error.hpp"
+#include "redlatch/base/time.hpp"
 #include "redlatch/quorum/quorum_api.hpp"
 
-#include <algorithm>
-#include <cstddef>
-#include <memory>
-#include <utility>
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 struct RedLockOptions {
     // The time a server may take to reply before the others decide without it.
@@ -43,7 +39,7 @@ struct RedLockOptions {
 // For longest_lease after all servers were started, no process can acquire the lock. Reentrant if its members are.
 // Members must outlive this object. A hold belongs to the object that took it. Neither copyable nor movable. Any number
 // of threads may use one object.
-class RedLock : public detail::QuorumApi<RedLock> {
+class RedLock : public detail::QuorumApi {
 public:
     // Throws Error(errc::invalid_argument) if two members use one client, and so one server, and for options that
     // cannot work. Sends nothing.
@@ -54,43 +50,21 @@ public:
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit RedLock(RedLockOptions options,
                                                                                            Locks&... locks)
-        : RedLock(Whole{}, detail::members_of(locks...), options) {}
+        : RedLock(Whole{}, {detail::member_lock(locks)...}, options) {}
 
     template <detail::LockRange Range>
     explicit RedLock(Range&& range, RedLockOptions options = {})
-        : RedLock(Whole{}, detail::members_of_range(range), options) {}
+        : RedLock(Whole{}, detail::member_locks_in(range), options) {}
 
 private:
-    using Members = std::vector<std::shared_ptr<detail::QuorumMember>>;
     struct Whole {};
 
-    RedLock(Whole, const Members& members, RedLockOptions options) : QuorumApi(members, rules_of(members, options)) {}
-
-    static detail::QuorumRules rules_of(const Members& members, RedLockOptions options) {
-        if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs at least one member");
-        const std::string& name = members.front()->name();
-        if (options.longest_lease == Milliseconds(0))
-            options.longest_lease = members.front()->options().watchdog_timeout;
-        for (std::size_t i = 0; i < members.size(); ++i) {
-            if (members[i]->options().watchdog_timeout > options.longest_lease)
-                throw Error(
-                    errc::invalid_argument, name,
-                    "RedLockOptions::longest_lease must be at least the watchdog_timeout of every member's client");
-            for (std::size_t j = i + 1; j < members.size(); ++j)
-                if (members[i]->client() == members[j]->client())
-                    throw Error(errc::invalid_argument, name,
-                                "two members use the same client; each member needs a client for a server of its own");
-        }
-        if (options.node_timeout < Milliseconds(1) || options.node_timeout > std::chrono::hours(1) ||
-            options.longest_lease < Milliseconds(1))
-            throw Error(errc::invalid_argument, name,
-                        "RedLockOptions: node_timeout must be from 1 ms to 1 h, and longest_lease must be positive");
-        return {.needed = members.size() / 2 + 1,
-                .node_timeout = options.node_timeout,
-                .independent = true,
-                .longest_lease = Lease(options.longest_lease).length()};
-    }
+    RedLock(Whole, const std::vector<detail::NamedLock*>& locks, RedLockOptions options);
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/red_lock.ipp"
+#endif

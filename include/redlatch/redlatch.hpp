@@ -7,6 +7,7 @@
 #include "redlatch/count_down_latch.hpp"
 #include "redlatch/fair_lock.hpp"
 #include "redlatch/fenced_lock.hpp"
+#include "redlatch/fwd.hpp"
 #include "redlatch/multi_lock.hpp"
 #include "redlatch/mutex.hpp"
 #include "redlatch/permit_expirable_semaphore.hpp"
@@ -15,3 +16,7 @@
 #include "redlatch/rlock.hpp"
 #include "redlatch/semaphore.hpp"
 #include "redlatch/spin_lock.hpp"
+
+#if __has_include(<hiredis/read.h>)
+#include "redlatch/redis/hiredis_transport.hpp"
+#endif

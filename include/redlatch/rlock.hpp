@@ -2,14 +2,12 @@
 #pragma once
 
 #include "redlatch/client.hpp"
-#include "redlatch/lock/lock_state.hpp"
 #include "redlatch/lock/named_lock.hpp"
-#include "redlatch/protocol/rlock.hpp"
 
 #include <string_view>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Provides a reentrant distributed lock: one thread of one process holds it at a time, for as long as its lease is
 // valid. It is the counterpart of Redisson's RLock and the same lock as an RLock of that name there.
@@ -19,18 +17,16 @@ inline namespace v0_1 {
 // std::scoped_lock, std::condition_variable_any. Neither copyable nor movable. Any number of threads may use one
 // object. Destroying the object while a thread waits in it is an error, as for std::mutex. Destroying it while the lock
 // is held is not: the hold goes on, and another object with that name can release it.
-template <class T>
-class BasicRLock : public detail::NamedLock<BasicRLock<T>, T, detail::LockState<T, detail::RLockProtocol>> {
+class RLock : public detail::NamedLock {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    BasicRLock(BasicClient<T>& client, std::string_view name) : BasicRLock::NamedLock(client.core(), name) {}
+    RLock(Client& client, std::string_view name);
 };
 
-template <class T>
-BasicRLock(BasicClient<T>&, std::string_view) -> BasicRLock<T>;
-
-using RLock = BasicRLock<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/rlock.ipp"
+#endif

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
-#include "redlatch/protocol/numbers.hpp"
-#include "redlatch/protocol/semaphore.hpp"
-#include "redlatch/semaphore/synchronizer.hpp"
 #include "redlatch/session/call_options.hpp"
-#include "redlatch/session/queries.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/wait_request.hpp"
 
@@ -17,10 +14,9 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Provides a distributed semaphore: a std::counting_semaphore across processes, and the counterpart of Redisson's
 // RSemaphore. A permit has no owner: any thread may release it, and the permits of a process that dies are lost. Use
@@ -39,26 +35,20 @@ inline namespace v0_1 {
 // fails, is stopped or times out keeps no permit, even if its outcome is unknown. Numbers of permits are from 0 to
 // max(); any other number throws Error(errc::invalid_argument) before anything is sent. Each member is one round trip,
 // except for waiting.
-template <class T>
-class BasicSemaphore {
+class Semaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    BasicSemaphore(BasicClient<T>& client, std::string_view name) : binding_(client.core(), name) {}
+    Semaphore(Client& client, std::string_view name);
 
     // Returns the name as given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
+    const std::string& name() const noexcept { return handle_.name(); }
 
     // Returns the largest number of permits, which is the largest that Redisson can count.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
 
     // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
-    bool try_set_permits(std::ptrdiff_t permits) {
-        check(permits, 0);
-        State& semaphore = state();
-        return is_one(semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
-    }
+    bool try_set_permits(std::ptrdiff_t permits);
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
     }
@@ -140,82 +130,39 @@ public:
 
     // Returns the number of available permits: 0 if the semaphore does not exist, negative if add_permits() took away
     // more than there were.
-    std::ptrdiff_t available_permits() {
-        State& semaphore = state();
-        const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().available());
-        return static_cast<std::ptrdiff_t>(detail::number_of(reply, semaphore.key()));
-    }
+    std::ptrdiff_t available_permits();
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
     }
 
     // Changes the number of permits by n, from -max() to max(), also while some are acquired.
-    void add_permits(std::ptrdiff_t n) {
-        check(n, -max());
-        if (n == 0) return;
-        State& semaphore = state();
-        is_one(semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n, false); }));
-    }
+    void add_permits(std::ptrdiff_t n);
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
     }
 
     // Takes all available permits and leaves none. Returns their number, which is negative if some were owed.
-    std::ptrdiff_t drain_permits() {
-        State& semaphore = state();
-        const Reply reply = semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().drain(request_id); });
-        if (!reply.is_integer()) throw detail::unexpected(reply, semaphore.key());
-        return static_cast<std::ptrdiff_t>(reply.integer);
-    }
+    std::ptrdiff_t drain_permits();
     std::ptrdiff_t drain_permits(std::error_code& ec) {
         return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
     }
 
 private:
-    using State = detail::Synchronizer<T, detail::SemaphoreProtocol>;
-
-    State& state() { return binding_.state(); }
-
-    void check(std::ptrdiff_t n, std::ptrdiff_t least) const {
-        if (n < least || n > max())
-            throw Error(errc::invalid_argument, name(), "the number of permits must be from 0 to 2147483647");
-    }
-
-    bool is_one(const Reply& reply) {
-        if (!reply.is_integer()) throw detail::unexpected(reply, state().key());
-        return reply.integer == 1;
-    }
-
-    bool take(std::ptrdiff_t n, const detail::WaitRequest& request) {
-        check(n, 0);
-        if (n == 0) return true;
-        detail::SemaphoreProtocol::Want want{.permits = n};
-        return state().obtain(want, request);
-    }
+    void check(std::ptrdiff_t n, std::ptrdiff_t least) const;
+    bool take(std::ptrdiff_t n, const detail::WaitRequest& request);
+    bool give(std::ptrdiff_t n, bool only_existing);
 
     template <class... Tail>
     bool timed(Instant deadline, std::ptrdiff_t n, Tail&... tail) {
         return detail::answer([&] { return take(n, detail::wait_until(deadline, tail...)); }, false, tail...);
     }
 
-    bool give(std::ptrdiff_t n, bool only_existing) {
-        State& semaphore = state();
-        return is_one(semaphore.change(
-            [&semaphore, n, only_existing](const detail::RequestId& request_id) {
-                return semaphore.protocol().add(request_id, n, only_existing);
-            },
-            State::Undelivered::retry));
-    }
-
-    detail::StateHandle<T, State> binding_;
+    detail::StateHandle handle_;
 };
 
-template <class T>
-BasicSemaphore(BasicClient<T>&, std::string_view) -> BasicSemaphore<T>;
-
-using Semaphore = BasicSemaphore<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/semaphore.ipp"
+#endif

@@ -8,7 +8,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Returns the connector that a client needs for rediss://, rediss-sentinel:// and rediss-cluster:// URLs. Not part of redlatch.hpp,
 // because it needs OpenSSL (1.1.1 or newer): link redlatch::tls, or -lssl -lcrypto.
@@ -20,5 +20,5 @@ inline std::shared_ptr<const detail::TlsConnector> tls(TlsOptions options = {}) 
     return std::make_shared<detail::OpensslConnector>(std::move(options));
 }
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -48,14 +48,30 @@
 #include <utility>
 #include <vector>
 
+// redlatch/base/config.hpp
+
+// Where the definitions are compiled:
+//   by default         in every file that includes the library: a header includes its definitions (*.ipp)
+//   REDLATCH_COMPILED  once, in the one file that includes redlatch/src.hpp. All files of a program define the macro,
+//                      as those do that link to the CMake target redlatch::compiled
+//
+// The inline namespace that contains everything names the version and the form, so that two of them in one program have
+// different symbols: what one passes to the other does not link.
+#ifdef REDLATCH_COMPILED
+#define REDLATCH_INLINE
+#define REDLATCH_ABI v0_1_compiled
+#else
+#define REDLATCH_INLINE inline
+#define REDLATCH_ABI v0_1
+#endif
+
 // redlatch/base/version.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // The version is defined here only: CMake reads these three lines. A check compares the first two with the inline
-// namespace that contains everything, so that two versions of the library in one program have different symbols.
-// Include a header of the library instead of forward-declaring its names.
+// namespace that contains everything. Include redlatch/fwd.hpp instead of forward-declaring names of the library.
 inline constexpr int version_major = 0;
 inline constexpr int version_minor = 1;
 inline constexpr int version_patch = 0;
@@ -65,13 +81,13 @@ inline std::string version() {
     return std::to_string(version_major) + '.' + std::to_string(version_minor) + '.' + std::to_string(version_patch);
 }
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/quoted.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Makes foreign text safe for a message: keeps at most `most` bytes and writes control and non-ASCII bytes as \xNN.
@@ -95,13 +111,13 @@ inline std::string escaped(std::string_view text, std::size_t most = 64) {
 inline std::string in_quotes(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/error.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Tells why an operation failed. The values are grouped by what a caller can do about them.
 enum class errc {
@@ -120,14 +136,14 @@ enum class errc {
     not_replicated,        // fewer replicas than required confirmed it; what was acquired is released
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 template <>
 struct std::is_error_code_enum<redlatch::errc> : std::true_type {};
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Exported, so that all shared objects of a process use one category: codes of different categories never compare
 // equal.
@@ -187,7 +203,550 @@ private:
     std::string name_;
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/base/time.hpp
+
+// Converts durations of any kind to those of the library. Waits are rounded up and saturate. Leases are rounded down
+// and rejected if they make no sense.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+using Clock = std::chrono::steady_clock;
+using Instant = Clock::time_point;
+using Milliseconds = std::chrono::milliseconds;
+
+// Milliseconds since 1970 by the clock of a server.
+using ServerMilliseconds = std::int64_t;
+
+// The deadline of an indefinite wait.
+inline constexpr Instant never = Instant::max();
+
+namespace detail {
+
+// long double holds every 64-bit count exactly where it matters (x86). Elsewhere it errs by less than one part in 2^52.
+// It cannot overflow.
+template <class Rep, class Period>
+long double exact_milliseconds(std::chrono::duration<Rep, Period> d) {
+    return std::chrono::duration<long double, std::milli>(d).count();
+}
+
+}  // namespace detail
+
+// Returns a wait in whole milliseconds: rounded up, zero if negative or not a number, Milliseconds::max() if too long.
+template <class Rep, class Period>
+Milliseconds round_wait(std::chrono::duration<Rep, Period> wait) {
+    const long double ms = std::ceil(detail::exact_milliseconds(wait));
+    if (!(ms > 0)) return Milliseconds::zero();
+    if (ms >= static_cast<long double>(Milliseconds::max().count())) return Milliseconds::max();
+    return Milliseconds(static_cast<Milliseconds::rep>(ms));
+}
+
+// Returns the instant `wait` after `now`, or `never` if that is beyond the range of the clock.
+template <class Rep, class Period>
+Instant deadline_after(Instant now, std::chrono::duration<Rep, Period> wait) {
+    const Milliseconds rounded = round_wait(wait);
+    const auto room = std::chrono::duration_cast<Milliseconds>(never - now);
+    return rounded >= room ? never : now + rounded;
+}
+
+// Returns the steady-clock instant of a time point of any clock. The clock is read once: its later jumps do not count.
+template <class AnyClock, class Duration>
+Instant deadline_at(std::chrono::time_point<AnyClock, Duration> when) {
+    using Wide = std::chrono::duration<long double, std::milli>;
+    const Wide left = Wide(when.time_since_epoch()) - Wide(AnyClock::now().time_since_epoch());
+    return deadline_after(Clock::now(), left);
+}
+
+// The time for which a hold lasts unless it is released earlier. Rounded down to whole milliseconds. Throws
+// Error(errc::invalid_argument) if it is below one millisecond, not a number, or above 100 years.
+class Lease {
+public:
+    template <class Rep, class Period>
+    explicit Lease(std::chrono::duration<Rep, Period> length) {
+        const long double ms = std::floor(detail::exact_milliseconds(length));
+        if (!(ms >= 1)) throw Error(errc::invalid_argument, {}, "the lease must be at least 1 ms");
+        if (ms > static_cast<long double>(longest.count()))
+            throw Error(errc::invalid_argument, {}, "the lease must be at most 100 years");
+        length_ = Milliseconds(static_cast<Milliseconds::rep>(ms));
+    }
+
+    // For permits that end only when they are released. It is a separate type that no lock accepts, because a lock that
+    // outlives its process would block all others.
+    struct Forever {};
+    static constexpr Forever forever() noexcept { return {}; }
+
+    Milliseconds length() const noexcept { return length_; }
+
+    friend auto operator<=>(const Lease&, const Lease&) = default;
+
+private:
+    // Far below the range of Redis, Lua's doubles and the nanoseconds of a steady clock.
+    static constexpr Milliseconds longest = std::chrono::hours(24) * 36'525;
+
+    Milliseconds length_;
+};
+
+// Returns the instant until which a hold is certain. It counts from before the command was sent and subtracts an
+// allowance for a server clock that runs faster than ours (two parts in a thousand, twenty times what NTP slews).
+inline Instant valid_until(Instant sent, Milliseconds lease) {
+    return sent + lease - std::chrono::duration_cast<Clock::duration>(lease) / 500;
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/transport/reply.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// The text of a reply for which there is no memory. Short enough to need no allocation.
+inline constexpr const char* no_memory = "out of memory";
+
+}  // namespace detail
+
+// The result of a command: the server's reply, or the reason why there is none. Short texts and numbers need no
+// allocation.
+struct Reply {
+    enum class Kind {
+        nil,
+        integer,
+        text,   // a bulk string or a status
+        error,  // `text` is the server's error, which begins with a code such as WRONGTYPE
+        array,
+        not_sent,    // there was no connection: the command had no effect. `text` gives the reason
+        no_time,     // the same, but only because the caller's time ran out: the server may be available
+        unanswered,  // sent, but no reply arrived: the outcome is unknown. `text` gives the reason
+        malformed,   // the reply violates the protocol; the connection was closed: the outcome is unknown
+    };
+
+    Kind kind = Kind::nil;
+    std::int64_t integer = 0;
+    std::string text;
+    std::vector<Reply> elements;
+    bool replicated = true;  // false if it was carried out, but fewer replicas than required confirmed it
+
+    static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}, true}; }
+    static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}, true}; }
+    static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}, true}; }
+
+    bool is_nil() const noexcept { return kind == Kind::nil; }
+    bool is_integer() const noexcept { return kind == Kind::integer; }
+    bool is_error() const noexcept { return kind == Kind::error; }
+
+    // The prefix of an error that comes from the transport, not from the server: they could not establish trust.
+    static constexpr std::string_view untrusted = "UNTRUSTED ";
+
+    // answered() returns true if the server replied. is_unsent() returns true if the command certainly never reached
+    // it.
+    bool answered() const noexcept { return kind < Kind::not_sent; }
+    bool is_unsent() const noexcept { return kind == Kind::not_sent || kind == Kind::no_time; }
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/transport/transport.hpp
+
+// Defines what redlatch needs from a Redis client. Any client with the six parts of Transport supports every primitive;
+// examples/custom_transport.cpp is one.
+//
+// Rules for all parts:
+//   - Any thread may call anything at any time, except run(), which one thread at a time calls.
+//   - Nothing throws except std::bad_alloc.
+//   - The commands of one thread reach the server in the order of its calls while a connection lives.
+//   - A connection whose replies can no longer be matched to commands is closed and never reused.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// The words of one command, each sent as it is, whatever bytes it contains. They must live only during the call.
+struct Command {
+    std::span<const std::string_view> words;
+    std::size_t key = 1;      // the index of the word that is the routing key; 0 for none
+    std::string_view near{};  // if there is none: a key whose server to use, if that matters
+};
+
+// Receives the reply to a posted command, exactly once, on any thread. It must be short. Of the transport it may call
+// only post(), subscribe(), unsubscribe() and wake().
+using Completion = std::function<void(Reply)>;
+
+// Selects the channels of a cluster: classic channels, which reach every node, or sharded ones, which belong to one
+// shard. The two kinds do not mix: all clients must use the same. `automatic` uses sharded channels if the servers
+// support them (Redis 7), as Redisson does. A single server, with or without Sentinel, always uses classic channels.
+enum class PubSub { automatic, classic, sharded };
+
+// Receives the events of subscriptions, within run() or watch(): one call at a time, on any thread.
+class Listener {
+public:
+    virtual void subscribed(const std::string& channel) = 0;  // confirmed: the first time and after every reconnect
+    virtual void refused(const std::string& channel, const Reply& why) = 0;
+    virtual void message(const std::string& channel, std::string_view payload) = 0;
+    virtual void disconnected() = 0;  // messages may be lost until the next subscribed()
+    // disconnected() for one channel. For transports that listen on several servers.
+    virtual void interrupted(const std::string&) {}
+    // Failover: commands go to another server from here on, which may lack recent writes of the earlier one. For
+    // transports that discover their server.
+    virtual void on_failover() {}
+
+protected:
+    ~Listener() = default;
+};
+
+// call(command, deadline): sends and waits for the reply. Connects if necessary, and retries that until the deadline.
+// When the deadline passes it returns Kind::no_time, not_sent or unanswered.
+template <class T>
+concept CallsAndWaits = requires(T& t, const Command& command, Instant deadline) {
+    { t.call(command, deadline) } -> std::same_as<Reply>;
+};
+
+// call_all(commands, deadline): does the same for several commands in one write. Returns one reply each, in order.
+template <class T>
+concept CallsSeveral = requires(T& t, std::span<const Command> commands, Instant deadline) {
+    { t.call_all(commands, deadline) } -> std::same_as<std::vector<Reply>>;
+};
+
+// post(command, done): sends without waiting, not even for a connection. Calls `done` exactly once in any case, after
+// the transport's own time-out at the latest, provided that some thread is in run().
+template <class T>
+concept Posts = requires(T& t, const Command& command, Completion done) {
+    t.post(command, std::move(done));
+};
+
+// subscribe(channel), unsubscribe(channel): return at once; the listener of run() receives the outcome.
+// run(listener, deadline): handles subscriptions and posted commands until the deadline passes, the listener was
+// notified, or wake() was called, even before run().
+template <class T>
+concept Subscribes = requires(T& t, const std::string& channel, Listener& listener, Instant deadline) {
+    t.subscribe(channel);
+    t.unsubscribe(channel);
+    t.run(listener, deadline);
+    t.wake();
+};
+
+// route(key): returns where the key lives; keys of equal route may share a command. publish_command(): returns the
+// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH.
+template <class T>
+concept Routes = requires(T& t, std::string_view key) {
+    { t.route(key) } -> std::convertible_to<std::uint32_t>;
+    { t.publish_command() } -> std::convertible_to<std::string_view>;
+};
+
+// clone_after_fork(): called in the child after a fork, on the parent's transport, whose mutexes and threads may be in
+// any state. Returns a transport to the same servers that shares no connection with it.
+template <class T>
+concept SurvivesFork = requires(T& t) {
+    { t.clone_after_fork() } -> std::same_as<T>;
+};
+
+// Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run()
+// and notifies the listener itself. It returns true when the listener was notified, the deadline passes, or
+// interrupts() is not `seen`. interrupts() counts the calls of interrupt_watch(); one before watch() counts, too. It
+// returns false at once if it cannot receive, because another thread does so already or there is no connection. After
+// that, run() receives again as soon as that other thread leaves. If that thread leaves while others wait, wake() makes
+// run() receive again.
+template <class T>
+concept LetsWatch = requires(T& t, Listener& listener, Instant deadline, std::uint64_t seen) {
+    { t.watch(listener, deadline, seen) } -> std::same_as<bool>;
+    { t.interrupts() } -> std::convertible_to<std::uint64_t>;
+    t.interrupt_watch();
+};
+
+// Optional. post_attended(command, done): like post(), but the calling thread will receive the reply itself with
+// attend(), which takes the replies that have arrived and does not wait. A caller that gives that up calls wake().
+template <class T>
+concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completion done) {
+    t.post_attended(command, std::move(done));
+    t.attend();
+};
+
+// Optional. post_all(commands, done): like post() for each of the commands, with one completion each in `done`, but in
+// one write: either all on one connection with nothing between them, or none. ClientOptions::require_replicas needs it.
+template <class T>
+concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::span<Completion> done) {
+    t.post_all(commands, done);
+};
+
+template <class T>
+concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSeveral<T> && Posts<T> && Subscribes<T> &&
+    Routes<T> && SurvivesFork<T>;
+
+namespace detail {
+
+// One assertion per part, so that every compiler names the missing one.
+template <class T>
+constexpr bool explain_transport() {
+    static_assert(std::move_constructible<T>, "a transport must be move constructible");
+    static_assert(CallsAndWaits<T>, "a transport needs: Reply call(const Command&, Instant deadline)");
+    static_assert(CallsSeveral<T>,
+                  "a transport needs: std::vector<Reply> call_all(std::span<const Command>, Instant deadline)");
+    static_assert(Posts<T>, "a transport needs: void post(const Command&, Completion)");
+    static_assert(Subscribes<T>,
+                  "a transport needs: subscribe(channel), unsubscribe(channel), run(Listener&, Instant), wake()");
+    static_assert(Routes<T>, "a transport needs: route(key) and publish_command()");
+    static_assert(SurvivesFork<T>, "a transport needs: T clone_after_fork()");
+    return true;
+}
+
+}  // namespace detail
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/options.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+class TlsConnector;
+}  // namespace detail
+
+// Reports what no return value can, because it happens between two calls.
+struct Event {
+    enum class Kind {
+        hold_lost,             // a hold ended before its unlock; a stop is requested on its lost() token
+        unlock_not_delivered,  // a release could not be delivered before its lease expired
+        disconnected,          // the server cannot be reached
+        reconnected,           // the server can be reached again
+        moved,                 // failover: another server is the master now; every hold is verified there
+    };
+
+    Kind kind;
+    std::string name;    // the primitive's; empty for an event of the connection
+    std::string detail;  // readable text for a log
+};
+
+// Counts what the client has done since it was created.
+struct Stats {
+    std::uint64_t commands = 0;      // sent to the server by callers and in the background, including resends
+    std::uint64_t acquisitions = 0;  // holds acquired in any way
+    std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
+    std::uint64_t handoffs = 0;      // holds handed off to a waiter of this process
+    std::uint64_t renewals = 0;      // lease renewals by the watchdog, one per hold and renewal
+    std::uint64_t lost_holds = 0;
+    std::uint64_t resends = 0;  // commands resent after a lost connection or a refusal
+    std::uint64_t reconnects = 0;
+};
+
+// A value of ClientOptions::require_replicas: requires every replica that the master has had since the client found it,
+// and at least one.
+inline constexpr unsigned all_replicas = ~0U;
+
+struct ClientOptions {
+    // The lease of a hold acquired without one. The watchdog renews it every third of this time, so a crashed holder
+    // blocks others no longer than this.
+    Milliseconds watchdog_timeout = std::chrono::seconds(30);
+    // The time a server may take to reply to a command before its connection counts as dead.
+    Milliseconds command_timeout = std::chrono::seconds(3);
+    // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
+    Milliseconds unreachable_timeout = std::chrono::seconds(30);
+    // A prefix for every name: the namespace of an application on a shared server.
+    std::string key_prefix = {};
+    // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
+    // turn.
+    unsigned local_handoff_limit = 16;
+    // The number of replicas that must confirm every hold and every permit within a quarter of command_timeout, so that
+    // a failover to one of them does not lose it. If fewer confirm it, it is released and the operation fails with
+    // errc::not_replicated. A renewal that they do not confirm does not count. Costs one more command each, in the same
+    // round trip.
+    unsigned require_replicas = 0;
+    // The connector for rediss:// URLs: redlatch::tls(...) of redlatch/tls.hpp. The URL alone decides whether TLS is
+    // used.
+    std::shared_ptr<const detail::TlsConnector> tls = {};
+    // The kind of channel that wakes waiters, for a redis-cluster:// URL. All clients of a lock must use the same kind.
+    PubSub pubsub = PubSub::automatic;
+    // Called on a thread of the client, one event at a time, with no lock held. Exceptions from it are swallowed. It
+    // may use the library. While it blocks, later events wait, but renewals, wake-ups and lost() requests do not.
+    std::function<void(const Event&)> on_event = {};
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/transport/transport_port.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// A transport as the session sees it: the type of the client's transport ends here, so that nothing above is a
+// template. transport.hpp documents the members. Each optional part that a transport lacks has the meaning given here.
+class TransportPort {
+public:
+    virtual ~TransportPort() = default;
+
+    virtual Reply call(const Command& command, Instant deadline) = 0;
+    virtual std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) = 0;
+    virtual void post(const Command& command, Completion done) = 0;
+    virtual void subscribe(const std::string& channel) = 0;
+    virtual void unsubscribe(const std::string& channel) = 0;
+    virtual void run(Listener& listener, Instant deadline) = 0;
+    virtual void wake() = 0;
+    virtual std::uint32_t route(std::string_view key) = 0;
+    virtual std::string_view publish_command() = 0;
+    virtual std::unique_ptr<TransportPort> clone_after_fork() = 0;
+
+    // LetsWatch. Without it the background thread receives all messages.
+    virtual bool watch(Listener& listener, Instant deadline, std::uint64_t seen) = 0;
+    virtual std::uint64_t interrupts() = 0;
+    virtual void interrupt_watch() = 0;
+
+    // LetsAttend. Without it the background thread receives the replies to posted commands.
+    virtual void post_attended(const Command& command, Completion done) = 0;
+    virtual void attend() = 0;
+    virtual void stop_attending() = 0;
+
+    // PostsSeveral. Without it require_replicas is refused.
+    virtual bool posts_several() const = 0;
+    virtual void post_all(std::span<const Command> commands, std::span<Completion> done) = 0;
+
+    // Return how often the transport has connected again, and connected at all, if it counts that.
+    virtual std::uint64_t reconnects() const = 0;
+    virtual std::optional<std::uint64_t> connections() const = 0;
+};
+
+template <Transport T>
+class TransportPortOf final : public TransportPort {
+public:
+    explicit TransportPortOf(T transport) : transport_(std::move(transport)) {}
+
+    Reply call(const Command& command, Instant deadline) override { return transport_.call(command, deadline); }
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) override {
+        return transport_.call_all(commands, deadline);
+    }
+    void post(const Command& command, Completion done) override { transport_.post(command, std::move(done)); }
+    void subscribe(const std::string& channel) override { transport_.subscribe(channel); }
+    void unsubscribe(const std::string& channel) override { transport_.unsubscribe(channel); }
+    void run(Listener& listener, Instant deadline) override { transport_.run(listener, deadline); }
+    void wake() override { transport_.wake(); }
+    std::uint32_t route(std::string_view key) override { return transport_.route(key); }
+    std::string_view publish_command() override { return transport_.publish_command(); }
+    std::unique_ptr<TransportPort> clone_after_fork() override {
+        return std::make_unique<TransportPortOf>(transport_.clone_after_fork());
+    }
+
+    bool watch(Listener& listener, Instant deadline, std::uint64_t seen) override {
+        if constexpr (LetsWatch<T>) return transport_.watch(listener, deadline, seen);
+        return false;
+    }
+    std::uint64_t interrupts() override {
+        if constexpr (LetsWatch<T>) return transport_.interrupts();
+        return 0;
+    }
+    void interrupt_watch() override {
+        if constexpr (LetsWatch<T>) transport_.interrupt_watch();
+    }
+
+    void post_attended(const Command& command, Completion done) override {
+        if constexpr (LetsAttend<T>)
+            transport_.post_attended(command, std::move(done));
+        else
+            transport_.post(command, std::move(done));
+    }
+    void attend() override {
+        if constexpr (LetsAttend<T>) transport_.attend();
+    }
+    void stop_attending() override {
+        if constexpr (LetsAttend<T>) transport_.wake();
+    }
+
+    bool posts_several() const override { return PostsSeveral<T>; }
+    void post_all(std::span<const Command> commands, std::span<Completion> done) override {
+        if constexpr (PostsSeveral<T>) transport_.post_all(commands, done);
+    }
+
+    std::uint64_t reconnects() const override {
+        if constexpr (requires { transport_.reconnects(); }) return transport_.reconnects();
+        return 0;
+    }
+    std::optional<std::uint64_t> connections() const override {
+        if constexpr (requires { transport_.connections(); }) return transport_.connections();
+        return std::nullopt;
+    }
+
+private:
+    T transport_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/client.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+class SessionHandle;
+struct ClientAccess;
+}  // namespace detail
+
+// Connects to Redis and owns everything that the primitives made from it share: one identity, one watchdog and the
+// background threads. The threads start with the first hold or wait. They end when the client and the last of its
+// primitives are gone. Any number of threads may use a client at once. A primitive keeps alive what it needs, so it may
+// outlive its client.
+//
+// The constructor does not connect; the first use does. If the server cannot be reached, the call that needs it fails.
+class Client {
+public:
+    // Connects by HiredisTransport. Accepts redis://[user[:password]@]host[:port][/db], unix:///path[?db=n] and the
+    // other forms that Url parses. Throws Error for a URL or an option that cannot work, and errc::unsupported for
+    // rediss:// without options.tls.
+    explicit Client(std::string_view url, ClientOptions options = {});
+
+    // Connects by a transport of your own.
+    template <class T>
+    requires(!std::convertible_to<const T&, std::string_view> &&
+             !std::same_as<T, Client>) explicit Client(T transport, ClientOptions options = {})
+        : Client(Port{}, port_of(std::move(transport)), std::move(options)) {}
+
+    Client(const Client&) = delete;
+    Client& operator=(const Client&) = delete;
+    ~Client();
+
+    // Returns the random UUID of this client in this process. The owner of a hold is "<id>:<number>", with a new number
+    // for each hold.
+    std::string id() const;
+
+    Stats stats() const;
+
+    // Returns one sentence for each property of the server that endangers the locks on it: eviction, persistence,
+    // replicas, access rights, buffers. Returns an empty list if all is well. A property that this user has no right to
+    // query is a warning, too. Takes about eight round trips. Creates a temporary key and deletes it. Meant for the
+    // start of a service. Throws Error(errc::unreachable).
+    std::vector<std::string> check_server() const;
+
+private:
+    friend struct detail::ClientAccess;
+
+    struct Port {};
+
+    template <class T>
+    static std::unique_ptr<detail::TransportPort> port_of(T transport) {
+        if constexpr (detail::explain_transport<T>())
+            return std::make_unique<detail::TransportPortOf<T>>(std::move(transport));
+    }
+
+    Client(Port, std::unique_ptr<detail::TransportPort> transport, ClientOptions options);
+
+    const std::shared_ptr<detail::SessionHandle> session_;
+};
+
+namespace detail {
+
+// Used by the primitives.
+struct ClientAccess {
+    static const std::shared_ptr<SessionHandle>& session(const Client& client) { return client.session_; }
+};
+
+}  // namespace detail
+
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/names.hpp
@@ -195,7 +754,7 @@ private:
 // Defines the key rules shared with Redisson: how a primitive's name determines the names of its extra keys and
 // channels.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 inline constexpr std::size_t longest_name = 1024;
@@ -240,13 +799,13 @@ inline std::string suffixed_key(std::string_view name, std::string_view suffix) 
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/url.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 namespace detail {
 class TlsConnector;
@@ -481,374 +1040,13 @@ inline Url Url::parse(std::string_view text) {
     detail::bad_url("the scheme is unknown");
 }
 
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/base/time.hpp
-
-// Converts durations of any kind to those of the library. Waits are rounded up and saturate. Leases are rounded down
-// and rejected if they make no sense.
-namespace redlatch {
-inline namespace v0_1 {
-
-using Clock = std::chrono::steady_clock;
-using Instant = Clock::time_point;
-using Milliseconds = std::chrono::milliseconds;
-
-// Milliseconds since 1970 by the clock of a server.
-using ServerMilliseconds = std::int64_t;
-
-// The deadline of an indefinite wait.
-inline constexpr Instant never = Instant::max();
-
-namespace detail {
-
-// long double holds every 64-bit count exactly where it matters (x86). Elsewhere it errs by less than one part in 2^52.
-// It cannot overflow.
-template <class Rep, class Period>
-long double exact_milliseconds(std::chrono::duration<Rep, Period> d) {
-    return std::chrono::duration<long double, std::milli>(d).count();
-}
-
-}  // namespace detail
-
-// Returns a wait in whole milliseconds: rounded up, zero if negative or not a number, Milliseconds::max() if too long.
-template <class Rep, class Period>
-Milliseconds round_wait(std::chrono::duration<Rep, Period> wait) {
-    const long double ms = std::ceil(detail::exact_milliseconds(wait));
-    if (!(ms > 0)) return Milliseconds::zero();
-    if (ms >= static_cast<long double>(Milliseconds::max().count())) return Milliseconds::max();
-    return Milliseconds(static_cast<Milliseconds::rep>(ms));
-}
-
-// Returns the instant `wait` after `now`, or `never` if that is beyond the range of the clock.
-template <class Rep, class Period>
-Instant deadline_after(Instant now, std::chrono::duration<Rep, Period> wait) {
-    const Milliseconds rounded = round_wait(wait);
-    const auto room = std::chrono::duration_cast<Milliseconds>(never - now);
-    return rounded >= room ? never : now + rounded;
-}
-
-// Returns the steady-clock instant of a time point of any clock. The clock is read once: its later jumps do not count.
-template <class AnyClock, class Duration>
-Instant deadline_at(std::chrono::time_point<AnyClock, Duration> when) {
-    using Wide = std::chrono::duration<long double, std::milli>;
-    const Wide left = Wide(when.time_since_epoch()) - Wide(AnyClock::now().time_since_epoch());
-    return deadline_after(Clock::now(), left);
-}
-
-// The time for which a hold lasts unless it is released earlier. Rounded down to whole milliseconds. Throws
-// Error(errc::invalid_argument) if it is below one millisecond, not a number, or above 100 years.
-class Lease {
-public:
-    template <class Rep, class Period>
-    explicit Lease(std::chrono::duration<Rep, Period> length) {
-        const long double ms = std::floor(detail::exact_milliseconds(length));
-        if (!(ms >= 1)) throw Error(errc::invalid_argument, {}, "the lease must be at least 1 ms");
-        if (ms > static_cast<long double>(longest.count()))
-            throw Error(errc::invalid_argument, {}, "the lease must be at most 100 years");
-        length_ = Milliseconds(static_cast<Milliseconds::rep>(ms));
-    }
-
-    // For permits that end only when they are released. It is a separate type that no lock accepts, because a lock that
-    // outlives its process would block all others.
-    struct Forever {};
-    static constexpr Forever forever() noexcept { return {}; }
-
-    Milliseconds length() const noexcept { return length_; }
-
-    friend auto operator<=>(const Lease&, const Lease&) = default;
-
-private:
-    // Far below the range of Redis, Lua's doubles and the nanoseconds of a steady clock.
-    static constexpr Milliseconds longest = std::chrono::hours(24) * 36'525;
-
-    Milliseconds length_;
-};
-
-// Returns the instant until which a hold is certain. It counts from before the command was sent and subtracts an
-// allowance for a server clock that runs faster than ours (two parts in a thousand, twenty times what NTP slews).
-inline Instant valid_until(Instant sent, Milliseconds lease) {
-    return sent + lease - std::chrono::duration_cast<Clock::duration>(lease) / 500;
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/transport/reply.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-namespace detail {
-
-// The text of a reply for which there is no memory. Short enough to need no allocation.
-inline constexpr const char* no_memory = "out of memory";
-
-}  // namespace detail
-
-// The result of a command: the server's reply, or the reason why there is none. Short texts and numbers need no
-// allocation.
-struct Reply {
-    enum class Kind {
-        nil,
-        integer,
-        text,   // a bulk string or a status
-        error,  // `text` is the server's error, which begins with a code such as WRONGTYPE
-        array,
-        not_sent,    // there was no connection: the command had no effect. `text` gives the reason
-        no_time,     // the same, but only because the caller's time ran out: the server may be available
-        unanswered,  // sent, but no reply arrived: the outcome is unknown. `text` gives the reason
-        malformed,   // the reply violates the protocol; the connection was closed: the outcome is unknown
-    };
-
-    Kind kind = Kind::nil;
-    std::int64_t integer = 0;
-    std::string text;
-    std::vector<Reply> elements;
-    bool replicated = true;  // false if it was carried out, but fewer replicas than required confirmed it
-
-    static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}, true}; }
-    static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}, true}; }
-    static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}, true}; }
-
-    bool is_nil() const noexcept { return kind == Kind::nil; }
-    bool is_integer() const noexcept { return kind == Kind::integer; }
-    bool is_error() const noexcept { return kind == Kind::error; }
-
-    // The prefix of an error that comes from the transport, not from the server: they could not establish trust.
-    static constexpr std::string_view untrusted = "UNTRUSTED ";
-
-    // answered() returns true if the server replied. is_unsent() returns true if the command certainly never reached
-    // it.
-    bool answered() const noexcept { return kind < Kind::not_sent; }
-    bool is_unsent() const noexcept { return kind == Kind::not_sent || kind == Kind::no_time; }
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/transport/transport.hpp
-
-// Defines what redlatch needs from a Redis client. Any client with the six parts of Transport supports every primitive;
-// examples/custom_transport.cpp is one.
-//
-// Rules for all parts:
-//   - Any thread may call anything at any time, except run(), which one thread at a time calls.
-//   - Nothing throws except std::bad_alloc.
-//   - The commands of one thread reach the server in the order of its calls while a connection lives.
-//   - A connection whose replies can no longer be matched to commands is closed and never reused.
-namespace redlatch {
-inline namespace v0_1 {
-
-// The words of one command, each sent as it is, whatever bytes it contains. They must live only during the call.
-struct Command {
-    std::span<const std::string_view> words;
-    std::size_t key = 1;      // the index of the word that is the routing key; 0 for none
-    std::string_view near{};  // if there is none: a key whose server to use, if that matters
-};
-
-// Receives the reply to a posted command, exactly once, on any thread. It must be short. Of the transport it may call
-// only post(), subscribe(), unsubscribe() and wake().
-using Completion = std::function<void(Reply)>;
-
-// Selects the channels of a cluster: classic channels, which reach every node, or sharded ones, which belong to one
-// shard. The two kinds do not mix: all clients must use the same. `automatic` uses sharded channels if the servers
-// support them (Redis 7), as Redisson does. A single server, with or without Sentinel, always uses classic channels.
-enum class PubSub { automatic, classic, sharded };
-
-// Receives the events of subscriptions, within run() or watch(): one call at a time, on any thread.
-class Listener {
-public:
-    virtual void subscribed(const std::string& channel) = 0;  // confirmed: the first time and after every reconnect
-    virtual void refused(const std::string& channel, const Reply& why) = 0;
-    virtual void message(const std::string& channel, std::string_view payload) = 0;
-    virtual void disconnected() = 0;  // messages may be lost until the next subscribed()
-    // disconnected() for one channel. For transports that listen on several servers.
-    virtual void interrupted(const std::string&) {}
-    // Failover: commands go to another server from here on, which may lack recent writes of the earlier one. For
-    // transports that discover their server.
-    virtual void on_failover() {}
-
-protected:
-    ~Listener() = default;
-};
-
-// call(command, deadline): sends and waits for the reply. Connects if necessary, and retries that until the deadline.
-// When the deadline passes it returns Kind::no_time, not_sent or unanswered.
-template <class T>
-concept CallsAndWaits = requires(T& t, const Command& command, Instant deadline) {
-    { t.call(command, deadline) } -> std::same_as<Reply>;
-};
-
-// call_all(commands, deadline): does the same for several commands in one write. Returns one reply each, in order.
-template <class T>
-concept CallsSeveral = requires(T& t, std::span<const Command> commands, Instant deadline) {
-    { t.call_all(commands, deadline) } -> std::same_as<std::vector<Reply>>;
-};
-
-// post(command, done): sends without waiting, not even for a connection. Calls `done` exactly once in any case, after
-// the transport's own time-out at the latest, provided that some thread is in run().
-template <class T>
-concept Posts = requires(T& t, const Command& command, Completion done) {
-    t.post(command, std::move(done));
-};
-
-// subscribe(channel), unsubscribe(channel): return at once; the listener of run() receives the outcome.
-// run(listener, deadline): handles subscriptions and posted commands until the deadline passes, the listener was
-// notified, or wake() was called, even before run().
-template <class T>
-concept Subscribes = requires(T& t, const std::string& channel, Listener& listener, Instant deadline) {
-    t.subscribe(channel);
-    t.unsubscribe(channel);
-    t.run(listener, deadline);
-    t.wake();
-};
-
-// route(key): returns where the key lives; keys of equal route may share a command. publish_command(): returns the
-// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH.
-template <class T>
-concept Routes = requires(T& t, std::string_view key) {
-    { t.route(key) } -> std::convertible_to<std::uint32_t>;
-    { t.publish_command() } -> std::convertible_to<std::string_view>;
-};
-
-// clone_after_fork(): called in the child after a fork, on the parent's transport, whose mutexes and threads may be in
-// any state. Returns a transport to the same servers that shares no connection with it.
-template <class T>
-concept SurvivesFork = requires(T& t) {
-    { t.clone_after_fork() } -> std::same_as<T>;
-};
-
-// Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run()
-// and notifies the listener itself. It returns true when the listener was notified, the deadline passes, or
-// interrupts() is not `seen`. interrupts() counts the calls of interrupt_watch(); one before watch() counts, too. It
-// returns false at once if it cannot receive, because another thread does so already or there is no connection. After
-// that, run() receives again as soon as that other thread leaves. If that thread leaves while others wait, wake() makes
-// run() receive again.
-template <class T>
-concept LetsWatch = requires(T& t, Listener& listener, Instant deadline, std::uint64_t seen) {
-    { t.watch(listener, deadline, seen) } -> std::same_as<bool>;
-    { t.interrupts() } -> std::convertible_to<std::uint64_t>;
-    t.interrupt_watch();
-};
-
-// Optional. post_attended(command, done): like post(), but the calling thread will receive the reply itself with
-// attend(), which takes the replies that have arrived and does not wait. A caller that gives that up calls wake().
-template <class T>
-concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completion done) {
-    t.post_attended(command, std::move(done));
-    t.attend();
-};
-
-// Optional. post_all(commands, done): like post() for each of the commands, with one completion each in `done`, but in
-// one write: either all on one connection with nothing between them, or none. ClientOptions::require_replicas needs it.
-template <class T>
-concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::span<Completion> done) {
-    t.post_all(commands, done);
-};
-
-template <class T>
-concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSeveral<T> && Posts<T> && Subscribes<T> &&
-    Routes<T> && SurvivesFork<T>;
-
-namespace detail {
-
-// One assertion per part, so that every compiler names the missing one.
-template <class T>
-constexpr bool explain_transport() {
-    static_assert(std::move_constructible<T>, "a transport must be move constructible");
-    static_assert(CallsAndWaits<T>, "a transport needs: Reply call(const Command&, Instant deadline)");
-    static_assert(CallsSeveral<T>,
-                  "a transport needs: std::vector<Reply> call_all(std::span<const Command>, Instant deadline)");
-    static_assert(Posts<T>, "a transport needs: void post(const Command&, Completion)");
-    static_assert(Subscribes<T>,
-                  "a transport needs: subscribe(channel), unsubscribe(channel), run(Listener&, Instant), wake()");
-    static_assert(Routes<T>, "a transport needs: route(key) and publish_command()");
-    static_assert(SurvivesFork<T>, "a transport needs: T clone_after_fork()");
-    return true;
-}
-
-}  // namespace detail
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/options.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-namespace detail {
-class TlsConnector;
-}  // namespace detail
-
-// Reports what no return value can, because it happens between two calls.
-struct Event {
-    enum class Kind {
-        hold_lost,             // a hold ended before its unlock; a stop is requested on its lost() token
-        unlock_not_delivered,  // a release could not be delivered before its lease expired
-        disconnected,          // the server cannot be reached
-        reconnected,           // the server can be reached again
-        moved,                 // failover: another server is the master now; every hold is verified there
-    };
-
-    Kind kind;
-    std::string name;    // the primitive's; empty for an event of the connection
-    std::string detail;  // readable text for a log
-};
-
-// Counts what the client has done since it was created.
-struct Stats {
-    std::uint64_t commands = 0;      // sent to the server by callers and in the background, including resends
-    std::uint64_t acquisitions = 0;  // holds acquired in any way
-    std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
-    std::uint64_t handoffs = 0;      // holds handed off to a waiter of this process
-    std::uint64_t renewals = 0;      // lease renewals by the watchdog, one per hold and renewal
-    std::uint64_t lost_holds = 0;
-    std::uint64_t resends = 0;  // commands resent after a lost connection or a refusal
-    std::uint64_t reconnects = 0;
-};
-
-// A value of ClientOptions::require_replicas: requires every replica that the master has had since the client found it,
-// and at least one.
-inline constexpr unsigned all_replicas = ~0U;
-
-struct ClientOptions {
-    // The lease of a hold acquired without one. The watchdog renews it every third of this time, so a crashed holder
-    // blocks others no longer than this.
-    Milliseconds watchdog_timeout = std::chrono::seconds(30);
-    // The time a server may take to reply to a command before its connection counts as dead.
-    Milliseconds command_timeout = std::chrono::seconds(3);
-    // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
-    Milliseconds unreachable_timeout = std::chrono::seconds(30);
-    // A prefix for every name: the namespace of an application on a shared server.
-    std::string key_prefix = {};
-    // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
-    // turn.
-    unsigned local_handoff_limit = 16;
-    // The number of replicas that must confirm every hold and every permit within a quarter of command_timeout, so that
-    // a failover to one of them does not lose it. If fewer confirm it, it is released and the operation fails with
-    // errc::not_replicated. A renewal that they do not confirm does not count. Costs one more command each, in the same
-    // round trip.
-    unsigned require_replicas = 0;
-    // The connector for rediss:// URLs: redlatch::tls(...) of redlatch/tls.hpp. The URL alone decides whether TLS is
-    // used.
-    std::shared_ptr<const detail::TlsConnector> tls = {};
-    // The kind of channel that wakes waiters, for a redis-cluster:// URL. All clients of a lock must use the same kind.
-    PubSub pubsub = PubSub::automatic;
-    // Called on a thread of the client, one event at a time, with no lock held. Exceptions from it are swallowed. It
-    // may use the library. While it blocks, later events wait, but renewals, wake-ups and lost() requests do not.
-    std::function<void(const Event&)> on_event = {};
-};
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/sha1.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Returns the SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
@@ -918,13 +1116,13 @@ constexpr std::array<char, 40> sha1_hex(std::string_view text) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/script.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A Lua script and its SHA-1 digest, by which EVALSHA calls it.
@@ -952,9 +1150,13 @@ namespace parts {
 
 template <const std::string_view&... parts>
 inline constexpr auto joined_array = [] {
+    // Plain loops: compilers evaluate them several times as fast as string_view::copy().
     std::array<char, (0 + ... + parts.size())> all{};
-    std::size_t size = 0;
-    ((size += parts.copy(all.data() + size, parts.size())), ...);
+    char* to = all.data();
+    const auto copy = [&to](const char* from, std::size_t size) {
+        for (std::size_t i = 0; i < size; ++i) *to++ = from[i];
+    };
+    (copy(parts.data(), parts.size()), ...);
     return all;
 }();
 
@@ -967,13 +1169,13 @@ inline constexpr std::string_view joined{parts::joined_array<parts...>.data(), p
 }  // namespace scripts
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/server_check.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -1042,13 +1244,13 @@ inline constexpr Script digested<scripts::server_check>{scripts::server_check,
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/ids.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Returns random bytes from the system's CSPRNG. Throws std::system_error if there is none.
@@ -1133,13 +1335,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/call.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Stands for the command by which the script reaches the subscribers: PUBLISH or SPUBLISH. Only the transport knows
@@ -1260,13 +1462,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/process.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // All shared objects in a process must agree on these values, including those that hide their symbols. So the functions
@@ -1325,13 +1527,13 @@ struct ProcessMark {
 inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/native_commands.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Tracks which plain commands of newer servers this server has. They are tried in order: one that the server refuses is
@@ -1368,13 +1570,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/protocol_context.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What the protocols of all primitives need to know of their client. The client outlives them.
@@ -1385,13 +1587,13 @@ struct ProtocolContext {
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/thread.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Starts a thread that blocks all signals, so that the program's own threads receive them.
@@ -1409,13 +1611,13 @@ std::thread thread_with_signals_blocked(Function&& function) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/background_task.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 class BackgroundTask;
@@ -1492,13 +1694,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/call_words.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The words of a call as the server receives them. Few words need no allocation. The call must outlive them.
@@ -1541,13 +1743,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/counters.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A number that any thread may raise and read. It orders nothing else.
@@ -1571,13 +1773,13 @@ struct Counters {
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/notifier.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Runs the user's event handlers on a thread of its own, in order, with no lock of ours held. So a handler that blocks,
@@ -1660,13 +1862,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/events.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Passes events on to the user's handler, and tracks whether the server can be reached: that is an event only when it
@@ -1708,13 +1910,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/posts_in_flight.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Counts the posted commands whose reply is still to come.
@@ -1745,13 +1947,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/remote_clock.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Reads the reply to TIME. Returns nothing if it is malformed.
@@ -1854,13 +2056,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/replica_acks.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Makes replicas confirm what is granted: ClientOptions::require_replicas. WAIT follows a granting command in the same
@@ -1966,13 +2168,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/backoff.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The longest pause between retries of anything that needs a server. All clients must work again within a second after
@@ -2010,13 +2212,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/pause.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Sleeps until the instant, or until a stop is requested.
@@ -2028,13 +2230,13 @@ inline void pause(Instant until, const std::stop_token& stop) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/transport/server_errors.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The words of servers. A new error word that means "try again later" goes into
@@ -2196,13 +2398,13 @@ inline Error unexpected(const Reply& reply, std::string_view name) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/retry.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Decides whether a command is sent again, until it is answered or refused for good, until a deadline, or until a stop
@@ -2274,13 +2476,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/executor.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Returns the reply to a command for which memory was short, after a moment in which there may be more.
@@ -2298,15 +2500,14 @@ enum class Receiver { background, poster };
 //
 // The transport is destroyed before the executor, because the completions of posted commands refer to the executor.
 // After end() it neither wakes the transport nor subscribes, because that is asked of it even later.
-template <Transport T>
 class Executor {
 public:
-    Executor(T& transport, const ClientOptions& options, Counters& counters, Events& events)
+    Executor(TransportPort& transport, const ClientOptions& options, Counters& counters, Events& events)
         : transport_(transport), options_(options), counters_(counters), events_(events), replicas_(options) {}
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
-    T& transport() noexcept { return transport_; }
+    TransportPort& transport() noexcept { return transport_; }
     RemoteClock& clock() noexcept { return clock_; }
     ReplicaAcks& replicas() noexcept { return replicas_; }
 
@@ -2387,13 +2588,9 @@ public:
     }
 
     // Makes the posting thread receive the replies that have arrived.
-    void attend() {
-        if constexpr (LetsAttend<T>) transport_.attend();
-    }
+    void attend() { transport_.attend(); }
 
-    void stop_attending() {
-        if constexpr (LetsAttend<T>) transport_.wake();
-    }
+    void stop_attending() { transport_.stop_attending(); }
 
     // --- the background thread's ------------------------------------------------------------------------------
 
@@ -2429,17 +2626,14 @@ private:
     }
 
     void post_granting(const Command& command, Completion done) {
-        if constexpr (PostsSeveral<T>) {
-            const ReplicaAcks::Batch batch(replicas_, command, route_of(command));
-            std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
-            counters_.commands.add(batch.commands().size() - 1);
-            transport_.post_all(batch.commands(), receivers);
-        }
+        const ReplicaAcks::Batch batch(replicas_, command, route_of(command));
+        std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
+        counters_.commands.add(batch.commands().size() - 1);
+        transport_.post_all(batch.commands(), receivers);
     }
 
     void pass_on(Receiver receiver, const Command& command, Completion done) {
-        if constexpr (LetsAttend<T>)
-            if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
+        if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
         transport_.post(command, std::move(done));
     }
 
@@ -2456,10 +2650,10 @@ private:
 
     // On a cluster this may have to ask a server first, so only calls that publish do.
     std::string_view publish_command_for(const Call& call) {
-        return call.publishes() ? std::string_view(transport_.publish_command()) : std::string_view();
+        return call.publishes() ? transport_.publish_command() : std::string_view();
     }
 
-    T& transport_;
+    TransportPort& transport_;
     const ClientOptions& options_;
     Counters& counters_;
     Events& events_;
@@ -2470,13 +2664,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/subscriptions.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Tracks the channels that this client subscribes to and the tasks that listen to each. Tasks share a subscription. It
@@ -2691,13 +2885,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/timers.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Holds the deadlines of all tasks that one thread serves, earliest first. A client has two: one for the background
@@ -2798,13 +2992,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/suspended.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 #ifdef CLOCK_BOOTTIME
@@ -2858,21 +3052,20 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/server_time.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Finds out until when a command is wanted, by the clock of the server that receives it. Queries the server only if the
 // reading of its clock is too old.
-template <Transport T>
 class ServerTime {
 public:
-    ServerTime(Executor<T>& executor, const ClientOptions& options) : executor_(executor), options_(options) {}
+    ServerTime(Executor& executor, const ClientOptions& options) : executor_(executor), options_(options) {}
     ServerTime(const ServerTime&) = delete;
     ServerTime& operator=(const ServerTime&) = delete;
 
@@ -2946,12 +3139,12 @@ private:
     RemoteClock& clock() const noexcept { return executor_.clock(); }
     std::uint32_t route_of(std::string_view key) const { return executor_.transport().route(key); }
 
-    Executor<T>& executor_;
+    Executor& executor_;
     const ClientOptions& options_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/watchdog.hpp
@@ -2959,7 +3152,7 @@ private:
 // The watchdog keeps the leases of holds that were taken without a lease of their own. BackgroundTask::on_timer() says
 // which renewals are due, the watchdog sends them, and BackgroundTask::renewed() receives the outcome.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 inline constexpr std::size_t renewals_a_call = 100;
@@ -2999,10 +3192,9 @@ inline BackgroundTask::Renewed outcome_of(const Reply& reply, std::size_t index,
 }
 
 // Sends renewals, up to a hundred in one call. Used by the background thread only, which never waits for a reply.
-template <Transport T>
 class Watchdog {
 public:
-    Watchdog(Executor<T>& executor, ServerTime<T>& server_time, Events& events, Counters& counters,
+    Watchdog(Executor& executor, ServerTime& server_time, Events& events, Counters& counters,
              Milliseconds watchdog_timeout)
         : executor_(executor),
           server_time_(server_time),
@@ -3047,21 +3239,21 @@ private:
         });
     }
 
-    Executor<T>& executor_;
-    ServerTime<T>& server_time_;
+    Executor& executor_;
+    ServerTime& server_time_;
     Events& events_;
     Counters& counters_;
     const Milliseconds watchdog_timeout_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/background.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The background thread of a session. It starts with the first try, wait or posted command. It runs the transport,
@@ -3069,11 +3261,9 @@ namespace detail {
 // subscriptions and the executor wake it through the transport.
 //
 // mutex_ guards the start of the thread. No thread waits here but the one in end().
-template <Transport T>
 class Background {
 public:
-    Background(Executor<T>& executor, Watchdog<T>& watchdog, Timers& timers, Subscriptions& subscriptions,
-               Listener& listener)
+    Background(Executor& executor, Watchdog& watchdog, Timers& timers, Subscriptions& subscriptions, Listener& listener)
         : executor_(executor),
           transport_(executor.transport()),
           watchdog_(watchdog),
@@ -3099,23 +3289,15 @@ public:
     // Makes the calling thread receive messages itself until one has arrived, interrupts() differs from `seen`, or
     // `until` has come. Returns false if it has to leave that to the background thread.
     bool watch(Instant until, std::uint64_t seen) {
-        if constexpr (LetsWatch<T>) {
-            if (!transport_.watch(listener_, until, seen)) return false;
-            if (subscriptions_.has_several_active()) transport_.wake();
-            return true;
-        }
-        return false;
+        if (!transport_.watch(listener_, until, seen)) return false;
+        if (subscriptions_.has_several_active()) transport_.wake();
+        return true;
     }
 
     // Read it before unlocking the mutex under which interrupt_watch() is called.
-    std::uint64_t interrupts() {
-        if constexpr (LetsWatch<T>) return transport_.interrupts();
-        return 0;
-    }
+    std::uint64_t interrupts() { return transport_.interrupts(); }
 
-    void interrupt_watch() {
-        if constexpr (LetsWatch<T>) transport_.interrupt_watch();
-    }
+    void interrupt_watch() { transport_.interrupt_watch(); }
 
 private:
     void serve() {
@@ -3150,9 +3332,9 @@ private:
         for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->on_timer(now, horizon, due);
     }
 
-    Executor<T>& executor_;
-    T& transport_;
-    Watchdog<T>& watchdog_;
+    Executor& executor_;
+    TransportPort& transport_;
+    Watchdog& watchdog_;
     Timers& timers_;
     Subscriptions& subscriptions_;
     Listener& listener_;
@@ -3165,17 +3347,45 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/named_state.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+class Session;
+
+// The local state of one name: all objects of that kind and name in this process share it. Registry keeps it.
+class NamedState : public BackgroundTask {
+public:
+    virtual std::string_view kind() const noexcept = 0;
+    virtual const std::string& key() const noexcept = 0;
+    virtual Session& session() const noexcept = 0;
+
+    // Returns true if nothing would be lost with it: no hold, no waiter, no command that is still to be delivered.
+    virtual bool is_idle() = 0;
+};
+
+// Makes the local state of a name, for objects of one kind.
+struct StateMaker {
+    std::string_view kind;
+    std::shared_ptr<NamedState> (*make)(Session& session, const std::string& key);
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/registry.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The local state of every name in use: one state per kind of primitive and key, shared by all objects of that name. A
-// State is a BackgroundTask with a static `kind`, key() and is_idle().
+// The local state of every name in use: one state per kind of primitive and key, shared by all objects of that name.
 //
 // mutex_ guards states_. A state's own mutex may be taken while it is held, never the other way round. No thread waits
 // here.
@@ -3185,30 +3395,23 @@ public:
     Registry(const Registry&) = delete;
     Registry& operator=(const Registry&) = delete;
 
-    // Returns the state of `key` and counts one more user. If there is none, makes it: State(owner, key).
-    template <class State, class Owner>
-    State& use(Owner& owner, const std::string& key) {
+    // Returns the state of `key` and counts one more user. Makes the state if there is none.
+    NamedState& use(const StateMaker& maker, Session& session, const std::string& key) {
         const std::lock_guard lock(mutex_);
-        auto entry = states_.find({State::kind, key});
+        auto entry = states_.find({maker.kind, key});
         if (entry == states_.end()) {
-            auto state = std::make_shared<State>(owner, key);
-            const Name name{State::kind, state->key()};
+            auto state = maker.make(session, key);
+            const Name name{state->kind(), state->key()};
             entry = states_.emplace(name, Entry{std::move(state)}).first;
         }
         ++entry->second.users;
-        return static_cast<State&>(*entry->second.state);
+        return *entry->second.state;
     }
 
     // Counts one user less. A state without users and holds is removed.
-    template <class State>
-    void leave(State& state) {
-        forget(state, 1);
-    }
+    void leave(NamedState& state) { forget(state, 1); }
 
-    template <class State>
-    void forget_if_unused(State& state) {
-        forget(state, 0);
-    }
+    void forget_if_unused(NamedState& state) { forget(state, 0); }
 
     void on_failover() {
         for (const auto& state : all()) state->on_failover();
@@ -3229,16 +3432,15 @@ private:
     };
 
     struct Entry {
-        std::shared_ptr<BackgroundTask> state;
+        std::shared_ptr<NamedState> state;
         std::size_t users = 0;
     };
 
-    template <class State>
-    void forget(State& state, std::size_t users_less) {
+    void forget(NamedState& state, std::size_t users_less) {
         // Destroyed after mutex_ is free: a state's destructor takes other mutexes.
-        std::shared_ptr<BackgroundTask> last;
+        std::shared_ptr<NamedState> last;
         const std::lock_guard lock(mutex_);
-        const auto entry = states_.find({State::kind, state.key()});
+        const auto entry = states_.find({state.kind(), state.key()});
         if (entry == states_.end() || entry->second.state.get() != &state) return;
         entry->second.users -= users_less;
         if (entry->second.users > 0 || !state.is_idle()) return;
@@ -3246,8 +3448,8 @@ private:
         states_.erase(entry);
     }
 
-    std::vector<std::shared_ptr<BackgroundTask>> all() {
-        std::vector<std::shared_ptr<BackgroundTask>> states;
+    std::vector<std::shared_ptr<NamedState>> all() {
+        std::vector<std::shared_ptr<NamedState>> states;
         const std::lock_guard lock(mutex_);
         for (const auto& [_, entry] : states_) states.push_back(entry.state);
         return states;
@@ -3258,13 +3460,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/connection_listener.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What a session hears from its transport: passes everything on to the subscriptions, and tracks whether the server can
@@ -3312,13 +3514,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/key_holds.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Records which owners in this process hold a key, whatever the kind of lock. Two kinds of locks on one key would
@@ -3391,13 +3593,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/wait_on.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Waits like wait_until(). `never` means without a timeout, because it would overflow a timespec. May wake spuriously.
@@ -3409,13 +3611,13 @@ inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>&
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/lateness.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Measures how late one thread recently was to do its due work: the longest delay of the last one or two spans. A span
@@ -3450,13 +3652,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/losses.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The stop source of a lost() token. It holds all that reporting needs, so reporting cannot fail.
@@ -3597,13 +3799,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/lost_levels.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Remembers levels of lost holds whose unlock() is still to come: that unlock() reports errc::hold_lost, not
@@ -3649,13 +3851,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/session.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Owns what all primitives of one client share within one process: the transport, the identity, the counters, the
@@ -3663,27 +3865,27 @@ namespace detail {
 // of its own, which documents the members that are passed on to it here.
 //
 // Urgent work at the end of a hold is left to the thread of Losses, which never waits for a server.
-template <Transport T>
 class Session {
 public:
-    Session(T transport, const ClientOptions& options, const Session* parent = nullptr)
-        : options_(options),
+    Session(std::unique_ptr<TransportPort> transport, const ClientOptions& options, const Session* parent = nullptr)
+        : transport_(std::move(transport)),
+          options_(options),
           parent_(parent),
           timers_([this] { executor_.wake(); }),
           subscriptions_([this](const std::string& channel, bool wanted) { executor_.subscribe(channel, wanted); },
-                         [this] { executor_.wake(); }),
-          transport_(std::move(transport)) {}
+                         [this] { executor_.wake(); }) {}
 
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
-    // No thread of ours is left when the states report their holds as lost, and all of that is reported before the
-    // first member is destroyed.
+    // No thread of ours is left when the states report their holds as lost, and all of that is reported before anything
+    // is destroyed: first the transport, whose completions refer to the states and to everything else.
     ~Session() {
         executor_.end();
         background_.end();
         registry_.abandon();
         losses_.end();
+        transport_.reset();
     }
 
     const ClientOptions& options() const noexcept { return options_; }
@@ -3701,7 +3903,8 @@ public:
 
     ProtocolContext protocol_context() noexcept { return {uuid_, options_, native_commands_}; }
 
-    T& transport() noexcept { return transport_; }
+    // Also valid while the transport is being destroyed.
+    TransportPort& transport() noexcept { return executor_.transport(); }
     Timers& timers() noexcept { return timers_; }
     Losses& losses() noexcept { return losses_; }
     Subscriptions& subscriptions() noexcept { return subscriptions_; }
@@ -3779,30 +3982,19 @@ public:
     void count_renewal() { counters_.renewals.add(); }
     void count_lost_hold() { counters_.lost_holds.add(); }
 
-    Stats stats() const {
-        if constexpr (requires { transport_.reconnects(); }) return counters_.stats(transport_.reconnects());
-        return counters_.stats(0);
-    }
+    Stats stats() const { return counters_.stats(transport_->reconnects()); }
 
     // --- the local state of names: Registry, KeyHoldsTable ------------------------------------------------------
 
-    template <class State>
-    State& use_state(const std::string& key) {
-        return registry_.template use<State>(*this, key);
-    }
-    template <class State>
-    void leave_state(State& state) {
-        registry_.leave(state);
-    }
-    template <class State>
-    void forget_if_unused(State& state) {
-        registry_.forget_if_unused(state);
-    }
+    NamedState& use_state(const StateMaker& maker, const std::string& key) { return registry_.use(maker, *this, key); }
+    void leave_state(NamedState& state) { registry_.leave(state); }
+    void forget_if_unused(NamedState& state) { registry_.forget_if_unused(state); }
 
     // Returns the record of the threads of this process that hold the key, whatever the kind of lock.
     std::shared_ptr<KeyHolds> key_holds(const std::string& key) { return key_holds_.of(key); }
 
 private:
+    std::unique_ptr<TransportPort> transport_;
     const ClientOptions options_;
     const Session* const parent_;  // left as it was at the fork; never accessed
     const std::string uuid_ = make_uuid();
@@ -3810,28 +4002,27 @@ private:
     std::atomic<std::uint64_t> last_request_{0};
     std::atomic<bool> losses_started_{false};
 
-    // Destroyed in the reverse order: first the transport, whose completions refer to the states and to everything else.
-    // Then the last references to states, in the background and in the registry. Their destructors leave the timers and
-    // the subscriptions, which still call the executor. Then the rest.
+    // Destroyed in the reverse order, after the transport: first the last references to states, in the background and in
+    // the registry. Their destructors leave the timers and the subscriptions, which still call the executor. Then the
+    // rest.
     NativeCommands native_commands_;
     LostLevels lost_levels_;
     KeyHoldsTable key_holds_;
     Counters counters_;
     Events events_{options_};
     Losses losses_;
-    Executor<T> executor_{transport_, options_, counters_, events_};
-    ServerTime<T> server_time_{executor_, options_};
-    Watchdog<T> watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout};
+    Executor executor_{*transport_, options_, counters_, events_};
+    ServerTime server_time_{executor_, options_};
+    Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout};
     Timers timers_;
     Subscriptions subscriptions_;
     Registry registry_;
     ConnectionListener listener_{subscriptions_, events_, registry_, executor_.clock(), executor_.replicas()};
-    Background<T> background_{executor_, watchdog_, timers_, subscriptions_, listener_};
-    T transport_;
+    Background background_{executor_, watchdog_, timers_, subscriptions_, listener_};
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/queries.hpp
@@ -3839,12 +4030,11 @@ private:
 // Queries the state of a primitive on the server. One round trip each. If the server is unreachable, a query retries
 // for unreachable_timeout, or until `limit` if that is earlier. All throw Error.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Sends a call that may be repeated at will and returns the reply.
-template <class T>
-Reply query(Session<T>& session, std::string_view key, const Call& call, Instant limit = never) {
+inline Reply query(Session& session, std::string_view key, const Call& call, Instant limit = never) {
     const Instant give_up = std::min(limit, deadline_after(Clock::now(), session.options().unreachable_timeout));
     Retry retry = session.retry(give_up);
     Reply reply;
@@ -3855,14 +4045,14 @@ Reply query(Session<T>& session, std::string_view key, const Call& call, Instant
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/server_check.hpp
 
 // Finds the properties of a server that endanger the locks on it, as text. warnings_about() does no I/O.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What the server reports about itself. A reply is an error where the user may not query it.
@@ -3974,8 +4164,7 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
 
 // Queries the server and returns the warnings. A refused query is a warning of its own. Throws
 // Error(errc::unreachable).
-template <class T>
-std::vector<std::string> check_server(Session<T>& session) {
+inline std::vector<std::string> check_server(Session& session) {
     const Instant give_up = deadline_after(Clock::now(), session.options().unreachable_timeout);
     const auto answer = [&](auto send) {
         Retry retry = session.retry(give_up);
@@ -4003,13 +4192,13 @@ std::vector<std::string> check_server(Session<T>& session) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/keep_errno.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Restores errno at the end of its scope. For code that runs where callers expect no system call, such as the end of a
@@ -4026,13 +4215,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/session/session_handle.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Gives a client and its primitives the session of the process in which they are used.
@@ -4040,17 +4229,16 @@ namespace detail {
 // After a fork the child gets its own session at its first use, with a new identity, new connections and no holds. The
 // parent's session is left alone, because threads that do not exist in the child may hold its mutexes. mutex_ makes one
 // thread of the child create the session.
-template <Transport T>
 class SessionHandle {
 public:
-    SessionHandle(T transport, const ClientOptions& options)
-        : session_(new Session<T>(std::move(transport), options)) {}
+    SessionHandle(std::unique_ptr<TransportPort> transport, const ClientOptions& options)
+        : session_(new Session(std::move(transport), options)) {}
     SessionHandle(const SessionHandle&) = delete;
     SessionHandle& operator=(const SessionHandle&) = delete;
 
     ~SessionHandle() {
         const KeepErrno kept;
-        Session<T>* session = session_.load();
+        Session* session = session_.load();
         // In a child that never used it there is no session to end. Only descriptors are closed.
         if (session->is_of_this_process())
             delete session;
@@ -4058,34 +4246,34 @@ public:
             session->transport().clone_after_fork();
     }
 
-    Session<T>& session() {
-        Session<T>* session = session_.load(std::memory_order_acquire);
+    Session& session() {
+        Session* session = session_.load(std::memory_order_acquire);
         return session->is_of_this_process() ? *session : after_fork();
     }
 
 private:
-    Session<T>& after_fork() {
+    Session& after_fork() {
         const std::lock_guard lock(mutex_);
-        Session<T>* parent = session_.load();
+        Session* parent = session_.load();
         if (parent->is_of_this_process()) return *parent;
-        auto* mine = new Session<T>(parent->transport().clone_after_fork(), parent->options(), parent);
+        auto* mine = new Session(parent->transport().clone_after_fork(), parent->options(), parent);
         session_.store(mine, std::memory_order_release);
         return *mine;
     }
 
     std::mutex mutex_;
-    std::atomic<Session<T>*> session_;
+    std::atomic<Session*> session_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/slots.hpp
 
 // Computes the Redis Cluster slot of a key or a sharded channel.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 inline constexpr std::uint16_t slot_count = 16384;
@@ -4121,13 +4309,13 @@ constexpr std::uint16_t key_slot(std::string_view key) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/adaptive_spin.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Polls for a reply for a moment before the thread goes to sleep. Waking a thread on an idle CPU takes longer than the
@@ -4195,13 +4383,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/base/redact.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Returns true if a text contains the secret or a part of it: any four bytes in a row.
@@ -4224,12 +4412,80 @@ inline std::string quotable(std::string_view error, std::string_view secret) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/client.hpp
+// redlatch/client.ipp
 
 #if __has_include(<hiredis/read.h>)
+
+// redlatch/redis/hiredis_transport.hpp
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+class Deployment;
+class TlsConnector;
+}  // namespace detail
+
+// The Transport over Redis, on hiredis (0.14.1 or newer). The URL selects the deployment, which does the work: one
+// server, the present master that sentinels name, or a cluster.
+class HiredisTransport {
+public:
+    // Connects to nothing yet. `command_timeout`: how long a server may take to answer before its connection counts as
+    // dead. `tls`: the TLS implementation; throws Error(errc::unsupported) if the URL demands TLS and there is none.
+    // `pubsub`: for clusters only.
+    explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3),
+                              std::shared_ptr<const detail::TlsConnector> tls = nullptr,
+                              PubSub pubsub = PubSub::automatic);
+    HiredisTransport(HiredisTransport&&) noexcept;
+    HiredisTransport& operator=(HiredisTransport&&) noexcept;
+    ~HiredisTransport();
+
+    Reply call(const Command& command, Instant deadline);
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline);
+    void post(const Command& command, Completion done);
+    void post_all(std::span<const Command> commands, std::span<Completion> done);
+    void post_attended(const Command& command, Completion done);
+    void attend();
+
+    void subscribe(const std::string& channel);
+    void unsubscribe(const std::string& channel);
+    void run(Listener& listener, Instant deadline);
+    void wake();
+    bool watch(Listener& listener, Instant deadline, std::uint64_t seen);
+    std::uint64_t interrupts() const noexcept;
+    void interrupt_watch();
+
+    std::uint32_t route(std::string_view key) const noexcept;
+    std::string_view publish_command() const;
+
+    HiredisTransport clone_after_fork();
+
+    // Returns how many command connections were made, and below how many of them replaced an earlier one.
+    std::uint64_t connections() const;
+    std::uint64_t reconnects() const;
+
+private:
+    Url url_;
+    Milliseconds timeout_;
+    PubSub pubsub_;
+    std::unique_ptr<detail::Deployment> deployment_;  // stays where it is when the transport is moved
+};
+
+static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport>);
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
 
 // redlatch/redis/cluster_replies.hpp
 
@@ -4244,7 +4500,7 @@ inline std::string quotable(std::string_view error, std::string_view secret) {
 
 // Reads the replies of cluster nodes about which node serves which slot. No I/O.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The slots from `first` to `last`, and the nodes that serve them.
@@ -4337,7 +4593,7 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/net/thread_parker.hpp
@@ -4359,7 +4615,7 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
 #endif
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Parks one thread until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on which a
@@ -4455,7 +4711,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/answered.hpp
@@ -4465,7 +4721,7 @@ private:
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The replies for which one thread waits.
@@ -4557,13 +4813,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/calling_thread.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A thread that waits for the replies of its exchange, on the stack of that thread. No other thread touches it after
@@ -4596,7 +4852,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/encode.hpp
@@ -4604,7 +4860,7 @@ private:
 #include <string>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Appends a command in the format of Redis: an array of length-prefixed strings. hiredis offers the same, but only into
@@ -4624,13 +4880,13 @@ inline void append_command(std::string& out, const Command& command) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/failure_reply.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 // Copies a reply. If there is no memory, the copy has the text no_memory.
 inline void copy_reply(Reply& to, const Reply& from, Reply::Kind kind) noexcept {
@@ -4659,7 +4915,7 @@ inline Reply failure_reply(Reply::Kind kind, const char* before, const Url& url,
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/pipeline.hpp
@@ -4675,7 +4931,7 @@ inline Reply failure_reply(Reply::Kind kind, const char* before, const Url& url,
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The commands of one connection: bytes to write, and replies to come. A pure queue, without socket, mutex or clock.
@@ -4881,7 +5137,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/net/side_work.hpp
@@ -4891,7 +5147,7 @@ private:
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Runs work that waits for the network (a look-up, a connection, a log-in) for a thread that must not wait: on a thread
@@ -4934,7 +5190,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/net/resolver.hpp
@@ -4951,7 +5207,7 @@ private:
 #include <sys/socket.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Looks up the addresses of a host before a deadline. The system's look-up has no deadline, so it runs on a thread of
@@ -5053,7 +5309,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/net/tls_session.hpp
@@ -5066,7 +5322,7 @@ private:
 #include <sys/types.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The encryption of one connection. It does no input or output: a Socket carries the bytes. So it never waits, and a
@@ -5113,7 +5369,7 @@ public:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/net/socket.hpp
@@ -5139,7 +5395,7 @@ public:
 #include <unistd.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Returns the time-out for poll() until `deadline`, in ms: rounded up, so that poll() never returns early and spins.
@@ -5480,7 +5736,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/reply_reader.hpp
@@ -5496,7 +5752,7 @@ private:
 #include <hiredis/read.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Parses received bytes into replies. hiredis parses; we build Reply objects in place. Replies that are larger, deeper
@@ -5652,7 +5908,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/connection.hpp
@@ -5666,7 +5922,7 @@ private:
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The role that a server must have.
@@ -5778,7 +6034,7 @@ private:
 using Opener = std::function<std::optional<Reply>(Connection& link, Instant deadline)>;
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/reconnect_policy.hpp
@@ -5787,7 +6043,7 @@ using Opener = std::function<std::optional<Reply>(Connection& link, Instant dead
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Decides when the next attempt to connect may begin, and keeps the reason why there is no connection. Connects nothing.
@@ -5869,7 +6125,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/reconnector.hpp
@@ -5884,7 +6140,7 @@ private:
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Opens a connection whenever there is none: on the thread of a caller, or on a side thread. The mutex of the owner
@@ -6086,7 +6342,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/reply_receiver.hpp
@@ -6099,7 +6355,7 @@ private:
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Waits for the next replies of a connection, and parses all that have arrived. Used by one thread at a time.
@@ -6152,7 +6408,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/command_connection.hpp
@@ -6170,7 +6426,7 @@ private:
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Carries the commands of many threads over one connection, without a thread of its own.
@@ -6598,7 +6854,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/own_connections.hpp
@@ -6610,7 +6866,7 @@ private:
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Connections for commands that delay all that follow on the same connection (WAIT). Each is used by one caller at a
@@ -6683,7 +6939,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/net/wake_pipe.hpp
@@ -6698,7 +6954,7 @@ private:
 #include <unistd.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Ends a poll() from another thread. All calls between two drains cost one write.
@@ -6776,7 +7032,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/pubsub_connection.hpp
@@ -6793,7 +7049,7 @@ private:
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Carries all subscriptions over one connection. It is opened when the first channel is wanted. When it is lost, it is
@@ -7145,7 +7401,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/slot_map.hpp
@@ -7164,7 +7420,7 @@ private:
 
 // Which node of a cluster serves which slot. No I/O.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What a SlotMap knows of a node.
@@ -7328,7 +7584,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/cluster_node.hpp
@@ -7345,7 +7601,7 @@ private:
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // One node of a cluster: a connection for commands and one for sharded subscriptions, opened on first use. Commands that
@@ -7466,7 +7722,7 @@ public:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/cluster_topology.hpp
@@ -7486,7 +7742,7 @@ public:
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What all parts of a Cluster share: its nodes, and the list of slots, which it queries.
@@ -7762,7 +8018,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/cluster_channels.hpp
@@ -7777,7 +8033,7 @@ private:
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The subscriptions of a Cluster. A sharded channel is subscribed at the node that serves its slot, on the connection of
@@ -7960,7 +8216,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/cluster_router.hpp
@@ -7980,7 +8236,7 @@ private:
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Sends each command of a Cluster to the node that serves its key, and follows redirections.
@@ -8266,7 +8522,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/deployment.hpp
@@ -8278,7 +8534,7 @@ private:
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The servers behind one URL, and the connections to them: Standalone, SentinelDeployment or Cluster. The functions mean
@@ -8321,7 +8577,7 @@ protected:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/cluster.hpp
@@ -8337,7 +8593,7 @@ protected:
 #include <poll.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A Redis Cluster. ClusterTopology knows its nodes, ClusterRouter carries the commands, ClusterChannels the
@@ -8481,7 +8737,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/async_query.hpp
@@ -8492,7 +8748,7 @@ private:
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Queries a server without blocking: looks the host up, connects, sends commands and collects the replies, each as far
@@ -8620,7 +8876,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/master_tracker.hpp
@@ -8637,7 +8893,7 @@ private:
 
 // Finds out which server is the master from the replies and messages of sentinels. No I/O.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The answer of one sentinel: the master, and the epoch of the failover that made it master. The first failover has an
@@ -8811,7 +9067,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/sentinels.hpp
@@ -8830,7 +9086,7 @@ private:
 #include <poll.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 inline void append_words(std::string& out, std::initializer_list<std::string_view> words) {
@@ -8859,11 +9115,11 @@ inline void begin_talk(AsyncQuery& talk, const Url& url, const HostPort& sentine
 // any sentinel has answered, it receives TLS errors.
 inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, Reply& why) {
     constexpr Milliseconds patience{200};
-    struct Asked {
+    struct Query {
         AsyncQuery talk;
         std::vector<Reply> replies;
     };
-    std::vector<Asked> asked(url.sentinels.size());
+    std::vector<Query> asked(url.sentinels.size());
     for (std::size_t i = 0; i < asked.size(); ++i)
         begin_talk(asked[i].talk, url, url.sentinels[i], detail::questions_for_vote(url.master), why.text);
     std::vector<MasterVote> votes;
@@ -8871,7 +9127,7 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
     for (;;) {
         std::vector<pollfd> ready;
         Instant until = deadline;
-        for (Asked& one : asked) {
+        for (Query& one : asked) {
             one.talk.proceed();
             Reply reply;
             while (one.replies.size() < 2 && one.talk.next(reply)) one.replies.push_back(std::move(reply));
@@ -9027,7 +9283,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/standalone.hpp
@@ -9046,7 +9302,7 @@ private:
 #include <poll.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // One Redis server, and all connections to it.
@@ -9243,7 +9499,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redis/sentinel_deployment.hpp
@@ -9254,7 +9510,7 @@ private:
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A Standalone whose one server is the present master, as the sentinels of the URL name it. It leaves its connections as
@@ -9344,10 +9600,10 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/redis/hiredis_transport.hpp
+// redlatch/redis/hiredis_transport.ipp
 
 #include <cstdint>
 #include <memory>
@@ -9358,169 +9614,470 @@ private:
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
-// The Transport over Redis, on hiredis (0.14.1 or newer). The URL selects the deployment, which does the work: one
-// server, the present master that sentinels name, or a cluster.
-class HiredisTransport {
-public:
-    // Connects to nothing yet. `command_timeout`: how long a server may take to answer before its connection counts as
-    // dead. `tls`: the TLS implementation; throws Error(errc::unsupported) if the URL demands TLS and there is none.
-    // `pubsub`: for clusters only.
-    explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3),
-                              std::shared_ptr<const detail::TlsConnector> tls = nullptr,
-                              PubSub pubsub = PubSub::automatic)
-        : url_(with_tls(std::move(url), std::move(tls))),
-          timeout_(command_timeout),
-          pubsub_(pubsub),
-          deployment_(make_deployment(url_, timeout_, pubsub_)) {}
+namespace detail {
 
-    Reply call(const Command& command, Instant deadline) { return deployment_->call(command, deadline); }
-    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
-        return deployment_->call_all(commands, deadline);
-    }
-    void post(const Command& command, Completion done) { deployment_->post(command, std::move(done)); }
-    void post_all(std::span<const Command> commands, std::span<Completion> done) {
-        deployment_->post_all(commands, done);
-    }
-    void post_attended(const Command& command, Completion done) {
-        deployment_->post_attended(command, std::move(done));
-    }
-    void attend() { deployment_->attend(); }
+inline Url with_tls(Url url, std::shared_ptr<const TlsConnector> tls) {
+    if (tls) url.tls_connector = std::move(tls);
+    if (url.tls && !url.tls_connector)
+        throw Error(errc::unsupported, {},
+                    "this program has no TLS support; include redlatch/tls.hpp, set ClientOptions::tls to "
+                    "redlatch::tls(), and link OpenSSL (Debian, Ubuntu: libssl-dev; Fedora: openssl-devel; CMake: "
+                    "redlatch::tls)");
+    return url;
+}
 
-    void subscribe(const std::string& channel) { deployment_->subscribe(channel); }
-    void unsubscribe(const std::string& channel) { deployment_->unsubscribe(channel); }
-    void run(Listener& listener, Instant deadline) { deployment_->run(listener, deadline); }
-    void wake() { deployment_->wake(); }
-    bool watch(Listener& listener, Instant deadline, std::uint64_t seen) {
-        return deployment_->watch(listener, deadline, seen);
-    }
-    std::uint64_t interrupts() const noexcept { return deployment_->interrupts(); }
-    void interrupt_watch() { deployment_->interrupt_watch(); }
+inline std::unique_ptr<Deployment> make_deployment(const Url& url, Milliseconds timeout, PubSub pubsub) {
+    if (!url.cluster.empty()) return std::make_unique<Cluster>(url, timeout, pubsub);
+    if (!url.sentinels.empty()) return std::make_unique<SentinelDeployment>(url, timeout);
+    return std::make_unique<Standalone>(url, timeout);
+}
 
-    std::uint32_t route(std::string_view key) const noexcept { return deployment_->route(key); }
-    std::string_view publish_command() const { return deployment_->publish_command(); }
+}  // namespace detail
 
-    HiredisTransport clone_after_fork() {
-        deployment_->close_inherited();
-        return HiredisTransport(url_, timeout_, url_.tls_connector, pubsub_);
-    }
+REDLATCH_INLINE HiredisTransport::HiredisTransport(Url url, Milliseconds command_timeout,
+                                                   std::shared_ptr<const detail::TlsConnector> tls, PubSub pubsub)
+    : url_(detail::with_tls(std::move(url), std::move(tls))),
+      timeout_(command_timeout),
+      pubsub_(pubsub),
+      deployment_(detail::make_deployment(url_, timeout_, pubsub_)) {}
 
-    // Returns how many command connections were made, and below how many of them replaced an earlier one.
-    std::uint64_t connections() const { return deployment_->connections(); }
-    std::uint64_t reconnects() const { return deployment_->reconnects(); }
+REDLATCH_INLINE HiredisTransport::HiredisTransport(HiredisTransport&&) noexcept = default;
 
-private:
-    static Url with_tls(Url url, std::shared_ptr<const detail::TlsConnector> tls) {
-        if (tls) url.tls_connector = std::move(tls);
-        if (url.tls && !url.tls_connector)
-            throw Error(errc::unsupported, {},
-                        "this program has no TLS support; include redlatch/tls.hpp, set ClientOptions::tls to "
-                        "redlatch::tls(), and link OpenSSL (Debian, Ubuntu: libssl-dev; Fedora: openssl-devel; CMake: "
-                        "redlatch::tls)");
-        return url;
-    }
+REDLATCH_INLINE HiredisTransport& HiredisTransport::operator=(HiredisTransport&&) noexcept = default;
 
-    static std::unique_ptr<detail::Deployment> make_deployment(const Url& url, Milliseconds timeout, PubSub pubsub) {
-        if (!url.cluster.empty()) return std::make_unique<detail::Cluster>(url, timeout, pubsub);
-        if (!url.sentinels.empty()) return std::make_unique<detail::SentinelDeployment>(url, timeout);
-        return std::make_unique<detail::Standalone>(url, timeout);
-    }
+REDLATCH_INLINE HiredisTransport::~HiredisTransport() = default;
 
-    Url url_;
-    Milliseconds timeout_;
-    PubSub pubsub_;
-    std::unique_ptr<detail::Deployment> deployment_;  // stays where it is when the transport is moved
-};
+REDLATCH_INLINE Reply HiredisTransport::call(const Command& command, Instant deadline) {
+    return deployment_->call(command, deadline);
+}
 
-static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport>);
+REDLATCH_INLINE std::vector<Reply> HiredisTransport::call_all(std::span<const Command> commands, Instant deadline) {
+    return deployment_->call_all(commands, deadline);
+}
 
-}  // namespace v0_1
+REDLATCH_INLINE void HiredisTransport::post(const Command& command, Completion done) {
+    deployment_->post(command, std::move(done));
+}
+
+REDLATCH_INLINE void HiredisTransport::post_all(std::span<const Command> commands, std::span<Completion> done) {
+    deployment_->post_all(commands, done);
+}
+
+REDLATCH_INLINE void HiredisTransport::post_attended(const Command& command, Completion done) {
+    deployment_->post_attended(command, std::move(done));
+}
+
+REDLATCH_INLINE void HiredisTransport::attend() { deployment_->attend(); }
+
+REDLATCH_INLINE void HiredisTransport::subscribe(const std::string& channel) { deployment_->subscribe(channel); }
+
+REDLATCH_INLINE void HiredisTransport::unsubscribe(const std::string& channel) { deployment_->unsubscribe(channel); }
+
+REDLATCH_INLINE void HiredisTransport::run(Listener& listener, Instant deadline) {
+    deployment_->run(listener, deadline);
+}
+
+REDLATCH_INLINE void HiredisTransport::wake() { deployment_->wake(); }
+
+REDLATCH_INLINE bool HiredisTransport::watch(Listener& listener, Instant deadline, std::uint64_t seen) {
+    return deployment_->watch(listener, deadline, seen);
+}
+
+REDLATCH_INLINE std::uint64_t HiredisTransport::interrupts() const noexcept { return deployment_->interrupts(); }
+
+REDLATCH_INLINE void HiredisTransport::interrupt_watch() { deployment_->interrupt_watch(); }
+
+REDLATCH_INLINE std::uint32_t HiredisTransport::route(std::string_view key) const noexcept {
+    return deployment_->route(key);
+}
+
+REDLATCH_INLINE std::string_view HiredisTransport::publish_command() const { return deployment_->publish_command(); }
+
+REDLATCH_INLINE std::uint64_t HiredisTransport::connections() const { return deployment_->connections(); }
+
+REDLATCH_INLINE std::uint64_t HiredisTransport::reconnects() const { return deployment_->reconnects(); }
+
+REDLATCH_INLINE HiredisTransport HiredisTransport::clone_after_fork() {
+    deployment_->close_inherited();
+    return HiredisTransport(url_, timeout_, url_.tls_connector, pubsub_);
+}
+
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 #endif
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
-class HiredisTransport;
+namespace detail {
 
-// Connects to Redis and owns everything that the primitives made from it share: one identity, one watchdog and the
-// background threads. The threads start with the first hold or wait. They end when the client and the last of its
-// primitives are gone. Any number of threads may use a client at once. A primitive keeps alive what it needs, so it may
-// outlive its client.
-//
-// The constructor does not connect; the first use does. If the server cannot be reached, the call that needs it fails.
-template <class T>
-class BasicClient {
-    static_assert(detail::explain_transport<T>());
+inline void check_options(const ClientOptions& options) {
+    static_cast<void>(Lease(options.watchdog_timeout));
+    if (options.watchdog_timeout < Milliseconds(30))
+        throw Error(errc::invalid_argument, {}, "watchdog_timeout must be at least 30 ms");
+    if (options.command_timeout < Milliseconds(1) || options.command_timeout > std::chrono::hours(1))
+        throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
+    if (options.unreachable_timeout < Milliseconds(0))
+        throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+    if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
+}
 
+inline std::shared_ptr<SessionHandle> new_session(std::unique_ptr<TransportPort> transport,
+                                                  const ClientOptions& options) {
+    check_options(options);
+    if (options.require_replicas > 0 && !transport->posts_several())
+        throw Error(errc::unsupported, {}, "require_replicas needs a transport with post_all()");
+    return std::make_shared<SessionHandle>(std::move(transport), options);
+}
+
+#if __has_include(<hiredis/read.h>)
+inline std::unique_ptr<TransportPort> connect(std::string_view text, const ClientOptions& options) {
+    Url url = Url::parse(text);
+    check_options(options);
+    return std::make_unique<TransportPortOf<HiredisTransport>>(
+        HiredisTransport(std::move(url), options.command_timeout, options.tls, options.pubsub));
+}
+#endif
+
+}  // namespace detail
+
+#if __has_include(<hiredis/read.h>)
+REDLATCH_INLINE Client::Client(std::string_view url, ClientOptions options)
+    : session_(detail::new_session(detail::connect(url, options), options)) {}
+#endif
+
+REDLATCH_INLINE Client::Client(Port, std::unique_ptr<detail::TransportPort> transport, ClientOptions options)
+    : session_(detail::new_session(std::move(transport), options)) {}
+
+REDLATCH_INLINE Client::~Client() = default;
+
+REDLATCH_INLINE std::string Client::id() const { return session_->session().uuid(); }
+
+REDLATCH_INLINE Stats Client::stats() const { return session_->session().stats(); }
+
+REDLATCH_INLINE std::vector<std::string> Client::check_server() const {
+    return detail::check_server(session_->session());
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/call_options.hpp
+
+// Defines the trailing options of a call: at most one Lease, one std::stop_token and one std::error_code&, in that
+// order.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+template <class Argument>
+inline constexpr bool is_forever = std::same_as<std::remove_cvref_t<Argument>, Lease::Forever>;
+
+template <class Argument>
+inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> ? 1
+                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>             ? 2
+                                 : std::same_as<Argument, std::error_code&>                                 ? 3
+                                                                                                            : 0;
+
+template <class... Tail>
+constexpr bool is_tail(int most = 3) {
+    int last = 0;
+    bool ordered = true;
+    ((ordered = ordered && tail_rank<Tail> > last, last = tail_rank<Tail>), ...);
+    return ordered && last <= most;
+}
+
+template <class... Tail>
+inline constexpr bool has_lease = (... || (tail_rank<Tail> == 1));
+
+template <class... Tail>
+inline constexpr bool has_stop_token = (... || (tail_rank<Tail> == 2));
+
+template <class... Tail>
+inline constexpr bool has_error_code = (... || (tail_rank<Tail> == 3));
+
+inline std::error_code* error_code_of() { return nullptr; }
+template <class First, class... Rest>
+std::error_code* error_code_of(First& first, Rest&... rest) {
+    if constexpr (std::same_as<First, std::error_code>)
+        return &first;
+    else
+        return error_code_of(rest...);
+}
+
+// Calls `call`. With an error code among the arguments, it stores the code of an Error there and returns `otherwise`.
+template <class Function, class Result, class... Tail>
+Result answer(Function call, Result otherwise, Tail&... tail) {
+    if constexpr (has_error_code<Tail&...>) {
+        std::error_code& ec = *error_code_of(tail...);
+        try {
+            ec.clear();
+            return call();
+        } catch (const std::system_error& error) {
+            ec = error.code();
+            return otherwise;
+        }
+    } else {
+        return call();
+    }
+}
+
+// Trailing options of a waiting call: Lease, std::stop_token, std::error_code&.
+template <class... Tail>
+concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
+
+// Trailing options of a call that does not wait: Lease, std::error_code&.
+template <class... Tail>
+concept TryOption = LockOption<Tail...> && !detail::has_stop_token<Tail...>;
+
+// Trailing options of a waiting call without a lease: std::stop_token, std::error_code&.
+template <class... Tail>
+concept StopOption = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
+
+// Trailing options of a call that acquires permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
+template <class... Tail>
+concept PermitOption = detail::is_tail<Tail...>();
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/state_handle.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+class NamedState;
+class Session;
+class SessionHandle;
+struct StateMaker;
+
+// Connects a user's object to the local state of its name in the current process. After a fork that is a different
+// state. Keeps the client's session alive.
+class StateHandle {
 public:
-    // Accepts redis://[user[:password]@]host[:port][/db], unix:///path[?db=n] and the other forms that Url parses.
-    // Throws Error for a URL or an option that cannot work, and errc::unsupported for rediss:// without options.tls.
-    explicit BasicClient(std::string_view url,
-                         ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
-        : BasicClient(transport(Url::parse(url), checked(options)), options) {}
+    // Throws Error(errc::invalid_argument) if the name is bad. `maker` must outlive the handle.
+    StateHandle(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name);
+    StateHandle(const StateHandle&) = delete;
+    StateHandle& operator=(const StateHandle&) = delete;
+    ~StateHandle();
 
-    explicit BasicClient(T transport, ClientOptions options = {})
-        : core_(std::make_shared<detail::SessionHandle<T>>(std::move(transport), checked(options))) {}
+    const std::string& name() const noexcept { return name_; }
 
-    BasicClient(const BasicClient&) = delete;
-    BasicClient& operator=(const BasicClient&) = delete;
-
-    // Returns the random UUID of this client in this process. The owner of a hold is "<id>:<number>", with a new number
-    // for each hold.
-    std::string id() const { return core_->session().uuid(); }
-
-    Stats stats() const { return core_->session().stats(); }
-
-    // Returns one sentence for each property of the server that endangers the locks on it: eviction, persistence,
-    // replicas, access rights, buffers. Returns an empty list if all is well. A property that this user has no right to
-    // query is a warning, too. Takes about eight round trips. Creates a temporary key and deletes it. Meant for the
-    // start of a service. Throws Error(errc::unreachable).
-    std::vector<std::string> check_server() const { return detail::check_server(core_->session()); }
-
-    // Used by the primitives.
-    const std::shared_ptr<detail::SessionHandle<T>>& core() const noexcept { return core_; }
+    NamedState& state();
 
 private:
-    static T transport(Url url, const ClientOptions& options) {
-        if constexpr (std::constructible_from<T, Url, Milliseconds, std::shared_ptr<const detail::TlsConnector>,
-                                              PubSub>)
-            return T(std::move(url), options.command_timeout, options.tls, options.pubsub);
-        else
-            return T(std::move(url), options.command_timeout);
-    }
+    NamedState& use(Session& session) const;
 
-    static const ClientOptions& checked(const ClientOptions& options) {
-        static_cast<void>(Lease(options.watchdog_timeout));
-        if (options.watchdog_timeout < Milliseconds(30))
-            throw Error(errc::invalid_argument, {}, "watchdog_timeout must be at least 30 ms");
-        if (options.command_timeout < Milliseconds(1) || options.command_timeout > std::chrono::hours(1))
-            throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
-        if (options.unreachable_timeout < Milliseconds(0))
-            throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
-        if (options.require_replicas > 0 && !PostsSeveral<T>)
-            throw Error(errc::unsupported, {}, "require_replicas needs a transport with post_all()");
-        if (!options.key_prefix.empty()) detail::check_name(options.key_prefix + "x");
-        return options;
-    }
-
-    std::shared_ptr<detail::SessionHandle<T>> core_;
+    const std::shared_ptr<SessionHandle> core_;
+    const StateMaker& maker_;
+    const std::string name_;
+    std::string key_;
+    std::atomic<NamedState*> state_{nullptr};
 };
 
-// A URL in any string type selects HiredisTransport.
-// The client on the library's own transport. Each primitive has such a type, too. With a transport of your own, use
-// BasicClient, BasicRLock and so on, which deduce it.
-using Client = BasicClient<HiredisTransport>;
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
 
-}  // namespace v0_1
+// redlatch/session/state_handle.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+REDLATCH_INLINE StateHandle::StateHandle(std::shared_ptr<SessionHandle> core, const StateMaker& maker,
+                                         std::string_view name)
+    : core_(std::move(core)), maker_(maker), name_(name) {
+    Session& session = core_->session();
+    key_ = session.options().key_prefix + name_;
+    check_name(name_);
+    check_name(key_);
+    state_ = &use(session);
+}
+
+REDLATCH_INLINE StateHandle::~StateHandle() {
+    const KeepErrno kept;
+    NamedState& state = *state_.load();
+    if (state.session().is_of_this_process()) state.session().leave_state(state);
+}
+
+REDLATCH_INLINE NamedState& StateHandle::state() {
+    Session& session = core_->session();
+    NamedState* state = state_.load(std::memory_order_acquire);
+    while (&state->session() != &session) {
+        NamedState* mine = &use(session);
+        if (state_.compare_exchange_strong(state, mine)) return *mine;
+        session.leave_state(*mine);
+    }
+    return *state;
+}
+
+REDLATCH_INLINE NamedState& StateHandle::use(Session& session) const { return session.use_state(maker_, key_); }
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/wait/wait_request.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Limits how long a caller waits.
+struct WaitRequest {
+    Instant deadline = never;
+    bool one_try = false;  // do not wait, whatever the deadline
+    std::stop_token stop{};
+};
+
+// Returns a request with the deadline and the stop token among the arguments, if there is one.
+template <class... Tail>
+WaitRequest wait_until(Instant deadline, const Tail&... tail) {
+    WaitRequest request{.deadline = deadline, .one_try = deadline != never && deadline <= Clock::now()};
+    [[maybe_unused]] const auto take = [&](const auto& argument) {
+        if constexpr (std::same_as<std::remove_cvref_t<decltype(argument)>, std::stop_token>) request.stop = argument;
+    };
+    (take(tail), ...);
+    return request;
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/count_down_latch.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Lets any number of threads in many processes wait until a shared count reaches zero: a std::latch across processes,
+// and the counterpart of Redisson's RCountDownLatch. It differs from std::latch in three ways:
+//   - try_set_count() sets the count, and may set it again after it has ended.
+//   - Counting down by more than is left ends the count at zero.
+//   - While there is no count, waiting returns at once.
+//
+// Neither copyable nor movable. Any number of threads may use one object. Two objects with the same name are the same
+// latch. Each member throws Error; with a trailing std::error_code& it stores the code and throws only std::bad_alloc.
+// If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails with
+// errc::unreachable. A command may be resent after a lost reply and still takes effect once.
+class CountDownLatch {
+public:
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
+    // another slot. Sends nothing.
+    CountDownLatch(Client& client, std::string_view name);
+
+    // Returns the name as given, without the client's key_prefix.
+    const std::string& name() const noexcept { return handle_.name(); }
+
+    // Returns the largest count, which is the largest that Redisson can read.
+    static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
+
+    // Sets the count if there is none. Returns true if it was set. One round trip, like every member that does not
+    // wait. Throws Error(errc::invalid_argument) if `count` is not from 1 to max().
+    bool try_set_count(std::ptrdiff_t count);
+    bool try_set_count(std::ptrdiff_t count, std::error_code& ec) {
+        return detail::answer([&] { return try_set_count(count); }, false, ec);
+    }
+
+    // Returns the number left to count down, or 0 if there is no count.
+    std::ptrdiff_t count() const;
+    std::ptrdiff_t count(std::error_code& ec) const {
+        return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
+    }
+
+    // Counts down by n. At zero all waiters return. Does nothing if there is no count or n is 0. Throws
+    // Error(errc::invalid_argument) if n is negative.
+    //
+    // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the
+    // count-down is not lost: the client retries it in the background for a minute and a half or more, while the
+    // process lives. So do not count down again after such an error. If the retries fail too, the event
+    // unlock_not_delivered reports it.
+    void count_down(std::ptrdiff_t n = 1);
+    void count_down(std::ptrdiff_t n, std::error_code& ec) {
+        detail::answer([&] { return count_down(n), true; }, false, ec);
+    }
+    void count_down(std::error_code& ec) { count_down(1, ec); }
+
+    // Returns true if there is nothing left to count down.
+    [[nodiscard]] bool try_wait() const { return wait_for_end({.one_try = true}); }
+    [[nodiscard]] bool try_wait(std::error_code& ec) const {
+        return detail::answer([&] { return try_wait(); }, false, ec);
+    }
+
+    // Waits until the count that was set at the time of the call has ended: it reached zero, was reset, or its key
+    // expired. A count set after that does not matter. A waiting thread sends one query every 5 to 10 seconds, in case
+    // a message was lost. A process with many waiting threads sends no more than that.
+    //   wait(token)   returns early if a stop is requested; only this form returns a bool: true if the count has ended
+    //   wait(…, ec)   stores the error instead of throwing it
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] auto wait(Tail&&... tail) const {
+        const bool ended =
+            detail::answer([&] { return wait_for_end(detail::wait_until(never, tail...)); }, false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return ended;
+    }
+
+    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the count
+    // has ended. Timeouts are rounded up to the next millisecond; zero or less checks once; the largest value waits
+    // indefinitely. Accepts std::stop_token and std::error_code&.
+    template <class Rep, class Period, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
+        return timed(deadline_after(Clock::now(), timeout), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
+        return timed(deadline_at(when), tail...);
+    }
+
+    // Calls count_down(n), then wait(…) for the end of the same count. Takes one round trip if this call ended the
+    // count.
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
+        const bool ended =
+            detail::answer([&] { return arrive(n, detail::wait_until(never, tail...)); }, false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return ended;
+    }
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
+
+    // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
+    bool reset();
+    bool reset(std::error_code& ec) {
+        return detail::answer([&] { return reset(); }, false, ec);
+    }
+
+private:
+    bool wait_for_end(const detail::WaitRequest& request) const;
+    bool arrive(std::ptrdiff_t n, const detail::WaitRequest& request);
+
+    template <class... Tail>
+    bool timed(Instant deadline, Tail&... tail) const {
+        return detail::answer([&] { return wait_for_end(detail::wait_until(deadline, tail...)); }, false, tail...);
+    }
+
+    // Waiting is const, as it is for std::latch.
+    mutable detail::StateHandle handle_;
+};
+
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/numbers.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Returns the number in a text, or 0 for nil. Throws Error for anything else, and for a number of 2^53 or more, which
@@ -9540,13 +10097,13 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/request_slots.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Identifies a command that must take effect once, see scripts/request_marks.hpp, and records what is known of its
@@ -9581,7 +10138,7 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/all_or_none.hpp
@@ -9589,7 +10146,7 @@ private:
 // Access rights may allow some commands of a script and refuse others in its middle. Redis does not roll back: what was
 // written before a refusal stays. So commands that may be refused come first, or are undone.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts::parts {
 
@@ -9612,7 +10169,7 @@ end
 
 }  // namespace scripts::parts
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/exact_count.hpp
@@ -9621,7 +10178,7 @@ end
 // 'nan', ' 7'. Above 2^53 it does not represent every whole number. So scripts check the text before they change
 // anything.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts::parts {
 
@@ -9638,7 +10195,7 @@ end
 
 }  // namespace scripts::parts
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/wanted_until.hpp
@@ -9648,7 +10205,7 @@ end
 // it is wanted, in milliseconds since 1970 by the server's clock. After that time it changes nothing and returns the
 // error LATE with the time of the server.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts::parts {
 
@@ -9665,7 +10222,7 @@ local function late(now) return redis.error_reply(string.format('LATE %.0f', now
 
 }  // namespace scripts::parts
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/request_marks.hpp
@@ -9680,7 +10237,7 @@ local function late(now) return redis.error_reply(string.format('LATE %.0f', now
 // it. The mark stays for a margin longer. So the mark exists as long as a copy could take effect. If a client looks
 // within the margin and finds no mark, no copy has taken effect, and none will.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -9755,13 +10312,13 @@ inline constexpr Script digested<scripts::request_void>{scripts::request_void,
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/request_marks.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Makes the calls of scripts that use scripts/request_marks.hpp, so that each request takes effect at most once. Their
@@ -9824,13 +10381,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/shared_permits.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The server's reply to an acquire of permits, or to a query for the end of a count.
@@ -9856,7 +10413,7 @@ bool share(std::int64_t taken, std::span<Want> wants) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/count_down_latch.hpp
@@ -9868,7 +10425,7 @@ bool share(std::int64_t taken, std::span<Want> wants) {
 // A second key, the round, is ours alone. It changes whenever a count ends. It exists long enough for waiters that look
 // only after the next count was set: they see that theirs has ended.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -9954,13 +10511,13 @@ inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_d
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/count_down_latch.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Makes the calls of the count-down latch and reads the replies.
@@ -10040,13 +10597,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/semaphore/pending_requests.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A request of a semaphore or latch for the background to deliver, because no server answered in time.
@@ -10141,20 +10698,19 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/semaphore/idempotent_sender.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Sends requests that take effect at most once, and records in their ids what the replies reveal.
-template <Transport T>
 class IdempotentSender {
 public:
-    IdempotentSender(Session<T>& session, const RequestMarks& marks) : session_(session), marks_(marks) {}
+    IdempotentSender(Session& session, const RequestMarks& marks) : session_(session), marks_(marks) {}
 
     // Sends the request that `make(request_id)` builds. If it certainly did not take effect because it came too late,
     // sends it again as a new request, up to three tries in all. If the outcome is unknown, sets
@@ -10205,22 +10761,22 @@ public:
         "the server was unreachable for too long to find out whether the command took effect";
 
 private:
-    Session<T>& session_;
+    Session& session_;
     const RequestMarks& marks_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/semaphore/synchronizer_core.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The state of a semaphore or latch, as its parts see it.
-class SynchronizerTask : public BackgroundTask {
+class SynchronizerTask : public NamedState {
 public:
     // Called with its mutex after a change that this process made on the server: its waiters may be served now.
     virtual void has_changed() = 0;
@@ -10233,9 +10789,9 @@ public:
 //
 // mutex guards all members except the constant ones, and the parts. It is never held during a command, nor while user
 // code runs.
-template <class T, class Protocol>
+template <class Protocol>
 struct SynchronizerCore {
-    SynchronizerCore(SynchronizerTask& state, Session<T>& of, const std::string& key)
+    SynchronizerCore(SynchronizerTask& state, Session& of, const std::string& key)
         : task(state), session(of), protocol(of.protocol_context(), key), sender(of, protocol.marks()) {}
 
     const std::string& key() const noexcept { return protocol.key(); }
@@ -10249,30 +10805,30 @@ struct SynchronizerCore {
     static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
 
     SynchronizerTask& task;
-    Session<T>& session;
+    Session& session;
     Protocol protocol;
-    const IdempotentSender<T> sender;
+    const IdempotentSender sender;
 
     std::mutex mutex;
     RequestSlots slots;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/semaphore/request_deliveries.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Delivers the requests of a semaphore or latch that no server has answered in time. It posts each again until it is
 // answered or its mark has expired.
-template <class T, class Protocol>
+template <class Protocol>
 class RequestDeliveries {
 public:
-    explicit RequestDeliveries(SynchronizerCore<T, Protocol>& core) : core_(core) {}
+    explicit RequestDeliveries(SynchronizerCore<Protocol>& core) : core_(core) {}
 
     bool empty() const { return pending_.empty(); }
     Instant next_deadline() const { return pending_.next_deadline(); }
@@ -10309,7 +10865,7 @@ public:
     void drop_expired(Instant now) {
         for (const PendingRequest& request : pending_.take_expired(now)) {
             core_.slots.give_back(request.request_id);
-            report(request, request.request_id.may_be_done ? IdempotentSender<T>::unknowable
+            report(request, request.request_id.may_be_done ? IdempotentSender::unknowable
                                                            : "no server has replied for too long");
         }
     }
@@ -10376,7 +10932,7 @@ private:
             pending_.failed(number, Clock::now());
         } else if (is_void || core_.is_settled(reply)) {
             if (request->request_id.is_unknowable)
-                report(*request, IdempotentSender<T>::unknowable);
+                report(*request, IdempotentSender::unknowable);
             else if (!is_void && classify(reply) != ReplyClass::answered)
                 report(*request, error_of(reply, core_.key()).what());
             core_.slots.give_back(request->request_id);
@@ -10395,18 +10951,18 @@ private:
             core_.session.raise(Event::Kind::unlock_not_delivered, core_.key(), why);
     }
 
-    SynchronizerCore<T, Protocol>& core_;
+    SynchronizerCore<Protocol>& core_;
     PendingRequests pending_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/wait/wait_queue.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Queues the callers of this process that wait for one name, in order of arrival, with what they know. Only the first,
@@ -10480,13 +11036,13 @@ struct QueueStep {
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/wait/wait_slot.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Stands in for the session where a waiting thread receives no messages.
@@ -10530,13 +11086,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/wait/waiter.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A caller that waits for a lock, for permits or for a count. The mutex of the state that it waits in guards it.
@@ -10563,13 +11119,13 @@ struct Waiter {
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/semaphore/request_queue.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The answer to a query that was refused, and the generation from before it.
@@ -10683,13 +11239,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/wait/patience.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Decides for how long the calls of one name go on while no server answers. The waiting callers of the name share that
@@ -10746,41 +11302,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/wait/wait_request.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// Limits how long a caller waits.
-struct WaitRequest {
-    Instant deadline = never;
-    bool one_try = false;  // do not wait, whatever the deadline
-    std::stop_token stop{};
-};
-
-// Returns a request with the deadline and the stop token among the arguments, if there is one.
-template <class... Tail>
-WaitRequest wait_until(Instant deadline, const Tail&... tail) {
-    WaitRequest request{.deadline = deadline, .one_try = deadline != never && deadline <= Clock::now()};
-    [[maybe_unused]] const auto take = [&](const auto& argument) {
-        if constexpr (std::same_as<std::remove_cvref_t<decltype(argument)>, std::stop_token>) request.stop = argument;
-    };
-    (take(tail), ...);
-    return request;
-}
-
-}  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/wait/wait_loop.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What a waiter does next.
@@ -10830,13 +11358,13 @@ bool wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host,
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/wait/waiting_room.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
@@ -10849,13 +11377,13 @@ namespace detail {
 //     releasing thread, a representative that leaves,
 //   the instant at which its next query is due, such as the end of the lease that it saw, and its deadline,
 //   its stop token.
-template <class T, class Queue>
+template <class Queue>
 class WaitingRoom {
 public:
     using Member = typename Queue::Member;
 
     // `listener` receives the messages of `channel`, and forwards them.
-    WaitingRoom(Session<T>& session, BackgroundTask& listener, std::string channel)
+    WaitingRoom(Session& session, BackgroundTask& listener, std::string channel)
         : session_(session), listener_(listener), channel_(std::move(channel)) {}
 
     WaitingRoom(const WaitingRoom&) = delete;
@@ -10956,7 +11484,7 @@ private:
         host.left(lock, me);
     }
 
-    Session<T>& session_;
+    Session& session_;
     BackgroundTask& listener_;
     const std::string channel_;
     bool listening_ = false;  // True while it wants messages
@@ -10964,13 +11492,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/semaphore/synchronizer.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The part of a semaphore whose permits have no leases: it has nothing to keep.
@@ -11003,15 +11531,19 @@ struct NoLeases {
 // `Leases` is the part that keeps the leases of what was taken.
 //
 // The mutex of SynchronizerCore guards all parts.
-template <class T, class Protocol, class Leases = NoLeases>
+template <class Protocol, class Leases = NoLeases>
 class Synchronizer final : public SynchronizerTask {
 public:
-    static constexpr std::string_view kind = Protocol::kind;
+    // Makes the state of a name.
+    static constexpr StateMaker maker{Protocol::kind,
+                                      [](Session& session, const std::string& key) -> std::shared_ptr<NamedState> {
+                                          return std::make_shared<Synchronizer>(session, key);
+                                      }};
     using Want = typename Protocol::Want;
     using Queue = RequestQueue<Want>;
     using Member = typename Queue::Member;
 
-    Synchronizer(Session<T>& session, const std::string& key)
+    Synchronizer(Session& session, const std::string& key)
         : core_(*this, session, key),
           room_(session, *this, core_.protocol.channel()),
           patience_(session.options().command_timeout, patience_of(session.options())) {
@@ -11024,12 +11556,13 @@ public:
 
     ~Synchronizer() override { core_.session.timers().forget(*this); }
 
-    const std::string& key() const noexcept { return core_.key(); }
-    Session<T>& session() const noexcept { return core_.session; }
+    std::string_view kind() const noexcept override { return Protocol::kind; }
+    const std::string& key() const noexcept override { return core_.key(); }
+    Session& session() const noexcept override { return core_.session; }
     Protocol& protocol() noexcept { return core_.protocol; }
     Leases& leases() noexcept { return leases_; }
 
-    bool is_idle() {
+    bool is_idle() override {
         const std::lock_guard lock(core_.mutex);
         return room_.queue.empty() && deliveries_.empty() && leases_.empty();
     }
@@ -11093,6 +11626,12 @@ public:
         if (classify(reply) != ReplyClass::answered) throw core_.sender.failure(request_id, reply);
         has_changed();
         return reply;
+    }
+
+    // Reads the reply to a change: 1 if it was made, 0 if not.
+    bool is_one(const Reply& reply) const {
+        if (!reply.is_integer()) throw unexpected(reply, key());
+        return reply.integer == 1;
     }
 
     // --- the waiter's state machine; called by the waiting room -------------------------------------------------
@@ -11292,328 +11831,367 @@ private:
         core_.slots.give_back(request_id);
     }
 
-    SynchronizerCore<T, Protocol> core_;
-    RequestDeliveries<T, Protocol> deliveries_{core_};
+    SynchronizerCore<Protocol> core_;
+    RequestDeliveries<Protocol> deliveries_{core_};
     Leases leases_{core_, deliveries_};
-    WaitingRoom<T, Queue> room_;
+    WaitingRoom<Queue> room_;
     Patience patience_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/session/call_options.hpp
+// redlatch/count_down_latch.ipp
 
-// Defines the trailing options of a call: at most one Lease, one std::stop_token and one std::error_code&, in that
-// order.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
+
 namespace detail {
 
-template <class Argument>
-inline constexpr bool is_forever = std::same_as<std::remove_cvref_t<Argument>, Lease::Forever>;
+using LatchState = Synchronizer<LatchProtocol>;
 
-template <class Argument>
-inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> ? 1
-                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>             ? 2
-                                 : std::same_as<Argument, std::error_code&>                                 ? 3
-                                                                                                            : 0;
+inline LatchState& latch_of(StateHandle& handle) { return static_cast<LatchState&>(handle.state()); }
 
-template <class... Tail>
-constexpr bool is_tail(int most = 3) {
-    int last = 0;
-    bool ordered = true;
-    ((ordered = ordered && tail_rank<Tail> > last, last = tail_rank<Tail>), ...);
-    return ordered && last <= most;
+// Throws Error(errc::invalid_argument).
+inline void check_count(std::ptrdiff_t n, std::ptrdiff_t least, std::string_view name, const char* rule) {
+    if (n < least || n > CountDownLatch::max()) throw Error(errc::invalid_argument, name, rule);
 }
 
-template <class... Tail>
-inline constexpr bool has_lease = (... || (tail_rank<Tail> == 1));
+inline constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
 
-template <class... Tail>
-inline constexpr bool has_stop_token = (... || (tail_rank<Tail> == 2));
-
-template <class... Tail>
-inline constexpr bool has_error_code = (... || (tail_rank<Tail> == 3));
-
-inline std::error_code* error_code_of() { return nullptr; }
-template <class First, class... Rest>
-std::error_code* error_code_of(First& first, Rest&... rest) {
-    if constexpr (std::same_as<First, std::error_code>)
-        return &first;
-    else
-        return error_code_of(rest...);
+inline LatchProtocol::Lowered lower(LatchState& latch, std::ptrdiff_t n) {
+    const Reply reply =
+        latch.change([&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
+                     LatchState::Undelivered::retry);
+    return latch.protocol().decode_lower(reply);
 }
-
-// Calls `call`. With an error code among the arguments, it stores the code of an Error there and returns `otherwise`.
-template <class Function, class Result, class... Tail>
-Result answer(Function call, Result otherwise, Tail&... tail) {
-    if constexpr (has_error_code<Tail&...>) {
-        std::error_code& ec = *error_code_of(tail...);
-        try {
-            ec.clear();
-            return call();
-        } catch (const std::system_error& error) {
-            ec = error.code();
-            return otherwise;
-        }
-    } else {
-        return call();
-    }
-}
-
-// Trailing options of a waiting call: Lease, std::stop_token, std::error_code&.
-template <class... Tail>
-concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
-
-// Trailing options of a call that does not wait: Lease, std::error_code&.
-template <class... Tail>
-concept TryOption = LockOption<Tail...> && !detail::has_stop_token<Tail...>;
-
-// Trailing options of a waiting call without a lease: std::stop_token, std::error_code&.
-template <class... Tail>
-concept StopOption = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
-
-// Trailing options of a call that acquires permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
-template <class... Tail>
-concept PermitOption = detail::is_tail<Tail...>();
 
 }  // namespace detail
-}  // namespace v0_1
+
+REDLATCH_INLINE CountDownLatch::CountDownLatch(Client& client, std::string_view name)
+    : handle_(detail::ClientAccess::session(client), detail::LatchState::maker, name) {}
+
+REDLATCH_INLINE bool CountDownLatch::try_set_count(std::ptrdiff_t count) {
+    detail::check_count(count, 1, name(), "the count must be from 1 to 2147483647");
+    auto& latch = detail::latch_of(handle_);
+    return latch.is_one(
+        latch.change([&](const detail::RequestId& request_id) { return latch.protocol().set(request_id, count); }));
+}
+
+REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
+    auto& latch = detail::latch_of(handle_);
+    const Reply reply = detail::query(latch.session(), latch.key(), latch.protocol().count());
+    return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
+}
+
+REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n) {
+    detail::check_count(n, 0, name(), detail::counts_down_by);
+    if (n > 0) detail::lower(detail::latch_of(handle_), n);
+}
+
+REDLATCH_INLINE bool CountDownLatch::reset() {
+    auto& latch = detail::latch_of(handle_);
+    const Reply reply = latch.change([&](const detail::RequestId& request_id) {
+        return latch.protocol().lower(request_id, detail::LatchProtocol::all);
+    });
+    return latch.protocol().decode_lower(reply).before != 0;
+}
+
+REDLATCH_INLINE bool CountDownLatch::wait_for_end(const detail::WaitRequest& request) const {
+    detail::LatchProtocol::Want want;
+    return detail::latch_of(handle_).obtain(want, request);
+}
+
+REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, const detail::WaitRequest& request) {
+    detail::check_count(n, 0, name(), detail::counts_down_by);
+    if (n == 0) return wait_for_end(request);
+    auto& latch = detail::latch_of(handle_);
+    auto [before, want] = detail::lower(latch, n);
+    return before <= n || latch.obtain(want, request);
+}
+
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/session/state_handle.hpp
+// redlatch/wait/lock_request.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Connects a user's object to the local state of its name in the current process. After a fork that is a different
-// state. Keeps the client's session alive.
-template <class T, class State>
-class StateHandle {
-public:
-    StateHandle(std::shared_ptr<SessionHandle<T>> core, std::string_view name) : core_(std::move(core)), name_(name) {
-        Session<T>& session = core_->session();
-        key_ = session.options().key_prefix + name_;
-        check_name(name_);
-        check_name(key_);
-        state_ = &session.template use_state<State>(key_);
-    }
-    StateHandle(const StateHandle&) = delete;
-    StateHandle& operator=(const StateHandle&) = delete;
+// Retries a lock without messages after pauses that double, with jitter.
+struct Polling {
+    Milliseconds first;
+    Milliseconds longest;
+};
 
-    ~StateHandle() {
-        const KeepErrno kept;
-        State& state = *state_.load();
-        if (state.session().is_of_this_process()) state.session().leave_state(state);
-    }
-
-    const std::string& name() const noexcept { return name_; }
-
-    State& state() {
-        Session<T>& session = core_->session();
-        State* state = state_.load(std::memory_order_acquire);
-        while (&state->session() != &session) {
-            State* mine = &session.template use_state<State>(key_);
-            if (state_.compare_exchange_strong(state, mine)) return *mine;
-            session.leave_state(*mine);
-        }
-        return *state;
-    }
-
-private:
-    std::shared_ptr<SessionHandle<T>> core_;
-    std::string name_;
-    std::string key_;
-    std::atomic<State*> state_{nullptr};
+// A caller's request for a lock.
+struct LockRequest {
+    OwnerNumber owner = 0;
+    Instant deadline = never;
+    bool one_try = false;               // do not wait, whatever the deadline
+    std::optional<Milliseconds> lease;  // none: under the watchdog
+    std::optional<Polling> polling;     // none: woken by messages
+    std::stop_token stop;
+    bool precedence = false;  // true for a writer that keeps new readers out while it waits
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/count_down_latch.hpp
+// redlatch/lock/lock_api.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
+namespace detail {
 
-// Lets any number of threads in many processes wait until a shared count reaches zero: a std::latch across processes,
-// and the counterpart of Redisson's RCountDownLatch. It differs from std::latch in three ways:
-//   - try_set_count() sets the count, and may set it again after it has ended.
-//   - Counting down by more than is left ends the count at zero.
-//   - While there is no count, waiting returns at once.
+// The public members of every lock, on top of members that act for a given owner.
 //
-// Neither copyable nor movable. Any number of threads may use one object. Two objects with the same name are the same
-// latch. Each member throws Error; with a trailing std::error_code& it stores the code and throws only std::bad_alloc.
-// If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails with
-// errc::unreachable. A command may be resent after a lost reply and still takes effect once.
-template <class T>
-class BasicCountDownLatch {
+// Any number of threads may call all members at once. Each throws Error; with a trailing std::error_code& it stores the
+// code instead and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes. For a server
+// that cannot be reached it waits at most ClientOptions::unreachable_timeout, then fails with errc::unreachable. A call
+// that fails, times out or is stopped leaves no hold behind.
+class LockApi {
 public:
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
-    // another slot. Sends nothing.
-    BasicCountDownLatch(BasicClient<T>& client, std::string_view name) : binding_(client.core(), name) {}
+    LockApi(const LockApi&) = delete;
+    LockApi& operator=(const LockApi&) = delete;
+    virtual ~LockApi() = default;
 
-    // Returns the name as given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
-
-    // Returns the largest count, which is the largest that Redisson can read.
-    static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
-
-    // Sets the count if there is none. Returns true if it was set. One round trip, like every member that does not
-    // wait. Throws Error(errc::invalid_argument) if `count` is not from 1 to max().
-    bool try_set_count(std::ptrdiff_t count) {
-        check(count, 1, "the count must be from 1 to 2147483647");
-        State& latch = state();
-        const Reply reply =
-            latch.change([&](const detail::RequestId& request_id) { return latch.protocol().set(request_id, count); });
-        if (!reply.is_integer()) throw detail::unexpected(reply, latch.key());
-        return reply.integer == 1;
-    }
-    bool try_set_count(std::ptrdiff_t count, std::error_code& ec) {
-        return detail::answer([&] { return try_set_count(count); }, false, ec);
-    }
-
-    // Returns the number left to count down, or 0 if there is no count.
-    std::ptrdiff_t count() const {
-        State& latch = state();
-        const Reply reply = detail::query(latch.session(), latch.key(), latch.protocol().count());
-        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
-    }
-    std::ptrdiff_t count(std::error_code& ec) const {
-        return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
-    }
-
-    // Counts down by n. At zero all waiters return. Does nothing if there is no count or n is 0. Throws
-    // Error(errc::invalid_argument) if n is negative.
-    //
-    // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the
-    // count-down is not lost: the client retries it in the background for a minute and a half or more, while the
-    // process lives. So do not count down again after such an error. If the retries fail too, the event
-    // unlock_not_delivered reports it.
-    void count_down(std::ptrdiff_t n = 1) {
-        check(n, 0, counts_down_by);
-        if (n > 0) lower(n);
-    }
-    void count_down(std::ptrdiff_t n, std::error_code& ec) {
-        detail::answer([&] { return count_down(n), true; }, false, ec);
-    }
-    void count_down(std::error_code& ec) { count_down(1, ec); }
-
-    // Returns true if there is nothing left to count down.
-    [[nodiscard]] bool try_wait() const { return wait_for_end({.one_try = true}); }
-    [[nodiscard]] bool try_wait(std::error_code& ec) const {
-        return detail::answer([&] { return try_wait(); }, false, ec);
-    }
-
-    // Waits until the count that was set at the time of the call has ended: it reached zero, was reset, or its key
-    // expired. A count set after that does not matter. A waiting thread sends one query every 5 to 10 seconds, in case
-    // a message was lost. A process with many waiting threads sends no more than that.
-    //   wait(token)   returns early if a stop is requested; only this form returns a bool: true if the count has ended
-    //   wait(…, ec)   stores the error instead of throwing it
+    // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
+    // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not
+    // reentrant. A Mutex and a SpinLock poll the server while they wait.)
+    //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
+    //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
+    //   lock(…, ec)      stores the error instead of throwing it
     template <class... Tail>
-    requires detail::StopOption<Tail...>
-    [[nodiscard]] auto wait(Tail&&... tail) const {
-        const bool ended =
-            detail::answer([&] { return wait_for_end(detail::wait_until(never, tail...)); }, false, tail...);
-        if constexpr (detail::has_stop_token<Tail&...>) return ended;
+    requires LockOption<Tail...>
+    [[nodiscard]] auto lock(Tail&&... tail) {
+        const bool held = obtain(request_of(never, tail...), tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return held;
     }
 
-    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the count
-    // has ended. Timeouts are rounded up to the next millisecond; zero or less checks once; the largest value waits
-    // indefinitely. Accepts std::stop_token and std::error_code&.
+    // Acquires the lock if it is free: one try, one round trip. Takes an optional Lease and std::error_code&.
+    template <class... Tail>
+    requires TryOption<Tail...>
+    [[nodiscard]] bool try_lock(Tail&&... tail) {
+        LockRequest request = request_of(never, tail...);
+        request.one_try = true;
+        return obtain(request, tail...);
+    }
+
+    // Acquires the lock and waits for it until `timeout` has passed, by a monotonic clock. Waits are rounded up to the
+    // next millisecond. Zero or less means one try; the largest value means no timeout. The first command to the server
+    // gets at least 250 ms, so that a short timeout can still acquire a free lock. Returns false if the deadline
+    // passes. Takes an optional Lease, std::stop_token and std::error_code&. try_lock_until() does the same with a time
+    // point.
     template <class Rep, class Period, class... Tail>
-    requires detail::StopOption<Tail...>
-    [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
+    requires LockOption<Tail...>
+    [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires detail::StopOption<Tail...>
-    [[nodiscard]] bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
+    requires LockOption<Tail...>
+    [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), tail...);
     }
 
-    // Calls count_down(n), then wait(…) for the end of the same count. Takes one round trip if this call ended the
-    // count.
-    template <class... Tail>
-    requires detail::StopOption<Tail...>
-    [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
-        const bool ended = detail::answer(
-            [&] {
-                check(n, 0, counts_down_by);
-                const detail::WaitRequest request = detail::wait_until(never, tail...);
-                if (n == 0) return wait_for_end(request);
-                auto [before, want] = lower(n);
-                return before <= n || state().obtain(want, request);
-            },
-            false, tail...);
-        if constexpr (detail::has_stop_token<Tail&...>) return ended;
+    // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
+    // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
+    // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
+    // errno.
+    void unlock() {
+        const KeepErrno kept;
+        [[maybe_unused]] const std::error_code quiet = release(this_thread_number());
     }
-    template <class... Tail>
-    requires detail::StopOption<Tail...>
-    [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
 
-    // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
-    bool reset() {
-        State& latch = state();
-        const Reply reply = latch.change([&](const detail::RequestId& request_id) {
-            return latch.protocol().lower(request_id, detail::LatchProtocol::all);
-        });
-        return latch.protocol().decode_lower(reply).before != 0;
+    // Does the same without throwing. `ec` holds every outcome: not_owner, hold_lost, unreachable, …
+    void unlock(std::error_code& ec) {
+        const KeepErrno kept;
+        try {
+            ec = release(this_thread_number());
+        } catch (const std::system_error& error) {
+            ec = error.code();
+        }
     }
-    bool reset(std::error_code& ec) {
-        return detail::answer([&] { return reset(); }, false, ec);
+
+    // Returns true if any thread of any process holds the lock. One round trip, as for the next three queries, which
+    // ask the server, too.
+    bool is_locked() { return ask_locked(never); }
+    bool is_locked(std::error_code& ec) {
+        return detail::answer([&] { return is_locked(); }, false, ec);
     }
+
+    // Returns true if this thread holds the lock, according to the server.
+    bool is_held() { return hold_count() > 0; }
+    bool is_held(std::error_code& ec) { return hold_count(ec) > 0; }
+
+    // Returns how many levels this thread holds, according to the server; 0 if it holds none.
+    int hold_count() { return ask_hold_count(this_thread_number(), never); }
+    int hold_count(std::error_code& ec) {
+        return detail::answer([&] { return hold_count(); }, 0, ec);
+    }
+
+    // Returns how long the current holder's lease still lasts; nothing if the lock is free, milliseconds::max() for a
+    // key without a TTL.
+    std::optional<std::chrono::milliseconds> remaining_lease() { return ask_remaining_lease(never); }
+    std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
+        return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
+    }
+
+    // Returns until when this thread certainly holds the lock, a conservative estimate; time_point::min() if it holds
+    // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
+    // come late. Counts the time for which the machine was suspended (Linux).
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() { return valid_until_of(this_thread_number()); }
+
+    // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
+    // valid_until() at the latest, plus the time the machine needs to run a thread. It is also requested when the
+    // client is destroyed during the hold, and from the start if this thread holds nothing. The callbacks should be
+    // short: a thread of the client runs them one after another. When a client is destroyed, the destroying thread runs
+    // them. Sends no command.
+    [[nodiscard]] std::stop_token lost() { return lost_of(this_thread_number()); }
+
+    // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
+    // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
+    bool force_unlock() { return force_release(never); }
+    bool force_unlock(std::error_code& ec) {
+        return detail::answer([&] { return force_unlock(); }, false, ec);
+    }
+
+protected:
+    LockApi() = default;
 
 private:
-    using State = detail::Synchronizer<T, detail::LatchProtocol>;
+    friend struct LockAccess;
 
-    // Waiting is const, as it is for std::latch.
-    State& state() const { return binding_.state(); }
+    // --- on behalf of an owner ----------------------------------------------------------------------------------
 
-    void check(std::ptrdiff_t n, std::ptrdiff_t least, const char* rule) const {
-        if (n < least || n > max()) throw Error(errc::invalid_argument, name(), rule);
+    virtual bool acquire(const LockRequest& request) = 0;
+    virtual std::error_code release(OwnerNumber owner) = 0;
+    virtual bool force_release(Instant limit) = 0;
+    virtual Instant valid_until_of(OwnerNumber owner) = 0;
+    virtual std::stop_token lost_of(OwnerNumber owner) = 0;
+
+    // Queries. They try to reach the server until `limit`, but for unreachable_timeout at most.
+    virtual bool ask_locked(Instant limit) = 0;
+    virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
+    virtual std::optional<Milliseconds> ask_remaining_lease(Instant limit) = 0;
+
+    // --- the calling thread's request ---------------------------------------------------------------------------
+
+    // Sets the owner to the calling thread. No layer below reads the thread number.
+    template <class... Tail>
+    static LockRequest request_of(Instant deadline, const Tail&... tail) {
+        LockRequest request;
+        request.owner = this_thread_number();
+        request.deadline = deadline;
+        [[maybe_unused]] const auto take = [&](const auto& argument) {
+            using Argument = std::remove_cvref_t<decltype(argument)>;
+            if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
+            if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
+        };
+        (take(tail), ...);
+        return request;
     }
 
-    static constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
-
-    detail::LatchProtocol::Lowered lower(std::ptrdiff_t n) {
-        State& latch = state();
-        const Reply reply = latch.change(
-            [&latch, n](const detail::RequestId& request_id) { return latch.protocol().lower(request_id, n); },
-            State::Undelivered::retry);
-        return latch.protocol().decode_lower(reply);
-    }
-
-    bool wait_for_end(const detail::WaitRequest& request) const {
-        detail::LatchProtocol::Want want;
-        return state().obtain(want, request);
+    // Acquires the lock, and stores the error if the caller wants that.
+    template <class... Tail>
+    bool obtain(const LockRequest& request, Tail&... tail) {
+        if constexpr (detail::has_error_code<Tail&...>)
+            return detail::answer([&] { return acquire(request); }, false, tail...);
+        else
+            return acquire(request);
     }
 
     template <class... Tail>
-    bool timed(Instant deadline, Tail&... tail) const {
-        return detail::answer([&] { return wait_for_end(detail::wait_until(deadline, tail...)); }, false, tail...);
+    bool timed(Instant deadline, Tail&... tail) {
+        LockRequest request = request_of(deadline, tail...);
+        request.one_try = deadline <= Clock::now();
+        return obtain(request, tail...);
     }
-
-    mutable detail::StateHandle<T, State> binding_;
 };
 
-template <class T>
-BasicCountDownLatch(BasicClient<T>&, std::string_view) -> BasicCountDownLatch<T>;
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
 
-using CountDownLatch = BasicCountDownLatch<HiredisTransport>;
+// redlatch/lock/lock_access.hpp
 
-}  // namespace v0_1
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Reaches the members of a lock that act for a given owner. They are not public: users hold locks as threads. MultiLock,
+// RedLock and locks made of two sides hold their members for the owner that they are called for.
+struct LockAccess {
+    template <class Lock>
+    static auto state(Lock& lock) -> decltype(lock.state()) {
+        return lock.state();
+    }
+    static bool acquire(LockApi& lock, const LockRequest& request) { return lock.acquire(request); }
+    static std::error_code release(LockApi& lock, OwnerNumber owner) { return lock.release(owner); }
+    static Instant valid_until(LockApi& lock, OwnerNumber owner) { return lock.valid_until_of(owner); }
+    static std::stop_token lost(LockApi& lock, OwnerNumber owner) { return lock.lost_of(owner); }
+    static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }
+    static bool ask_locked(LockApi& lock, Instant limit = never) { return lock.ask_locked(limit); }
+    static int ask_hold_count(LockApi& lock, OwnerNumber owner, Instant limit = never) {
+        return lock.ask_hold_count(owner, limit);
+    }
+    static std::optional<Milliseconds> ask_remaining_lease(LockApi& lock, Instant limit = never) {
+        return lock.ask_remaining_lease(limit);
+    }
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/named_lock.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+class LockState;
+
+// Implements LockApi for one named lock. Locks that query the server in another way override the ask_* members.
+class NamedLock : public LockApi {
+public:
+    // The name as given, without the client's key_prefix.
+    const std::string& name() const noexcept { return handle_.name(); }
+
+protected:
+    NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
+        : handle_(std::move(core), maker, name) {}
+
+    // Returns this process's state of the lock.
+    LockState& state();
+
+    REDLATCH_INLINE bool acquire(const LockRequest& request) override;
+    REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE bool force_release(Instant limit) override;
+    REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
+    REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
+    REDLATCH_INLINE bool ask_locked(Instant limit) override;
+    REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
+    REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
+
+private:
+    friend struct LockAccess;
+
+    StateHandle handle_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/lock/hold_table.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The hold of one owner on one lock. Reentry stacks levels: each has its own lease or is under the watchdog. The
@@ -11794,13 +12372,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/lock/outbox.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The numbers of holds to be released, however many levels they have: of a hold, and of the one that it was to be
@@ -11893,13 +12471,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/claim.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The contents of one acquire command.
@@ -11917,508 +12495,13 @@ struct Claim {
 };
 
 }  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/lock_core.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// The state of a lock, as its parts see it.
-class LockTask : public BackgroundTask {
-public:
-    // Called with the mutex of the lock when the lock may be free for a thread of this process, for a reason that the
-    // server does not publish.
-    virtual void may_be_free() = 0;
-};
-
-// What the parts of one lock in this process share. `Protocol` makes the calls of its kind of lock, and reads the replies:
-//   kind, key(), channel(), text(number)               names, and the owner's name on the server
-//   acquire(claim), read_acquire(reply, name)          one acquire, also of one more level
-//   release(number, levels left, lease), read_release  one release
-//   give_up(names)                                     releases whatever these numbers have; replies the server's time
-//   hand_over(number, claim), read_hand_over           where hands_over is True
-//   holders(), is_locked(), hold_count(number), remaining_lease()  queries
-// Optional hooks, for plain commands where servers have them:
-//   after_acquire(claim, sent, reply)                  the call that has to follow, if there is one
-//   first_release(number), after_release(number, sent, reply)
-// These properties:
-//   family          the kind of lock; two kinds on one key would mistake each other's holds for their own
-//   renewal         the script that renews holds of this kind
-//   shared          True if many may hold it at a time; then a thread of this process may ask while others hold it
-//   reentrant       True if its holder may acquire it once more
-//   hands_over      True if one thread of this process can hand its hold over to another
-//   outlives_lease  True if the server may keep a hold beyond its lease, so that an expired one has to be released
-//   fixes_lease_end, if it is there: the acquire call names the end of the lease by the server's clock
-//   cancel_announcement()  cancels the announcement of a waiting thread, where there is one
-//
-// Each first hold has a number of its own, by which the server knows its owner. So a late command names a hold that is
-// gone. Only this process knows which thread has which hold.
-//
-// mutex guards all members except the constant ones, and the parts. It is never held during a command, nor while user
-// code runs.
-template <class T, class Protocol>
-struct LockCore {
-    LockCore(LockTask& state, Session<T>& of, const std::string& key)
-        : task(state),
-          session(of),
-          protocol(of.protocol_context(), key),
-          key_holds(of.key_holds(key)),
-          patience(of.options().command_timeout, of.options().unreachable_timeout) {}
-
-    const std::string& key() const noexcept { return protocol.key(); }
-    std::uint64_t next_number() { return session.next_request(); }
-
-    // Keeps the lock's state alive, for completions.
-    std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
-
-    Milliseconds watchdog_timeout() const { return session.options().watchdog_timeout; }
-    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
-        return lease ? *lease : watchdog_timeout();
-    }
-
-    Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
-                   const std::optional<Milliseconds>& lease) const {
-        Claim claim{owner, number, count, lease_of(lease)};
-        if constexpr (Protocol::shared) claim.writer = key_holds->writer_of(owner);
-        return claim;
-    }
-
-    void report_loss(std::string_view why) noexcept {
-        session.count_lost_hold();
-        session.raise(Event::Kind::hold_lost, key(), why);
-    }
-
-    // Sets the times at which the background serves the lock.
-    void schedule() {
-        Instant at = outbox.next_deadline();
-        Instant lost_at = never;
-        for (const Hold& hold : holds) {
-            if (!hold.live()) continue;
-            at = std::min(at, hold.next_deadline());
-            lost_at = std::min(lost_at, hold.lost_at());
-        }
-        if (at != never) session.timers().schedule(task, at);
-        if (lost_at != never) session.losses().timers().schedule(task, lost_at);
-    }
-
-    // Lets the session drop the state when no one uses it any more. That is not urgent.
-    void forget_later() { session.timers().schedule(task, Clock::now() + Milliseconds(1000)); }
-
-    void end_in_flight() {
-        --in_flight;
-        forget_later();
-    }
-
-    LockTask& task;
-    Session<T>& session;
-    Protocol protocol;
-    const std::shared_ptr<KeyHolds> key_holds;
-
-    std::mutex mutex;
-    HoldTable holds;
-    Outbox outbox;
-    Patience patience;
-    bool releasing = false;     // true while a last release or a hand-over is in flight
-    std::size_t in_flight = 0;  // tries and releases in flight in the background
-};
-
-}  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/acquire_attempt.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// An acquire command that was sent, and its reply.
-struct Asked {
-    Reply reply;
-    Instant begun;
-    Instant sent;                // time of the last sending, which the reply answers
-    std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
-    std::uint64_t hold = 0;      // the number that was asked for
-};
-
-// The state machine of one attempt to acquire a lock: which call to send next, and what the replies show. It does no
-// I/O, so that a thread that waits for each reply and a completion can both drive it:
-//   1. begin() takes the server's time, until which the command is wanted;
-//   2. call() is sent, and replied() takes the reply;
-//   3. that says what comes next: another call, the time once more, or nothing.
-template <class T, class Protocol>
-class AcquireAttempt {
-public:
-    enum class Next {
-        call,  // send call()
-        time,  // the server's clock has jumped, so the command came too late: begin() again
-        done,  // the reply is in `asked`
-    };
-
-    AcquireAttempt(LockCore<T, Protocol>& core, const Claim& wanted) : claim(wanted), core_(core) {
-        asked.hold = claim.hold;
-        asked.begun = asked.sent = Clock::now();
-    }
-
-    Claim claim;
-    Asked asked;
-
-    // Starts a sending. `now`: the server's time.
-    void begin(ServerMilliseconds now) {
-        claim.until = now + core_.session.options().command_timeout.count();
-        if constexpr (requires { Protocol::fixes_lease_end; }) {
-            claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
-            // The plain command would cost more than half of the lease: the script is sent.
-            if (core_.session.clock_error() > claim.lease / 2) claim.first = false;
-        }
-        call_.emplace(core_.protocol.acquire(claim));
-        learned_at_ = Clock::now();
-        sent_ = SendTime();
-    }
-
-    const Call& call() const { return *call_; }
-
-    Next replied(Reply reply) {
-        asked.sent = sent_.as_of_now();
-        // The plain command fixes the end of the lease by the server's clock, of which we have an estimate only.
-        if constexpr (requires { Protocol::fixes_lease_end; })
-            if (!call_->script()) asked.sent -= core_.session.clock_error();
-        if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
-        asked.reply = std::move(reply);
-        if (has_to_follow()) return Next::call;
-        if (!core_.session.learn_if_late(core_.key(), learned_at_, asked.reply) || ++too_late_ == most_tries)
-            return Next::done;
-        return Next::time;
-    }
-
-private:
-    static constexpr int most_tries = 3;
-
-    // Replaces call() by the one that has to follow this reply, if there is one.
-    bool has_to_follow() {
-        const Protocol& protocol = core_.protocol;
-        if constexpr (requires { protocol.after_acquire(claim, *call_, asked.reply); })
-            if (std::optional<Call> following = protocol.after_acquire(claim, *call_, asked.reply)) {
-                call_ = std::move(following);
-                return true;
-            }
-        return false;
-    }
-
-    LockCore<T, Protocol>& core_;
-    std::optional<Call> call_;
-    SendTime sent_;
-    Instant learned_at_{};
-    int too_late_ = 0;
-};
-
-}  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/deliveries.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// A level that is being released.
-struct Leaving {
-    std::uint64_t hold;
-    std::uint32_t remaining;
-    Milliseconds lease;      // for the remaining levels: the watchdog's, or 0 if none of them is under the watchdog
-    Instant until;           // when the lease is over
-    std::int64_t unsettled;  // of the hold
-};
-
-// Delivers the releases that the foreground could not deliver, and those of numbers whose outcome is unknown: it posts
-// what is due in the outbox of a lock.
-template <class T, class Protocol>
-class Deliveries {
-public:
-    explicit Deliveries(LockCore<T, Protocol>& core) : core_(core) {}
-
-    // Returns when the server's clock is most likely past `unsettled`.
-    Instant unsettled_until(std::int64_t unsettled) const {
-        const Instant now = Clock::now();
-        const auto server_now =
-            core_.session.server_clock().roughly_at(core_.session.transport().route(core_.key()), now);
-        return now + Milliseconds(server_now ? std::clamp<std::int64_t>(unsettled - *server_now + 2, 0, 3'600'000) : 0);
-    }
-
-    // Releases in the background a number of unknown outcome, or a hold that no caller wants. `unsettled`: the server
-    // time until which an unanswered acquire may take effect; 0 for none.
-    void undo_acquire(std::unique_lock<std::mutex>& lock, std::uint64_t number, std::int64_t unsettled,
-                      Milliseconds lease, Instant from = Clock::now()) {
-        core_.outbox.add({number}, unsettled, from + lease + core_.session.options().command_timeout, from);
-        core_.schedule();
-        // This thread sends it, so that it follows the acquire command on the same connection.
-        deliver(lock);
-        cancel_announcement(lock);
-    }
-
-    // Withdraws the announcement that keeps others away for the waiting threads of this process.
-    void cancel_announcement(std::unique_lock<std::mutex>& lock) {
-        if constexpr (requires { core_.protocol.cancel_announcement(); }) {
-            lock.unlock();
-            if (const auto call = core_.protocol.cancel_announcement()) core_.session.post(*call, [](const Reply&) {});
-            lock.lock();
-        }
-    }
-
-    void give_back_later(const Hold& hold, Instant from) {
-        core_.outbox.add({hold.id}, hold.unsettled, Clock::now() + core_.watchdog_timeout(), from);
-        core_.schedule();
-    }
-
-    void give_back_later(const Leaving& leaving, Instant from) {
-        const Instant over = std::max(leaving.until, from + core_.session.options().command_timeout);
-        core_.outbox.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from);
-        core_.schedule();
-    }
-
-    // Reports the releases whose time is over. Others are not blocked any more.
-    void drop_expired(Instant now) {
-        for (std::size_t n = core_.outbox.take_expired(now); n > 0; --n)
-            core_.session.raise(Event::Kind::unlock_not_delivered, core_.key(),
-                                "the release was not delivered; the lease has expired, so others can acquire it");
-    }
-
-    // Posts what is due.
-    void deliver(std::unique_lock<std::mutex>& lock) {
-        const std::vector<Outbox::Item> due = core_.outbox.take_due(Clock::now());
-        if (due.empty()) return;
-        lock.unlock();
-        for (const auto& item : due) {
-            const std::uint64_t hold = item.unwanted.hold;
-            try {
-                const auto owner = core_.protocol.text(hold), successor = core_.protocol.text(item.unwanted.successor);
-                const std::array<std::string_view, 2> owners{owner, successor};
-                core_.session.post(
-                    core_.protocol.give_up(std::span(owners).first(item.unwanted.successor == 0 ? 1 : 2)),
-                    [this, keep = core_.keep(), hold](const Reply& reply) { delivered(hold, reply); });
-            } catch (...) {  // no memory, no thread: retried after a pause
-                delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
-            }
-        }
-        lock.lock();
-    }
-
-private:
-    void delivered(std::uint64_t hold, const Reply& reply) {
-        const std::lock_guard lock(core_.mutex);
-        if (classify(reply) == ReplyClass::answered && reply.is_integer())
-            core_.outbox.answered(hold, reply.integer, Clock::now());
-        else if (is_final(reply))
-            core_.outbox.forget(hold);
-        else
-            core_.outbox.failed(hold, Clock::now());
-        // The session may drop the state now.
-        if (core_.outbox.empty()) core_.session.timers().schedule(core_.task, Clock::now());
-        core_.task.may_be_free();
-        core_.schedule();
-    }
-
-    LockCore<T, Protocol>& core_;
-};
-
-}  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/leases.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// The life of the holds that the threads of this process have on one lock: they are recorded, renewed by the watchdog,
-// and lost. All members are called with the mutex of the lock.
-template <class T, class Protocol>
-class Leases {
-public:
-    Leases(LockCore<T, Protocol>& core, Deliveries<T, Protocol>& deliveries) : core_(core), deliveries_(deliveries) {}
-
-    // --- records ----------------------------------------------------------------------------------------------
-
-    Hold* live_hold(OwnerNumber owner) {
-        Hold* hold = core_.holds.find(owner);
-        if (!hold || !hold->live()) return nullptr;
-        // Its end is nearer now, so its loss is due earlier.
-        if (hold->check_suspension()) core_.schedule();
-        return hold;
-    }
-
-    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                 std::int64_t token) {
-        Hold& hold = core_.holds.start(owner, id);
-        hold.token = token;
-        hold.enter(sent, lease, core_.watchdog_timeout());
-        hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease));
-        core_.key_holds->taken({Protocol::family, owner, id, !Protocol::shared});
-        // Releasing it must not need memory.
-        core_.outbox.make_room();
-        core_.session.count_acquisition();
-        core_.schedule();
-        return hold;
-    }
-
-    void forget(OwnerNumber owner) {
-        if (Hold* hold = core_.holds.find(owner)) finish(*hold);
-    }
-
-    // Removes the live part of the hold from this process.
-    void finish(Hold& hold) {
-        core_.key_holds->ended(hold.id);
-        core_.holds.finish(hold);
-    }
-
-    // Returns the error for a first hold if this process holds the key as another kind of lock.
-    std::optional<Error> mixed_kinds() const {
-        const std::string_view other = core_.key_holds->other_than(Protocol::family);
-        if (other.empty()) return std::nullopt;
-        return Error(errc::wrong_type, core_.key(),
-                     "this process uses this name for " + std::string(other) + ", so " + std::string(Protocol::family) +
-                         " cannot use it; choose another name");
-    }
-
-    // --- queries without a command ----------------------------------------------------------------------------
-
-    Instant valid_until(OwnerNumber owner) {
-        const Hold* hold = live_hold(owner);
-        return hold ? hold->valid_until : Instant::min();
-    }
-
-    // Returns the fencing token of the owner's hold, for locks that have one; nothing if the owner holds nothing.
-    std::optional<std::int64_t> token(OwnerNumber owner) {
-        const Hold* hold = core_.holds.find(owner);
-        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
-    }
-
-    // Returns the number of the owner's hold, and until when the hold is certain.
-    HeldPart part(OwnerNumber owner) {
-        const Hold* hold = live_hold(owner);
-        return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
-    }
-
-    std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
-
-    // --- the watchdog -----------------------------------------------------------------------------------------
-
-    // Appends the holds to be renewed until `horizon`, and those about which to ask whether the server still has them.
-    void add_due(Instant horizon, std::vector<Renewal>& due) {
-        for (Hold& hold : core_.holds) {
-            if (!hold.live()) continue;
-            if (hold.renewing || hold.ask_at() > horizon) continue;
-            due.push_back(
-                {core_.keep(), core_.key(), hold.owner, hold.id, &Protocol::renewal, core_.protocol.text(hold.id)});
-            if (!hold.watched()) due.back().lease = Milliseconds(1);
-            hold.renewing = true;
-        }
-    }
-
-    // Applies the outcome of a renewal that was sent at `sent`.
-    void renewed(std::unique_lock<std::mutex>& lock, const Renewal& renewal, BackgroundTask::Renewed outcome,
-                 Instant sent) {
-        using Renewed = BackgroundTask::Renewed;
-        Hold* hold = core_.holds.find(renewal.owner);
-        if (hold && hold->live() && hold->id == renewal.hold) {
-            const Milliseconds timeout = core_.watchdog_timeout();
-            switch (outcome) {
-                case Renewed::yes:
-                    if (renewal.lease)
-                        hold->checked();
-                    else
-                        hold->renewed(sent, timeout);
-                    if (!renewal.lease) hold->set_notice(core_.session.losses().notice(), timeout);
-                    break;
-                case Renewed::refused: lose(*hold, "the server no longer has this hold"); break;
-                case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
-            }
-            core_.holds.erase_lost();
-            core_.schedule();
-        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
-            // The hold is lost here, but this renewal still prolonged it on the server. Release it, so that it does not
-            // block others for another lease. Its owner was notified a little early and was promised that time, so wait
-            // for it.
-            const Instant now = Clock::now();
-            core_.outbox.add({renewal.hold}, 0, now + core_.watchdog_timeout(), now + Lateness::longest_notice);
-            core_.schedule();
-            deliveries_.deliver(lock);
-        }
-    }
-
-    // The server may be another one: its holds must be verified.
-    void doubt_all() {
-        for (Hold& hold : core_.holds)
-            if (hold.live()) hold.doubt(Clock::now());
-        core_.schedule();
-    }
-
-    // --- losing -----------------------------------------------------------------------------------------------
-
-    // Reports as lost the holds that are no longer certain.
-    void expire(Instant now) {
-        for (Hold& hold : core_.holds) {
-            if (!hold.live()) continue;
-            hold.check_suspension();
-            if (now < hold.lost_at()) continue;
-            // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
-            if (Protocol::outlives_lease) deliveries_.give_back_later(hold, hold.valid_until);
-            lose(hold, hold.watched() ? "its lease was not renewed in time" : "its lease expired");
-        }
-        core_.holds.erase_lost();
-        core_.schedule();
-        core_.forget_later();
-    }
-
-    // Requests the lost() tokens of all holds: the client ends.
-    void abandon() noexcept {
-        for (Hold& hold : core_.holds)
-            if (hold.live() && hold.lost) core_.session.losses().tell(std::move(*hold.lost));
-    }
-
-    // Ends a hold that is lost. Its levels await their unlock(), which reports the loss. The caller removes the hold
-    // from the table, because it may be iterating over it.
-    void lose(Hold& hold, const char* why) {
-        // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
-        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
-        // A copy of the unanswered acquire command may still arrive.
-        if (hold.unsettled != 0)
-            deliveries_.give_back_later(
-                hold, std::max(deliveries_.unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
-        core_.session.lost_levels().add(Protocol::kind, core_.key(), hold.owner, hold.count);
-        if (hold.lost) core_.session.losses().tell(std::move(*hold.lost));
-        core_.key_holds->ended(hold.id);
-        hold.count = 0;
-        hold.lost.reset();
-        core_.report_loss(why);
-        core_.task.may_be_free();
-    }
-
-    // Ends the hold of one owner, and removes it.
-    void lose_now(Hold& hold, const char* why) {
-        lose(hold, why);
-        core_.holds.erase_lost();
-    }
-
-private:
-    LockCore<T, Protocol>& core_;
-    Deliveries<T, Protocol>& deliveries_;
-    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
-};
-
-}  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/lock_answers.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The reply of an acquire script.
@@ -12469,1442 +12552,7 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
 }
 
 }  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/wait/lock_request.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// Retries a lock without messages after pauses that double, with jitter.
-struct Polling {
-    Milliseconds first;
-    Milliseconds longest;
-};
-
-// A caller's request for a lock.
-struct LockRequest {
-    OwnerNumber owner = 0;
-    Instant deadline = never;
-    bool one_try = false;               // do not wait, whatever the deadline
-    std::optional<Milliseconds> lease;  // none: under the watchdog
-    std::optional<Polling> polling;     // none: woken by messages
-    std::stop_token stop;
-    bool precedence = false;  // true for a writer that keeps new readers out while it waits
-};
-
-}  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/acquires.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// Sends the acquire command of one lock, and applies the replies: it records what was acquired, and undoes what no
-// caller wants. `lock` holds the mutex of the lock.
-template <class T, class Protocol>
-class Acquires {
-public:
-    Acquires(LockCore<T, Protocol>& core, Deliveries<T, Protocol>& deliveries, Leases<T, Protocol>& leases)
-        : core_(core), deliveries_(deliveries), leases_(leases) {}
-
-    // --- first holds ------------------------------------------------------------------------------------------
-
-    // Sends the acquire command for a first hold under a new number. Returns nothing if the caller's stop token or
-    // deadline ended the call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
-    //
-    // With `waiting`, the caller keeps waiting under that number if it is blocked, and releases the number itself if
-    // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect.
-    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                     std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
-        if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
-        Claim claim = core_.claim_of(request.owner, number, 1, request.lease);
-        claim.announced = request.precedence && !request.one_try;
-        claim.first = first;
-        claim.queues = waiting != nullptr;
-        Asked asked = send_acquire(lock, request, claim, first);
-        if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
-        if (classify(asked.reply) != ReplyClass::answered) {
-            if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);
-            no_answer(request, asked);
-            return std::nullopt;
-        }
-        return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
-    }
-
-    // Applies the reply to the acquire command for a first hold. `waits_on`: see ask().
-    AcquireAnswer apply_acquire_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                                      const std::optional<Milliseconds>& wanted, const Asked& asked,
-                                      bool waits_on = false) {
-        const Instant now = Clock::now();
-        const Milliseconds lease = core_.lease_of(wanted);
-        const AcquireAnswer answer = decode(lock, asked, lease);
-        if (answer.kind != AcquireAnswer::Kind::held) {
-            // A copy of an unanswered sending may still acquire it.
-            if (asked.unsettled != 0 && !waits_on) undo(lock, asked, lease);
-            return answer;
-        }
-        if (!asked.reply.replicated) {
-            undo(lock, asked, lease);
-            throw not_replicated(core_.key());
-        }
-        // The reply took longer than the lease lasts, or the thread has acquired a hold in another way meanwhile.
-        if (now >= redlatch::valid_until(asked.sent, lease) || leases_.live_hold(owner)) {
-            undo(lock, asked, lease);
-            return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
-        }
-        record_or_undo(lock, owner, wanted, asked, answer.token);
-        return answer;
-    }
-
-    void undo(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease, Instant from = Clock::now()) {
-        deliveries_.undo_acquire(lock, asked.hold, asked.unsettled, lease, from);
-    }
-
-    // --- reentry ----------------------------------------------------------------------------------------------
-
-    // Acquires one more level for a thread that holds the lock. Returns true if it has one more, false if its stop
-    // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
-    // out to be lost: then it has to acquire the lock like any other thread.
-    std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        Hold* hold = leases_.live_hold(request.owner);
-        if (hold && refuses_reentry(*hold)) throw not_reentrant();
-        hold = leases_.live_hold(request.owner);
-        if (!hold) return std::nullopt;
-        const std::uint64_t id = hold->id;
-        const std::uint32_t count = hold->count + 1;
-        if (count > 0x7fff'ffff)
-            throw Error(errc::would_deadlock, core_.key(),
-                        "this thread has locked it too many times; each lock() needs an unlock()");
-        const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
-        const Asked asked = send_acquire(lock, request, claim, true);
-        if (hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
-            hold->doubtful = true;
-        // An unknown outcome is harmless: the next command of this hold carries its absolute count.
-        if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
-        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
-        return std::nullopt;
-    }
-
-    // Applies the reply to a reentry. Returns false if the hold is lost.
-    bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
-                             const std::optional<Milliseconds>& wanted, const Asked& asked) {
-        const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply, core_.key());
-        Hold* hold = core_.holds.find(owner);
-        if (!hold || hold->id != id || !hold->live()) {
-            // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
-            // little early and was promised that time, so wait for it.
-            if (answer.kind == AcquireAnswer::Kind::held)
-                undo(lock, asked, core_.lease_of(wanted), Clock::now() + Lateness::longest_notice);
-            return false;
-        }
-        if (answer.kind != AcquireAnswer::Kind::held) {
-            leases_.lose_now(*hold, "the server no longer has this hold");
-            return false;
-        }
-        // The server counts one level more than this process. The next command of this hold carries the absolute count.
-        if (!asked.reply.replicated) throw not_replicated(core_.key());
-        hold->enter(asked.sent, wanted, core_.watchdog_timeout());
-        core_.schedule();
-        return true;
-    }
-
-    // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
-    bool refuses_reentry(Hold& hold) {
-        if (Protocol::reentrant || !hold.live()) return false;
-        if (Clock::now() < hold.valid_until) return true;
-        leases_.lose_now(hold, "its lease expired");
-        return false;
-    }
-
-    Error not_reentrant() const {
-        return {errc::would_deadlock, core_.key(),
-                "this thread already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
-    }
-
-private:
-    // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
-    // patience ends. `first`: True for the first command of a call.
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim, bool first) {
-        Session<T>& session = core_.session;
-        // Start these before there is a hold: supervising a hold must not fail.
-        session.start_losses();
-        session.start_background();
-        const Instant give_up = core_.patience.give_up_at(request, first);
-        lock.unlock();
-        AcquireAttempt<T, Protocol> attempt(core_, claim);
-        Retry retry = session.retry(give_up, request.stop, request.one_try);
-        do {
-            if (retry.is_resend()) attempt.claim.first = false;
-            attempt.asked.reply = send_once(attempt, retry.deadline());
-        } while (retry.again(attempt.asked.reply));
-        lock.lock();
-        const Asked& asked = attempt.asked;
-        if (classify(asked.reply) == ReplyClass::answered)
-            core_.patience.answered();
-        else
-            core_.patience.failed(asked.begun, asked.reply);
-        return std::move(attempt.asked);
-    }
-
-    Reply send_once(AcquireAttempt<T, Protocol>& attempt, Instant deadline) try {
-        using Next = typename AcquireAttempt<T, Protocol>::Next;
-        for (;;) {
-            Reply failure;
-            const auto now = core_.session.server_time(core_.key(), deadline, failure);
-            if (!now) return failure;
-            attempt.begin(*now);
-            Next next = Next::call;
-            while (next == Next::call) next = attempt.replied(core_.session.call(attempt.call(), deadline));
-            if (next == Next::done || Clock::now() >= deadline) return std::move(attempt.asked.reply);
-        }
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
-    }
-
-    // Returns false if the caller's stop token or deadline ended the call; otherwise throws.
-    bool no_answer(const LockRequest& request, const Asked& asked) const {
-        if (request.stop.stop_requested()) return false;
-        if (core_.patience.was_too_short(request, asked.begun, asked.reply, asked.unsettled != 0)) return false;
-        throw error_of(asked.reply, core_.key());
-    }
-
-    // If recording fails (no memory, no thread), releases the hold and rethrows.
-    void record_or_undo(std::unique_lock<std::mutex>& lock, OwnerNumber owner, const std::optional<Milliseconds>& lease,
-                        const Asked& asked, std::int64_t token) {
-        try {
-            leases_.record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
-        } catch (...) {
-            leases_.forget(owner);
-            undo(lock, asked, core_.lease_of(lease));
-            throw;
-        }
-    }
-
-    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
-        try {
-            return core_.protocol.read_acquire(asked.reply, core_.key());
-        } catch (...) {
-            undo(lock, asked, lease);
-            throw;
-        }
-    }
-
-    LockCore<T, Protocol>& core_;
-    Deliveries<T, Protocol>& deliveries_;
-    Leases<T, Protocol>& leases_;
-};
-
-}  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/releases.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// Marks that a last release or a hand-over is in flight, so that no thread of this process asks the server meanwhile.
-// The destructor clears the mark, also after an exception.
-template <class T, class Protocol>
-class InFlightGuard {
-public:
-    InFlightGuard(LockCore<T, Protocol>& core, std::unique_lock<std::mutex>& lock) : core_(core), lock_(lock) {
-        if (!Protocol::shared) core_.releasing = true;
-    }
-    InFlightGuard(const InFlightGuard&) = delete;
-    InFlightGuard& operator=(const InFlightGuard&) = delete;
-    ~InFlightGuard() {
-        if (!lock_.owns_lock()) lock_.lock();
-        if (!Protocol::shared) core_.releasing = false;
-    }
-
-private:
-    LockCore<T, Protocol>& core_;
-    std::unique_lock<std::mutex>& lock_;
-};
-
-// Releases the holds of one lock, level by level. `lock` holds the mutex of the lock.
-template <class T, class Protocol>
-class Releases {
-public:
-    Releases(LockCore<T, Protocol>& core, Deliveries<T, Protocol>& deliveries, Leases<T, Protocol>& leases)
-        : core_(core), deliveries_(deliveries), leases_(leases) {}
-
-    Instant foreground_deadline() const { return Clock::now() + core_.session.options().command_timeout; }
-
-    // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
-    Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
-        Hold* hold = leases_.live_hold(owner);
-        if (!hold || Clock::now() < hold->valid_until) return hold;
-        deliveries_.give_back_later(*hold, Clock::now());
-        leases_.lose_now(*hold, "its lease expired");
-        deliveries_.deliver(lock);
-        return nullptr;
-    }
-
-    // Returns the error of unlock() for an owner that holds nothing. Throws Error(errc::not_owner) if it never held the
-    // lock.
-    std::error_code gone_before(OwnerNumber owner) {
-        // In a forked child the caller is most likely a guard of the parent, whose stack is being unwound.
-        if (core_.session.lost_levels().take(Protocol::kind, core_.key(), owner) || core_.session.is_fork_child())
-            return errc::hold_lost;
-        throw Error(errc::not_owner, core_.key(), "only the thread that holds the lock can unlock() it");
-    }
-
-    // Removes one level. A hold that loses its last level is no longer renewed.
-    Leaving leave_level(Hold& hold) {
-        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
-        if (hold.count == 1) {
-            leases_.finish(hold);
-            return leaving;
-        }
-        hold.leave();
-        if (hold.watched()) leaving.lease = core_.watchdog_timeout();
-        return leaving;
-    }
-
-    std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
-        const OwnerNumber owner = held.owner;
-        const Leaving leaving = leave_level(held);
-        Instant sent{};
-        bool unknown = false;
-        lock.unlock();
-        Retry retry = core_.session.retry(foreground_deadline());
-        Reply reply;
-        do {
-            sent = Clock::now();
-            unknown = retry.is_resend();
-            reply = call_level(leaving, retry.deadline());
-        } while (retry.again(reply));
-        lock.lock();
-        if (Hold* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
-            hold->doubtful |= unknown || !reply.answered();
-        return level_released(reply, owner, leaving, sent);
-    }
-
-    // Sends the last level back to the server. Calls `released(answer, resent)` with the mutex.
-    template <class Released>
-    std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
-        return send_last(lock, leave_level(held), released);
-    }
-
-    // Does the same for a hold that is no longer recorded here.
-    template <class Released>
-    std::error_code send_last(std::unique_lock<std::mutex>& lock, const Leaving& leaving, Released released) {
-        bool resent = false;
-        Reply reply;
-        try {
-            const InFlightGuard in_flight_guard(core_, lock);
-            lock.unlock();
-            Retry retry = core_.session.retry(foreground_deadline());
-            do {
-                resent = retry.is_resend();
-                reply = call_release(leaving.hold, resent, retry.deadline());
-            } while (retry.again(reply));
-        } catch (...) {  // no memory: handled as if nothing had been sent
-            reply = Reply::of(Reply::Kind::not_sent, std::string());
-        }
-        return last_released(lock, reply, leaving, resent,
-                             [&](const ReleaseAnswer& answer) { released(answer, resent); });
-    }
-
-    // --- for locks over several servers -----------------------------------------------------------------------
-
-    // Releases one level without waiting. Calls `done` with the outcome on any thread.
-    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
-        std::unique_lock lock(core_.mutex);
-        Hold* hold = hold_to_release(lock, owner);
-        if (!hold) {
-            lock.unlock();
-            // Removes one lost level, if there is one.
-            core_.session.lost_levels().take(Protocol::kind, core_.key(), owner);
-            return done(errc::hold_lost);
-        }
-        const Leaving leaving = leave_level(*hold);
-        ++core_.in_flight;
-        try {
-            lock.unlock();
-            Completion answered = [this, keep = core_.keep(), owner, leaving, sent = Clock::now(),
-                                   done](const Reply& reply) {
-                std::unique_lock relock(core_.mutex);
-                core_.end_in_flight();
-                const std::error_code outcome =
-                    leaving.remaining > 0 ? level_released(reply, owner, leaving, sent)
-                                          : last_released(relock, reply, leaving, false,
-                                                          [&](const ReleaseAnswer&) { core_.task.may_be_free(); });
-                relock.unlock();
-                done(outcome);
-            };
-            core_.session.post(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease),
-                               std::move(answered), receiver);
-        } catch (...) {
-            // Nothing was sent yet. The background sends the last release.
-            lock.lock();
-            core_.end_in_flight();
-            if (leaving.remaining == 0) deliveries_.give_back_later(leaving, Clock::now());
-            core_.schedule();
-            throw;
-        }
-    }
-
-    // --- force_unlock() ---------------------------------------------------------------------------------------
-
-    // Ends the hold of any owner. Returns true if there was one. Sends two commands: the second names the owners that
-    // the first has read, so a late copy of it ends no other hold. Each command is resent until `limit`, but for at
-    // most unreachable_timeout.
-    bool force_release(Instant limit) {
-        // The command can only end holds that existed before it was sent.
-        std::vector<std::uint64_t> ended;
-        {
-            const std::lock_guard lock(core_.mutex);
-            for (const Hold& hold : core_.holds)
-                if (hold.live()) ended.push_back(hold.id);
-        }
-        const Reply seen = query(core_.session, core_.key(), core_.protocol.holders(), limit);
-        const std::vector<std::string_view> owners = owners_in(seen);
-        if (!owners.empty()) {
-            const Reply reply = query(core_.session, core_.key(), core_.protocol.give_up(owners), limit);
-            if (!reply.is_integer()) throw unexpected(reply, core_.key());
-        }
-        const std::lock_guard lock(core_.mutex);
-        for (Hold& hold : core_.holds)
-            if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
-                leases_.lose(hold, "force_unlock() ended it");
-        core_.holds.erase_lost();
-        return !owners.empty();
-    }
-
-private:
-    // Returns who holds the key, according to the server.
-    std::vector<std::string_view> owners_in(const Reply& reply) const {
-        if (reply.is_nil()) return {};
-        if (reply.kind == Reply::Kind::text) return {reply.text};
-        if (reply.kind != Reply::Kind::array) throw unexpected(reply, core_.key());
-        std::vector<std::string_view> owners;
-        for (const Reply& owner : reply.elements) {
-            if (owner.kind != Reply::Kind::text) throw unexpected(reply, core_.key());
-            if (owner.text == "mode")
-                throw Error(errc::wrong_type, core_.key(), "a read-write lock uses this key; choose another name");
-            owners.push_back(owner.text);
-        }
-        return owners;
-    }
-
-    std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
-        // A missing reply is harmless: the next command of this hold carries its absolute count.
-        if (classify(reply) != ReplyClass::answered) return error_of(reply, core_.key()).code();
-        Hold* hold = core_.holds.find(owner);
-        if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
-        const ReleaseAnswer answer = core_.protocol.read_release(reply);
-        if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
-        if (answer.kind != ReleaseAnswer::Kind::still_held) {
-            leases_.lose_now(*hold, "the server no longer has this hold");
-            return errc::hold_lost;
-        }
-        if (leaving.lease > Milliseconds(0))
-            hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, leaving.lease));
-        core_.schedule();
-        return {};
-    }
-
-    // Sends the last release. `again`: True if an earlier sending may have taken effect.
-    Reply call_release(std::uint64_t hold, bool again, Instant deadline) try {
-        Protocol& protocol = core_.protocol;
-        if constexpr (requires { protocol.first_release(hold); })
-            if (!again) {
-                Call call = protocol.first_release(hold);
-                Reply reply = core_.session.call(call, deadline);
-                while (std::optional<Call> following = protocol.after_release(hold, call, reply)) {
-                    call = *std::move(following);
-                    reply = core_.session.call(call, deadline);
-                }
-                return reply;
-            }
-        return core_.session.call(protocol.release(hold, 0, Milliseconds(0)), deadline);
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
-    }
-
-    // Sends the release of a level that is not the last.
-    Reply call_level(const Leaving& leaving, Instant deadline) try {
-        return core_.session.call(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
-    }
-
-    template <class Released>
-    std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
-                                  bool resent, Released released) {
-        const ReleaseAnswer answer = core_.protocol.read_release(reply);
-        if (classify(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
-            return not_delivered(lock, reply, leaving);
-        released(answer);
-        // A copy of the unanswered acquire command may still arrive.
-        if (leaving.unsettled != 0)
-            deliveries_.give_back_later(leaving, deliveries_.unsettled_until(leaving.unsettled));
-        // A release that was resent and finds nothing was delivered the first time.
-        if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
-            // The server's clock may have jumped.
-            core_.session.server_clock().doubt();
-            core_.report_loss("the server no longer had this hold at its release");
-            return errc::hold_lost;
-        }
-        return {};
-    }
-
-    // Handles a last release that was not confirmed. A final refusal (the key is of another type by now) is a loss; any
-    // other release is resent in the background.
-    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
-        if (is_final(reply))
-            core_.report_loss(in_quotes(reply.text, 160));
-        else
-            deliveries_.give_back_later(leaving, Clock::now());
-        core_.task.may_be_free();
-        core_.schedule();
-        deliveries_.deliver(lock);
-        return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
-                                                       : error_of(reply, core_.key()).code();
-    }
-
-    LockCore<T, Protocol>& core_;
-    Deliveries<T, Protocol>& deliveries_;
-    Leases<T, Protocol>& leases_;
-};
-
-}  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/lock_parts.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// The parts of one lock that send commands and keep its holds. A queue adds the waiting.
-template <class T, class Protocol>
-struct LockParts {
-    LockParts(LockTask& state, Session<T>& session, const std::string& key) : core(state, session, key) {}
-
-    LockCore<T, Protocol> core;
-    Deliveries<T, Protocol> deliveries{core};
-    Leases<T, Protocol> leases{core, deliveries};
-    Releases<T, Protocol> releases{core, deliveries, leases};
-    Acquires<T, Protocol> acquires{core, deliveries, leases};
-};
-
-}  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/background_tries.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// Tries to acquire a lock without a thread that waits for the reply, for locks over several servers: completions drive
-// the attempt.
-template <class T, class Protocol>
-class BackgroundTries {
-public:
-    // Takes the answer on any thread. Returns true if the hold that it reports is still wanted; otherwise the hold is
-    // released.
-    using Tell = std::function<bool(const TryAnswer&)>;
-
-    explicit BackgroundTries(LockParts<T, Protocol>& parts) : parts_(parts), core_(parts.core) {}
-
-    // Tries once to acquire the lock, or one more level of it.
-    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Tell tell, Receiver receiver) {
-        std::unique_lock lock(core_.mutex);
-        if (is_trying(owner)) {
-            lock.unlock();
-            tell({TryAnswer::Kind::failed});  // an earlier try of this thread has no reply yet
-            return;
-        }
-        if (auto refusal = refusal_for(owner)) {
-            lock.unlock();
-            tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
-            return;
-        }
-        const Hold* hold = parts_.leases.live_hold(owner);
-        Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease)
-                           : core_.claim_of(owner, core_.next_number(), 1, lease);
-        claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
-        trying_.push_back(owner);
-        ++core_.in_flight;
-        const std::uint64_t reentered = hold ? hold->id : 0;
-        lock.unlock();
-        try {
-            core_.session.start_losses();
-            ask_time(std::make_shared<Try>(*this, claim, lease, reentered, std::move(tell)), receiver);
-        } catch (...) {
-            // Nothing was sent.
-            lock.lock();
-            end(owner);
-            throw;
-        }
-    }
-
-private:
-    using Attempt = AcquireAttempt<T, Protocol>;
-
-    // A try in flight. It keeps the lock's state alive.
-    struct Try {
-        Try(BackgroundTries& tries, const Claim& claim, const std::optional<Milliseconds>& wanted, std::uint64_t hold,
-            Tell&& to)
-            : keep(tries.core_.keep()),
-              attempt(tries.core_, claim),
-              lease(wanted),
-              reentered(hold),
-              tell(std::move(to)) {}
-
-        const std::shared_ptr<BackgroundTask> keep;
-        Attempt attempt;
-        const std::optional<Milliseconds> lease;
-        const std::uint64_t reentered;  // the hold that gets one more level; 0 for a first hold
-        const Tell tell;
-    };
-    using TryPtr = std::shared_ptr<Try>;
-
-    bool is_trying(OwnerNumber owner) const {
-        return std::find(trying_.begin(), trying_.end(), owner) != trying_.end();
-    }
-
-    std::optional<Error> refusal_for(OwnerNumber owner) {
-        Hold* const hold = parts_.leases.live_hold(owner);
-        if (!hold) return parts_.leases.mixed_kinds();
-        if (parts_.acquires.refuses_reentry(*hold)) return parts_.acquires.not_reentrant();
-        return std::nullopt;
-    }
-
-    void end(OwnerNumber owner) {
-        if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
-            trying_.erase(mine);
-        core_.end_in_flight();
-    }
-
-    // --- driving the attempt ----------------------------------------------------------------------------------
-
-    void ask_time(TryPtr one, Receiver receiver) {
-        core_.session.with_server_time(core_.key(), receiver,
-                                       [this, one = std::move(one)](const std::optional<ServerMilliseconds>& now,
-                                                                    Reply failure, Receiver answers_to) {
-                                           if (now) {
-                                               one->attempt.begin(*now);
-                                               send(one, answers_to);
-                                           } else {
-                                               one->attempt.asked.reply = std::move(failure);
-                                               finish(*one);
-                                           }
-                                       });
-    }
-
-    void send(const TryPtr& one, Receiver receiver) noexcept {
-        try {
-            core_.session.post(
-                one->attempt.call(), [this, one](Reply reply) { go_on(one, one->attempt.replied(std::move(reply))); },
-                receiver);
-        } catch (...) {
-            not_sent(*one);
-        }
-    }
-
-    void go_on(const TryPtr& one, typename Attempt::Next next) noexcept {
-        if (next == Attempt::Next::call) return send(one, Receiver::background);
-        if (next == Attempt::Next::done) return finish(*one);
-        try {
-            ask_time(one, Receiver::background);
-        } catch (...) {
-            not_sent(*one);
-        }
-    }
-
-    void not_sent(Try& one) {
-        one.attempt.asked.reply = Reply::of(Reply::Kind::not_sent, std::string());
-        finish(one);
-    }
-
-    // --- the outcome ------------------------------------------------------------------------------------------
-
-    void finish(const Try& one) {
-        const OwnerNumber owner = one.attempt.claim.owner;
-        std::unique_lock lock(core_.mutex);
-        TryAnswer answer{TryAnswer::Kind::failed};
-        bool wanted = false;
-        try {
-            answer = answer_of(lock, one);
-            lock.unlock();
-            wanted = one.tell(answer);
-        } catch (...) {  // no memory: `tell` has not accepted the hold
-        }
-        if (!lock.owns_lock()) lock.lock();
-        end(owner);
-        lock.unlock();
-        if (answer.kind == TryAnswer::Kind::held && !wanted)
-            parts_.releases.release_in_background(
-                owner, [](std::error_code) {}, Receiver::background);
-    }
-
-    TryAnswer answer_of(std::unique_lock<std::mutex>& lock, const Try& one) {
-        using Kind = TryAnswer::Kind;
-        Acquires<T, Protocol>& acquires = parts_.acquires;
-        const Asked& asked = one.attempt.asked;
-        const OwnerNumber owner = one.attempt.claim.owner;
-        try {
-            if (classify(asked.reply) != ReplyClass::answered) {
-                if (asked.unsettled != 0 && one.reentered == 0) acquires.undo(lock, asked, core_.lease_of(one.lease));
-                return {Kind::failed, 0, error_of(asked.reply, core_.key())};
-            }
-            const bool held =
-                one.reentered == 0
-                    ? acquires.apply_acquire_reply(lock, owner, one.lease, asked).kind == AcquireAnswer::Kind::held
-                    : acquires.apply_reentry_reply(lock, owner, one.reentered, one.lease, asked);
-            if (!held) return {Kind::refused};
-            return {Kind::held, core_.holds.find(owner)->id};
-        } catch (const Error& error) {
-            return {Kind::failed, 0, error};
-        }
-    }
-
-    LockParts<T, Protocol>& parts_;
-    LockCore<T, Protocol>& core_;
-    std::vector<OwnerNumber> trying_;  // owners of the tries in flight
-};
-
-}  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/lock_queue.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// One thread that waits for a lock.
-struct LockWaiter : Waiter {
-    OwnerNumber owner = 0;
-    std::optional<Milliseconds> lease{};
-    std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
-    Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile
-};
-
-// The queue of the threads of this process that wait for one lock.
-class LockQueue : public WaitQueue<LockWaiter> {
-public:
-    // The pause before the representative retries if the reply named no time: the holder has no TTL.
-    static constexpr Milliseconds slow_poll{5000};
-    // The longest pause before a retry, whatever the reply named: the server's clock may have been wrong.
-    static constexpr Milliseconds longest_sleep{30'000};
-
-    // Returns the waiter that receives a handed-off hold: the first that is not querying the server already.
-    LockWaiter* successor() const {
-        return first_that([](const LockWaiter& w) { return w.phase != Waiter::Phase::asking; });
-    }
-
-    // Records the reply to a query made at `generation`: blocked by a holder with `holder_lease` left.
-    void blocked(std::uint64_t generation, Milliseconds holder_lease, Instant now) {
-        if (holder_lease < Milliseconds::zero()) holder_lease = slow_poll;
-        // Add one: the key is gone only in the millisecond after its last.
-        asked(generation, now + std::min(holder_lease, longest_sleep) + Milliseconds(1));
-    }
-
-    // Records that a thread of this process holds the lock from now on. Older notifications no longer matter.
-    void acquired_locally() { asked(generation(), never); }
-
-    // Records that a thread of this process released the lock, and that the message to the others will arrive here,
-    // too: all get the same chance. If the message does not arrive, the representative queries anyway after slow_poll.
-    void expect_message(Instant now) { set_ask_again(now + slow_poll); }
-
-    // Returns the next step of the representative. `held_until` is the time until which a thread of this process holds
-    // the lock, in the past if none does. `retry_at` is the time at which the representative retries by itself.
-    QueueStep step(Instant now, Instant held_until, Instant retry_at = never) const {
-        if (is_notified()) return {true, now};
-        // The unlock() or the loss of that hold will notify.
-        if (held_until > now) return {false, held_until};
-        if (now >= ask_again() || ask_again() == never || now >= retry_at) return {true, now};
-        return {false, std::min(ask_again(), retry_at)};
-    }
-};
-
-}  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/local_queue.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// Lets the waiting threads of this process share one representative. The representative asks the server and listens to
-// the channel. The other waiters queue up behind it and send nothing. A released hold is handed to a local waiter if
-// there is one.
-//
-// The mutex of the lock guards all members. Besides the events of the waiting room, the thread that hands its hold over
-// wakes its successor.
-template <class T, class Protocol>
-class LocalQueue {
-    using Room = WaitingRoom<T, LockQueue>;
-
-public:
-    explicit LocalQueue(LockParts<T, Protocol>& parts)
-        : parts_(parts), core_(parts.core), room_(core_.session, core_.task, core_.protocol.channel()) {}
-
-    bool is_waited_for() const { return !room_.queue.empty() || core_.releasing; }
-
-    // --- acquiring --------------------------------------------------------------------------------------------
-
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) {
-        std::unique_lock lock(core_.mutex);
-        if (room_.queue.empty()) core_.patience.answered();
-        if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
-        if (request.one_try || (room_.queue.empty() && !is_busy())) {
-            if (ask(lock, request, true)) return true;
-            if (request.one_try) return false;
-        }
-        LockWaiter me;
-        me.owner = request.owner;
-        me.lease = request.lease;
-        me.listens = !request.polling;
-        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
-        lock.unlock();
-        core_.session.count_wait();
-        return room_.wait(core_.mutex, *this, me, request);
-    }
-
-    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
-
-    void joined(LockWaiter& me) {
-        if (me.listens) room_.listen();
-        pause(me);
-    }
-
-    NextStep next(LockWaiter& me, Instant now) {
-        if (me.is_served()) {
-            if (parts_.leases.live_hold(me.owner)) return {NextStep::Kind::served};
-            stand_again(me);  // handed over, and lost before this thread woke up
-        }
-        if (me.error) std::rethrow_exception(me.error);
-        if (!room_.queue.is_front(me) || core_.releasing) return {NextStep::Kind::sleep};
-        const QueueStep step = room_.queue.step(now, held_locally_until(), me.ask_again);
-        if (step.ask) return {NextStep::Kind::ask};
-        return {NextStep::Kind::sleep, step.sleep_until, room_.is_subscribed()};
-    }
-
-    void ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
-        if (ask(lock, request, false))
-            me.phase = Waiter::Phase::served;
-        else
-            pause(me);
-    }
-
-    void left(std::unique_lock<std::mutex>& lock, LockWaiter& me) {
-        if (successor_ == &me) successor_ = nullptr;
-        if (!room_.queue.empty()) return;
-        core_.patience.answered();
-        parts_.deliveries.cancel_announcement(lock);
-    }
-
-    // --- releasing --------------------------------------------------------------------------------------------
-
-    // Releases the last level of a hold: to the server, or by a hand-over.
-    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) {
-        if constexpr (Protocol::hands_over)
-            if (LockWaiter* successor = room_.queue.successor();
-                successor && handoffs_ < core_.session.options().local_handoff_limit)
-                return hand_over(lock, hold, *successor);
-        handoffs_ = 0;
-        const std::uint64_t messages = messages_;
-        return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
-            // A message that came before this reply may already have been that of this release.
-            if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent &&
-                room_.is_subscribed() && room_.queue.empty() && messages == messages_) {
-                ++own_messages_;
-                // A thread that asked before the release, and is not in the queue yet, does not get the message.
-                room_.queue.notify();
-            }
-            // Who waits here for a shared lock does not wait for this hold.
-            if constexpr (!Protocol::shared) released_here(answer.listeners > 1);
-        });
-    }
-
-    // --- events -----------------------------------------------------------------------------------------------
-
-    void may_be_free() { room_.notify(); }
-
-    void on_timer(std::unique_lock<std::mutex>&, Instant) {}
-
-    void subscribed(const std::string&) {
-        expect_anything();
-        room_.subscribed();
-    }
-
-    void subscription_refused(const std::string&, const Reply& why) { room_.refused(error_of(why, core_.key())); }
-
-    // Any message may mean that the lock is free. Skips the message of our own release: the local waiters have already
-    // retried. Messages keep the server's order. If this one is of another process's release, that came before ours,
-    // and the message of ours is still to come.
-    void message(const std::string&, std::string_view) {
-        ++messages_;
-        if (own_messages_ > 0)
-            --own_messages_;
-        else
-            room_.notify();
-    }
-
-    void disconnected(const std::string&) {
-        room_.disconnected();
-        expect_anything();
-    }
-
-private:
-    // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
-    bool is_busy() const { return core_.releasing || held_locally_until() > Clock::now(); }
-
-    // Returns until when a thread of this process excludes the others; a time in the past if none does.
-    Instant held_locally_until() const { return Protocol::shared ? Instant{} : core_.holds.held_until(); }
-
-    // Stops waiting for messages of our own releases: one that has not come by now may never come.
-    void expect_anything() {
-        ++messages_;
-        own_messages_ = 0;
-    }
-
-    // If others listen, the message notifies them and this process alike, so all have the same chance. Without other
-    // listeners, or without a subscription, wakes the next local waiter at once.
-    void released_here(bool others_listen) {
-        if (!room_.is_subscribed() || !others_listen) {
-            room_.notify();
-        } else if (!room_.queue.empty()) {
-            // The message may have come before this reply: the waiter checks again.
-            room_.queue.expect_message(Clock::now());
-            room_.wake_front();
-        }
-    }
-
-    // Sends the acquire command for a first hold. Returns true if held; otherwise the queue knows for how long it is
-    // blocked. `first`: True before any waiting.
-    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
-        const std::uint64_t generation = room_.queue.generation();
-        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, core_.next_number(), first);
-        if (!answer) return false;
-        if (answer->kind == AcquireAnswer::Kind::held)
-            acquired_locally();
-        else
-            room_.queue.blocked(generation, answer->holder_lease, Clock::now());
-        return answer->kind == AcquireAnswer::Kind::held;
-    }
-
-    void acquired_locally() {
-        if constexpr (Protocol::shared)
-            room_.notify();  // other waiters may share the lock now
-        else
-            room_.queue.acquired_locally();
-    }
-
-    static void pause(LockWaiter& me) {
-        if (me.pause) me.ask_again = Clock::now() + me.pause->next();
-    }
-
-    void stand_again(LockWaiter& me) {
-        core_.session.lost_levels().take(Protocol::kind, core_.key(), me.owner);
-        me.phase = Waiter::Phase::waiting;
-        room_.queue.join_first(me);
-    }
-
-    // --- handing over -----------------------------------------------------------------------------------------
-
-    // A hand-over that was sent, and its reply.
-    struct HandOver {
-        Leaving leaving;  // the hold that is released
-        Claim claim;      // the hold of the successor
-        Reply reply{};
-        SendTime sent_at{};  // of the first sending that may have taken effect
-        bool unknown = false;
-    };
-
-    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, LockWaiter& next) {
-        const std::optional<Milliseconds> successor_lease = next.lease;
-        HandOver sent{parts_.releases.leave_level(held),
-                      core_.claim_of(next.owner, core_.next_number(), 1, successor_lease)};
-        room_.queue.leave(next);
-        successor_ = &next;
-        send_hand_over(lock, sent);
-        LockWaiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
-        const Instant sent_at = sent.sent_at.as_of_now();
-        const HandOverAnswer answer = Protocol::read_hand_over(sent.reply);
-        const bool answered =
-            classify(sent.reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
-        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        if (handed && sent.reply.replicated && waiting &&
-            Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
-            recorded(sent.claim, sent_at, successor_lease, answer.token)) {
-            // A copy of the unanswered acquire command may still arrive.
-            if (sent.leaving.unsettled != 0)
-                parts_.deliveries.give_back_later(sent.leaving,
-                                                  parts_.deliveries.unsettled_until(sent.leaving.unsettled));
-            ++handoffs_;
-            core_.session.count_handoff();
-            room_.queue.acquired_locally();
-            waiting->phase = Waiter::Phase::served;
-            room_.wake(*waiting);
-            return {};
-        }
-        if (waiting) room_.queue.join_first(*waiting);
-        return not_handed_over(lock, sent, answered, handed);
-    }
-
-    void send_hand_over(std::unique_lock<std::mutex>& lock, HandOver& hand_over) {
-        try {
-            const InFlightGuard in_flight_guard(core_, lock);
-            lock.unlock();
-            Retry retry = core_.session.retry(parts_.releases.foreground_deadline());
-            do hand_over.reply = hand_over_once(hand_over, retry.deadline());
-            while (retry.again(hand_over.reply));
-        } catch (...) {  // no memory: handled as if nothing had been sent
-            hand_over.reply = Reply::of(Reply::Kind::not_sent, std::string());
-        }
-    }
-
-    Reply hand_over_once(HandOver& hand_over, Instant deadline) try {
-        Session<T>& session = core_.session;
-        for (int tries = 1;; ++tries) {
-            Reply failure;
-            const auto now = session.server_time(core_.key(), deadline, failure);
-            if (!now) return failure;
-            hand_over.claim.until = *now + session.options().command_timeout.count();
-            // The successor's lease counts from the first sending that may have taken effect: a resend does not prolong
-            // it.
-            if (!hand_over.unknown) hand_over.sent_at = SendTime();
-            const Instant sent = Clock::now();
-            Reply reply = session.call(core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim), deadline);
-            if (!reply.answered() && !reply.is_unsent()) hand_over.unknown = true;
-            if (!session.learn_if_late(core_.key(), sent, reply) || tries == 3 || Clock::now() >= deadline)
-                return reply;
-        }
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
-    }
-
-    std::error_code not_handed_over(std::unique_lock<std::mutex>& lock, const HandOver& sent, bool answered,
-                                    bool handed) {
-        const bool refused = classify(sent.reply) == ReplyClass::refused && sent.reply.is_error();
-        // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
-        // right. Releases the hold by the usual script instead.
-        if (refused && !sent.unknown) return release_instead(lock, sent.leaving);
-        // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
-        // release the successor's number: the successor left, its lease is over, too few replicas confirmed the
-        // hand-over, or there was no memory to record it.
-        const Instant now = Clock::now();
-        const Instant over = now + sent.claim.lease;
-        if (handed) core_.outbox.add({sent.claim.hold}, 0, over, now);
-        if (!answered)
-            core_.outbox.add({sent.leaving.hold, sent.claim.hold}, sent.leaving.unsettled,
-                             std::max(over, sent.leaving.until), now);
-        room_.notify();
-        core_.schedule();
-        parts_.deliveries.deliver(lock);
-        if (handed) return {};
-        if (!answered)
-            return classify(sent.reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
-                                                                : error_of(sent.reply, core_.key()).code();
-        core_.report_loss("the server no longer had this hold at its release");
-        return errc::hold_lost;
-    }
-
-    std::error_code release_instead(std::unique_lock<std::mutex>& lock, const Leaving& leaving) {
-        const auto outcome = parts_.releases.send_last(
-            lock, leaving, [&](const ReleaseAnswer& answer, bool) { released_here(answer.listeners > 1); });
-        core_.schedule();
-        parts_.deliveries.deliver(lock);
-        return outcome;
-    }
-
-    // Records the successor's hold. Returns false if there is no memory for it.
-    bool recorded(const Claim& successor, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
-        try {
-            parts_.leases.record(successor.owner, successor.hold, sent, lease, token);
-            return true;
-        } catch (...) {
-            parts_.leases.forget(successor.owner);
-            return false;
-        }
-    }
-
-    LockParts<T, Protocol>& parts_;
-    LockCore<T, Protocol>& core_;
-    Room room_;
-    unsigned handoffs_ = 0;            // in a row, within this process
-    LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
-    std::uint64_t messages_ = 0;       // number of messages received
-    unsigned own_messages_ = 0;        // messages of our own releases that are still to come; they wake no waiter
-};
-
-}  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/lock_state.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// One lock in this process: all objects of its name share it. It is made of parts: the holds and the commands
-// (LockParts), and a queue in which threads wait. It passes calls and events on to them.
-//
-// The mutex of LockCore guards all parts.
-template <class T, class Protocol, class Queue = LocalQueue<T, Protocol>>
-class LockState final : public LockTask {
-public:
-    static constexpr std::string_view kind = Protocol::kind;
-
-    LockState(Session<T>& session, const std::string& key) : parts_(*this, session, key) {}
-
-    ~LockState() override {
-        session().timers().forget(*this);
-        session().losses().timers().forget(*this);
-    }
-
-    const std::string& key() const noexcept { return core_.key(); }
-    Session<T>& session() const noexcept { return core_.session; }
-    Protocol& protocol() noexcept { return core_.protocol; }
-
-    bool is_idle() {
-        const std::lock_guard lock(core_.mutex);
-        return !core_.holds.any_live() && core_.outbox.empty() && core_.in_flight == 0 && !queue_.is_waited_for();
-    }
-
-    // --- acquiring and releasing ------------------------------------------------------------------------------
-
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) { return !request.stop.stop_requested() && queue_.acquire(request); }
-
-    // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
-    // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) try {
-        std::unique_lock lock(core_.mutex);
-        Hold* hold = parts_.releases.hold_to_release(lock, owner);
-        if (!hold) return parts_.releases.gone_before(owner);
-        return hold->count > 1 ? parts_.releases.release_level(lock, *hold) : queue_.release_hold(lock, *hold);
-    } catch (const std::bad_alloc&) {
-        // A hold whose release could not be sent ends with its lease.
-        return make_error_code(std::errc::not_enough_memory);
-    }
-
-    bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
-
-    // For locks over several servers: see BackgroundTries::begin() and Releases::release_in_background().
-    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
-                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
-        tries_.begin(owner, lease, std::move(tell), receiver);
-    }
-    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
-        parts_.releases.release_in_background(owner, done, receiver);
-    }
-
-    // --- queries without a command: see Leases ----------------------------------------------------------------
-
-    Instant valid_until(OwnerNumber owner) {
-        const std::lock_guard lock(core_.mutex);
-        return parts_.leases.valid_until(owner);
-    }
-    std::optional<std::int64_t> token(OwnerNumber owner) {
-        const std::lock_guard lock(core_.mutex);
-        return parts_.leases.token(owner);
-    }
-    HeldPart part(OwnerNumber owner) {
-        const std::lock_guard lock(core_.mutex);
-        return parts_.leases.part(owner);
-    }
-    std::stop_token lost(OwnerNumber owner) {
-        const std::lock_guard lock(core_.mutex);
-        return parts_.leases.lost(owner);
-    }
-
-    // --- background -------------------------------------------------------------------------------------------
-
-    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
-        std::unique_lock lock(core_.mutex);
-        queue_.on_timer(lock, now);
-        parts_.leases.add_due(horizon, due);
-        parts_.deliveries.drop_expired(now);
-        core_.schedule();
-        parts_.deliveries.deliver(lock);
-        lock.unlock();
-        session().forget_if_unused(*this);
-    }
-
-    void expire(Instant now) override {
-        const std::lock_guard lock(core_.mutex);
-        parts_.leases.expire(now);
-    }
-
-    void abandon() noexcept override {
-        const std::lock_guard lock(core_.mutex);
-        parts_.leases.abandon();
-    }
-
-    void on_failover() override {
-        const std::lock_guard lock(core_.mutex);
-        parts_.leases.doubt_all();
-    }
-
-    void renewed(const Renewal& renewal, Renewed outcome, Instant sent) override {
-        std::unique_lock lock(core_.mutex);
-        parts_.leases.renewed(lock, renewal, outcome, sent);
-    }
-
-    void may_be_free() override { queue_.may_be_free(); }
-
-    void subscribed(const std::string& channel) override {
-        const std::lock_guard lock(core_.mutex);
-        queue_.subscribed(channel);
-    }
-
-    void subscription_refused(const std::string& channel, const Reply& why) override {
-        const std::lock_guard lock(core_.mutex);
-        queue_.subscription_refused(channel, why);
-    }
-
-    void message(const std::string& channel, std::string_view payload) override {
-        const std::lock_guard lock(core_.mutex);
-        queue_.message(channel, payload);
-    }
-
-    void disconnected(const std::string& channel) override {
-        const std::lock_guard lock(core_.mutex);
-        queue_.disconnected(channel);
-    }
-
-private:
-    LockParts<T, Protocol> parts_;
-    LockCore<T, Protocol>& core_ = parts_.core;
-    BackgroundTries<T, Protocol> tries_{parts_};
-    Queue queue_{parts_};
-};
-
-}  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/lock_access.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// Reaches the members of a lock that act for a given owner. They are not public: users hold locks as threads. MultiLock,
-// RedLock and locks made of two sides hold their members for the owner that they are called for.
-struct LockAccess {
-    template <class Lock>
-    static auto state(Lock& lock) -> decltype(lock.state()) {
-        return lock.state();
-    }
-    template <class Lock>
-    static bool acquire(Lock& lock, const LockRequest& request) {
-        return lock.acquire(request);
-    }
-    template <class Lock>
-    static auto release(Lock& lock, OwnerNumber owner) {
-        return lock.release(owner);
-    }
-    template <class Lock>
-    static auto valid_until(Lock& lock, OwnerNumber owner) {
-        return lock.valid_until_of(owner);
-    }
-    template <class Lock>
-    static auto lost(Lock& lock, OwnerNumber owner) {
-        return lock.lost_of(owner);
-    }
-    template <class Lock>
-    static bool force_release(Lock& lock, Instant limit = never) {
-        return lock.force_release(limit);
-    }
-    template <class Lock>
-    static bool ask_locked(Lock& lock, Instant limit = never) {
-        return lock.ask_locked(limit);
-    }
-    template <class Lock>
-    static int ask_hold_count(Lock& lock, OwnerNumber owner, Instant limit = never) {
-        return lock.ask_hold_count(owner, limit);
-    }
-    template <class Lock>
-    static auto ask_remaining_lease(Lock& lock, Instant limit = never) {
-        return lock.ask_remaining_lease(limit);
-    }
-};
-
-}  // namespace detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/lock_api.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace detail {
-
-// Implements the public members of every lock on top of the members of `Lock` that act for a given owner: bool
-// acquire(const LockRequest&), std::error_code release(OwnerNumber), and the queries.
-//
-// Any number of threads may call all members at once. Each throws Error; with a trailing std::error_code& it stores the
-// code instead and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes. For a server
-// that cannot be reached it waits at most ClientOptions::unreachable_timeout, then fails with errc::unreachable. A call
-// that fails, times out or is stopped leaves no hold behind.
-template <class Lock>
-class LockApi {
-public:
-    // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
-    // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not
-    // reentrant. A Mutex and a SpinLock poll the server while they wait.)
-    //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
-    //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
-    //   lock(…, ec)      stores the error instead of throwing it
-    template <class... Tail>
-    requires LockOption<Tail...>
-    [[nodiscard]] auto lock(Tail&&... tail) {
-        const bool held = obtain(request_of(never, tail...), tail...);
-        if constexpr (detail::has_stop_token<Tail&...>) return held;
-    }
-
-    // Acquires the lock if it is free: one try, one round trip. Takes an optional Lease and std::error_code&.
-    template <class... Tail>
-    requires TryOption<Tail...>
-    [[nodiscard]] bool try_lock(Tail&&... tail) {
-        LockRequest request = request_of(never, tail...);
-        request.one_try = true;
-        return obtain(request, tail...);
-    }
-
-    // Acquires the lock and waits for it until `timeout` has passed, by a monotonic clock. Waits are rounded up to the
-    // next millisecond. Zero or less means one try; the largest value means no timeout. The first command to the server
-    // gets at least 250 ms, so that a short timeout can still acquire a free lock. Returns false if the deadline
-    // passes. Takes an optional Lease, std::stop_token and std::error_code&. try_lock_until() does the same with a time
-    // point.
-    template <class Rep, class Period, class... Tail>
-    requires LockOption<Tail...>
-    [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
-        return timed(deadline_after(Clock::now(), timeout), tail...);
-    }
-
-    template <class AnyClock, class Duration, class... Tail>
-    requires LockOption<Tail...>
-    [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
-        return timed(deadline_at(when), tail...);
-    }
-
-    // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
-    // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
-    // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
-    // errno.
-    void unlock() {
-        const KeepErrno kept;
-        [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number());
-    }
-
-    // Does the same without throwing. `ec` holds every outcome: not_owner, hold_lost, unreachable, …
-    void unlock(std::error_code& ec) {
-        const KeepErrno kept;
-        try {
-            ec = self().release(this_thread_number());
-        } catch (const std::system_error& error) {
-            ec = error.code();
-        }
-    }
-
-    // Returns true if any thread of any process holds the lock. One round trip, as for the next three queries, which
-    // ask the server, too.
-    bool is_locked() { return self().ask_locked(); }
-    bool is_locked(std::error_code& ec) {
-        return detail::answer([&] { return is_locked(); }, false, ec);
-    }
-
-    // Returns true if this thread holds the lock, according to the server.
-    bool is_held() { return hold_count() > 0; }
-    bool is_held(std::error_code& ec) { return hold_count(ec) > 0; }
-
-    // Returns how many levels this thread holds, according to the server; 0 if it holds none.
-    int hold_count() { return self().ask_hold_count(this_thread_number()); }
-    int hold_count(std::error_code& ec) {
-        return detail::answer([&] { return hold_count(); }, 0, ec);
-    }
-
-    // Returns how long the current holder's lease still lasts; nothing if the lock is free, milliseconds::max() for a
-    // key without a TTL.
-    std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
-    std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
-        return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
-    }
-
-    // Returns until when this thread certainly holds the lock, a conservative estimate; time_point::min() if it holds
-    // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
-    // come late. Counts the time for which the machine was suspended (Linux).
-    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
-        return self().valid_until_of(this_thread_number());
-    }
-
-    // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
-    // valid_until() at the latest, plus the time the machine needs to run a thread. It is also requested when the
-    // client is destroyed during the hold, and from the start if this thread holds nothing. The callbacks should be
-    // short: a thread of the client runs them one after another. When a client is destroyed, the destroying thread runs
-    // them. Sends no command.
-    [[nodiscard]] std::stop_token lost() { return self().lost_of(this_thread_number()); }
-
-    // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
-    // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
-    bool force_unlock() { return self().force_release(); }
-    bool force_unlock(std::error_code& ec) {
-        return detail::answer([&] { return force_unlock(); }, false, ec);
-    }
-
-private:
-    Lock& self() { return static_cast<Lock&>(*this); }
-
-    // Sets the owner to the calling thread. No layer below reads the thread number.
-    template <class... Tail>
-    static LockRequest request_of(Instant deadline, const Tail&... tail) {
-        LockRequest request;
-        request.owner = this_thread_number();
-        request.deadline = deadline;
-        [[maybe_unused]] const auto take = [&](const auto& argument) {
-            using Argument = std::remove_cvref_t<decltype(argument)>;
-            if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
-            if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
-        };
-        (take(tail), ...);
-        return request;
-    }
-
-    // Acquires the lock, and stores the error if the caller wants that.
-    template <class... Tail>
-    bool obtain(const LockRequest& request, Tail&... tail) {
-        if constexpr (detail::has_error_code<Tail&...>)
-            return detail::answer([&] { return self().acquire(request); }, false, tail...);
-        else
-            return self().acquire(request);
-    }
-
-    template <class... Tail>
-    bool timed(Instant deadline, Tail&... tail) {
-        LockRequest request = request_of(deadline, tail...);
-        request.one_try = deadline <= Clock::now();
-        return obtain(request, tail...);
-    }
-};
-
-}  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/giving_back.hpp
@@ -13912,7 +12560,7 @@ private:
 // The common parts of the scripts that release locks. Before the first two stands a function release(owner, remaining
 // count, lease in ms for a remaining hold, publish command, tag).
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts::parts {
 
@@ -13940,7 +12588,7 @@ local function no_lease() return redis.error_reply('WRONGTYPE the key has no lea
 
 }  // namespace scripts::parts
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/hold_levels.hpp
@@ -13952,7 +12600,7 @@ local function no_lease() return redis.error_reply('WRONGTYPE the key has no lea
 // A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
 // error. The waiters ask again when the lease would have ended.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts::parts {
 
@@ -14012,7 +12660,7 @@ inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_level
 
 }  // namespace scripts::parts
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/rlock.hpp
@@ -14026,7 +12674,7 @@ inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_level
 // renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
 // numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -14152,13 +12800,13 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/lock_queries.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The queries of a lock that is a hash of owner -> hold count on the server.
@@ -14209,57 +12857,1868 @@ inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_vi
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/lock/named_lock.hpp
+// redlatch/protocol/lock_protocol.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Implements LockApi for one named lock. Locks that query the server in another way redefine the ask_* members.
-template <class Lock, class T, class State>
-class NamedLock : public LockApi<Lock> {
+// What tells one kind of lock from another, apart from its calls.
+struct LockKind {
+    std::string_view name;    // tells the local states of one key apart
+    std::string_view family;  // two families on one key would mistake each other's holds for their own
+    const Script& renewal;    // renews holds of this kind
+    bool shared = false;      // many may hold it at a time; then a thread may ask while others of its process hold it
+    bool reentrant = true;    // its holder may acquire it once more
+    bool hands_over = false;  // one thread of this process can hand its hold over to another
+    bool outlives_lease = false;   // the server may keep a hold beyond its lease, so an expired one has to be released
+    bool fixes_lease_end = false;  // the acquire call names the end of the lease by the server's clock
+};
+
+// Makes the calls of one kind of lock and reads the replies. It does no I/O. The defaults are those of a lock that is a
+// hash of owner -> hold count on the server. Every call may be resent and may arrive late.
+class LockProtocol {
 public:
-    // The name as given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
+    LockProtocol(const LockKind& of, const ProtocolContext& context, std::string key, std::string channel = {})
+        : kind(of), uuid_(context.uuid), key_(std::move(key)), channel_(std::move(channel)) {}
+    LockProtocol(const LockProtocol&) = delete;
+    LockProtocol& operator=(const LockProtocol&) = delete;
+    virtual ~LockProtocol() = default;
+
+    const LockKind& kind;
+
+    const std::string& key() const noexcept { return key_; }
+
+    // The channel that a release notifies; empty if there is none for all waiters.
+    const std::string& channel() const noexcept { return channel_; }
+
+    // Returns the hold's owner as the server knows it.
+    virtual OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
+
+    // --- acquiring: one acquire, also of one more level -------------------------------------------------------
+
+    virtual Call acquire(const Claim& claim) const = 0;
+    virtual AcquireAnswer read_acquire(const Reply& reply) const { return decode_acquire(reply, key_); }
+
+    // Returns the call that has to follow `sent` after this reply, if there is one: a plain command was refused.
+    virtual std::optional<Call> after_acquire(const Claim&, const Call& /*sent*/, const Reply&) const {
+        return std::nullopt;
+    }
+
+    // Cancels the announcement of a waiting thread of this process. Returns nothing if there is none.
+    virtual std::optional<Call> cancel_announcement() const { return std::nullopt; }
+
+    // --- releasing --------------------------------------------------------------------------------------------
+
+    virtual Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const = 0;
+    virtual ReleaseAnswer read_release(const Reply& reply) const noexcept { return decode_release(reply); }
+
+    // Releases the last level, in the first sending. Returns the call that has to follow it, if there is one.
+    virtual Call first_release(std::uint64_t hold) const { return release(hold, 0, Milliseconds(0)); }
+    virtual std::optional<Call> after_release(std::uint64_t, const Call& /*sent*/, const Reply&) const {
+        return std::nullopt;
+    }
+
+    // Releases everything that these owners hold. The reply is the server's clock.
+    virtual Call give_up(std::span<const std::string_view> owners) const = 0;
+
+    // Called only if kind.hands_over.
+    virtual Call hand_over(std::uint64_t hold, const Claim& successor) const {
+        return release(hold, 0, successor.lease);
+    }
+    virtual HandOverAnswer read_hand_over(const Reply& reply) const noexcept { return decode_hand_over(reply); }
+
+    // --- queries ----------------------------------------------------------------------------------------------
+
+    // Returns the list of owners that hold the lock, whichever they are.
+    virtual Call holders() const { return hash_holders(key_); }
+    virtual Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
+    virtual Call is_locked() const { return hash_size(key_); }
+    virtual Call remaining_lease() const { return key_lease(key_); }
 
 protected:
-    friend class LockApi<Lock>;
-    friend struct LockAccess;
-
-    NamedLock(std::shared_ptr<SessionHandle<T>> core, std::string_view name) : binding_(std::move(core), name) {}
-
-    // Returns this process's state of the lock.
-    State& state() { return binding_.state(); }
-
-    // --- on behalf of an owner --------------------------------------------------------------------------------
-
-    bool acquire(const LockRequest& request) { return state().acquire(request); }
-    std::error_code release(OwnerNumber owner) { return state().release(owner); }
-    bool force_release(Instant limit = never) { return state().force_release(limit); }
-    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
-    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
-    bool ask_locked(Instant limit = never) {
-        State& s = state();
-        return read_is_locked(query(s.session(), s.key(), s.protocol().is_locked(), limit), s.key());
-    }
-    int ask_hold_count(OwnerNumber owner, Instant limit = never) {
-        State& s = state();
-        return read_count(query(s.session(), s.key(), s.protocol().hold_count(s.part(owner).hold), limit), s.key());
-    }
-    std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
-        State& s = state();
-        return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
-    }
-
-private:
-    StateHandle<T, State> binding_;
+    const std::string& uuid_;
+    const std::string key_;
+    const std::string channel_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/lock_core.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The state of a lock, as its parts see it.
+class LockTask : public NamedState {
+public:
+    // Called with the mutex of the lock when the lock may be free for a thread of this process, for a reason that the
+    // server does not publish.
+    virtual void may_be_free() = 0;
+};
+
+// What the parts of one lock in this process share.
+//
+// Each first hold has a number of its own, by which the server knows its owner. So a late command names a hold that is
+// gone. Only this process knows which thread has which hold.
+//
+// mutex guards all members except the constant ones, and the parts. It is never held during a command, nor while user
+// code runs.
+struct LockCore {
+    LockCore(LockTask& state, Session& of, std::unique_ptr<LockProtocol> by)
+        : task(state),
+          session(of),
+          owned_protocol(std::move(by)),
+          key_holds(of.key_holds(key())),
+          patience(of.options().command_timeout, of.options().unreachable_timeout) {}
+
+    const std::string& key() const noexcept { return protocol.key(); }
+    std::uint64_t next_number() { return session.next_request(); }
+
+    // Keeps the lock's state alive, for completions.
+    std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
+
+    Milliseconds watchdog_timeout() const { return session.options().watchdog_timeout; }
+    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
+        return lease ? *lease : watchdog_timeout();
+    }
+
+    Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
+                   const std::optional<Milliseconds>& lease) const {
+        Claim claim{owner, number, count, lease_of(lease)};
+        if (kind.shared) claim.writer = key_holds->writer_of(owner);
+        return claim;
+    }
+
+    void report_loss(std::string_view why) noexcept {
+        session.count_lost_hold();
+        session.raise(Event::Kind::hold_lost, key(), why);
+    }
+
+    // Sets the times at which the background serves the lock.
+    void schedule() {
+        Instant at = outbox.next_deadline();
+        Instant lost_at = never;
+        for (const Hold& hold : holds) {
+            if (!hold.live()) continue;
+            at = std::min(at, hold.next_deadline());
+            lost_at = std::min(lost_at, hold.lost_at());
+        }
+        if (at != never) session.timers().schedule(task, at);
+        if (lost_at != never) session.losses().timers().schedule(task, lost_at);
+    }
+
+    // Lets the session drop the state when no one uses it any more. That is not urgent.
+    void forget_later() { session.timers().schedule(task, Clock::now() + Milliseconds(1000)); }
+
+    void end_in_flight() {
+        --in_flight;
+        forget_later();
+    }
+
+    LockTask& task;
+    Session& session;
+    const std::unique_ptr<LockProtocol> owned_protocol;
+    LockProtocol& protocol = *owned_protocol;
+    const LockKind& kind = protocol.kind;
+    const std::shared_ptr<KeyHolds> key_holds;
+
+    std::mutex mutex;
+    HoldTable holds;
+    Outbox outbox;
+    Patience patience;
+    bool releasing = false;     // true while a last release or a hand-over is in flight
+    std::size_t in_flight = 0;  // tries and releases in flight in the background
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/acquire_attempt.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// An acquire command that was sent, and its reply.
+struct Asked {
+    Reply reply;
+    Instant begun;
+    Instant sent;                // time of the last sending, which the reply answers
+    std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
+    std::uint64_t hold = 0;      // the number that was asked for
+};
+
+// The state machine of one attempt to acquire a lock: which call to send next, and what the replies show. It does no
+// I/O, so that a thread that waits for each reply and a completion can both drive it:
+//   1. begin() takes the server's time, until which the command is wanted;
+//   2. call() is sent, and replied() takes the reply;
+//   3. that says what comes next: another call, the time once more, or nothing.
+class AcquireAttempt {
+public:
+    enum class Next {
+        call,  // send call()
+        time,  // the server's clock has jumped, so the command came too late: begin() again
+        done,  // the reply is in `asked`
+    };
+
+    AcquireAttempt(LockCore& core, const Claim& wanted) : claim(wanted), core_(core) {
+        asked.hold = claim.hold;
+        asked.begun = asked.sent = Clock::now();
+    }
+
+    Claim claim;
+    Asked asked;
+
+    // Starts a sending. `now`: the server's time.
+    void begin(ServerMilliseconds now) {
+        claim.until = now + core_.session.options().command_timeout.count();
+        if (core_.kind.fixes_lease_end) {
+            claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
+            // The plain command would cost more than half of the lease: the script is sent.
+            if (core_.session.clock_error() > claim.lease / 2) claim.first = false;
+        }
+        call_.emplace(core_.protocol.acquire(claim));
+        learned_at_ = Clock::now();
+        sent_ = SendTime();
+    }
+
+    const Call& call() const { return *call_; }
+
+    Next replied(Reply reply) {
+        asked.sent = sent_.as_of_now();
+        // The plain command fixes the end of the lease by the server's clock, of which we have an estimate only.
+        if (core_.kind.fixes_lease_end && !call_->script()) asked.sent -= core_.session.clock_error();
+        if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
+        asked.reply = std::move(reply);
+        if (has_to_follow()) return Next::call;
+        if (!core_.session.learn_if_late(core_.key(), learned_at_, asked.reply) || ++too_late_ == most_tries)
+            return Next::done;
+        return Next::time;
+    }
+
+private:
+    static constexpr int most_tries = 3;
+
+    // Replaces call() by the one that has to follow this reply, if there is one.
+    bool has_to_follow() {
+        std::optional<Call> following = core_.protocol.after_acquire(claim, *call_, asked.reply);
+        if (!following) return false;
+        call_ = std::move(following);
+        return true;
+    }
+
+    LockCore& core_;
+    std::optional<Call> call_;
+    SendTime sent_;
+    Instant learned_at_{};
+    int too_late_ = 0;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/deliveries.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// A level that is being released.
+struct Leaving {
+    std::uint64_t hold;
+    std::uint32_t remaining;
+    Milliseconds lease;      // for the remaining levels: the watchdog's, or 0 if none of them is under the watchdog
+    Instant until;           // when the lease is over
+    std::int64_t unsettled;  // of the hold
+};
+
+// Delivers the releases that the foreground could not deliver, and those of numbers whose outcome is unknown: it posts
+// what is due in the outbox of a lock.
+class Deliveries {
+public:
+    explicit Deliveries(LockCore& core) : core_(core) {}
+
+    // Returns when the server's clock is most likely past `unsettled`.
+    Instant unsettled_until(std::int64_t unsettled) const {
+        const Instant now = Clock::now();
+        const auto server_now =
+            core_.session.server_clock().roughly_at(core_.session.transport().route(core_.key()), now);
+        return now + Milliseconds(server_now ? std::clamp<std::int64_t>(unsettled - *server_now + 2, 0, 3'600'000) : 0);
+    }
+
+    // Releases in the background a number of unknown outcome, or a hold that no caller wants. `unsettled`: the server
+    // time until which an unanswered acquire may take effect; 0 for none.
+    void undo_acquire(std::unique_lock<std::mutex>& lock, std::uint64_t number, std::int64_t unsettled,
+                      Milliseconds lease, Instant from = Clock::now()) {
+        core_.outbox.add({number}, unsettled, from + lease + core_.session.options().command_timeout, from);
+        core_.schedule();
+        // This thread sends it, so that it follows the acquire command on the same connection.
+        deliver(lock);
+        cancel_announcement(lock);
+    }
+
+    // Withdraws the announcement that keeps others away for the waiting threads of this process.
+    void cancel_announcement(std::unique_lock<std::mutex>& lock) {
+        const std::optional<Call> call = core_.protocol.cancel_announcement();
+        if (!call) return;
+        lock.unlock();
+        core_.session.post(*call, [](const Reply&) {});
+        lock.lock();
+    }
+
+    void give_back_later(const Hold& hold, Instant from) {
+        core_.outbox.add({hold.id}, hold.unsettled, Clock::now() + core_.watchdog_timeout(), from);
+        core_.schedule();
+    }
+
+    void give_back_later(const Leaving& leaving, Instant from) {
+        const Instant over = std::max(leaving.until, from + core_.session.options().command_timeout);
+        core_.outbox.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from);
+        core_.schedule();
+    }
+
+    // Reports the releases whose time is over. Others are not blocked any more.
+    void drop_expired(Instant now) {
+        for (std::size_t n = core_.outbox.take_expired(now); n > 0; --n)
+            core_.session.raise(Event::Kind::unlock_not_delivered, core_.key(),
+                                "the release was not delivered; the lease has expired, so others can acquire it");
+    }
+
+    // Posts what is due.
+    void deliver(std::unique_lock<std::mutex>& lock) {
+        const std::vector<Outbox::Item> due = core_.outbox.take_due(Clock::now());
+        if (due.empty()) return;
+        lock.unlock();
+        for (const auto& item : due) {
+            const std::uint64_t hold = item.unwanted.hold;
+            try {
+                const auto owner = core_.protocol.text(hold), successor = core_.protocol.text(item.unwanted.successor);
+                const std::array<std::string_view, 2> owners{owner, successor};
+                core_.session.post(
+                    core_.protocol.give_up(std::span(owners).first(item.unwanted.successor == 0 ? 1 : 2)),
+                    [this, keep = core_.keep(), hold](const Reply& reply) { delivered(hold, reply); });
+            } catch (...) {  // no memory, no thread: retried after a pause
+                delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
+            }
+        }
+        lock.lock();
+    }
+
+private:
+    void delivered(std::uint64_t hold, const Reply& reply) {
+        const std::lock_guard lock(core_.mutex);
+        if (classify(reply) == ReplyClass::answered && reply.is_integer())
+            core_.outbox.answered(hold, reply.integer, Clock::now());
+        else if (is_final(reply))
+            core_.outbox.forget(hold);
+        else
+            core_.outbox.failed(hold, Clock::now());
+        // The session may drop the state now.
+        if (core_.outbox.empty()) core_.session.timers().schedule(core_.task, Clock::now());
+        core_.task.may_be_free();
+        core_.schedule();
+    }
+
+    LockCore& core_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/leases.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The life of the holds that the threads of this process have on one lock: they are recorded, renewed by the watchdog,
+// and lost. All members are called with the mutex of the lock.
+class Leases {
+public:
+    Leases(LockCore& core, Deliveries& deliveries) : core_(core), deliveries_(deliveries) {}
+
+    // --- records ----------------------------------------------------------------------------------------------
+
+    Hold* live_hold(OwnerNumber owner) {
+        Hold* hold = core_.holds.find(owner);
+        if (!hold || !hold->live()) return nullptr;
+        // Its end is nearer now, so its loss is due earlier.
+        if (hold->check_suspension()) core_.schedule();
+        return hold;
+    }
+
+    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
+                 std::int64_t token) {
+        Hold& hold = core_.holds.start(owner, id);
+        hold.token = token;
+        hold.enter(sent, lease, core_.watchdog_timeout());
+        hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease));
+        core_.key_holds->taken({core_.kind.family, owner, id, !core_.kind.shared});
+        // Releasing it must not need memory.
+        core_.outbox.make_room();
+        core_.session.count_acquisition();
+        core_.schedule();
+        return hold;
+    }
+
+    void forget(OwnerNumber owner) {
+        if (Hold* hold = core_.holds.find(owner)) finish(*hold);
+    }
+
+    // Removes the live part of the hold from this process.
+    void finish(Hold& hold) {
+        core_.key_holds->ended(hold.id);
+        core_.holds.finish(hold);
+    }
+
+    // Returns the error for a first hold if this process holds the key as another kind of lock.
+    std::optional<Error> mixed_kinds() const {
+        const std::string_view other = core_.key_holds->other_than(core_.kind.family);
+        if (other.empty()) return std::nullopt;
+        return Error(errc::wrong_type, core_.key(),
+                     "this process uses this name for " + std::string(other) + ", so " +
+                         std::string(core_.kind.family) + " cannot use it; choose another name");
+    }
+
+    // --- queries without a command ----------------------------------------------------------------------------
+
+    Instant valid_until(OwnerNumber owner) {
+        const Hold* hold = live_hold(owner);
+        return hold ? hold->valid_until : Instant::min();
+    }
+
+    // Returns the fencing token of the owner's hold, for locks that have one; nothing if the owner holds nothing.
+    std::optional<std::int64_t> token(OwnerNumber owner) {
+        const Hold* hold = core_.holds.find(owner);
+        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
+    }
+
+    // Returns the number of the owner's hold, and until when the hold is certain.
+    HeldPart part(OwnerNumber owner) {
+        const Hold* hold = live_hold(owner);
+        return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
+    }
+
+    std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
+
+    // --- the watchdog -----------------------------------------------------------------------------------------
+
+    // Appends the holds to be renewed until `horizon`, and those about which to ask whether the server still has them.
+    void add_due(Instant horizon, std::vector<Renewal>& due) {
+        for (Hold& hold : core_.holds) {
+            if (!hold.live()) continue;
+            if (hold.renewing || hold.ask_at() > horizon) continue;
+            due.push_back(
+                {core_.keep(), core_.key(), hold.owner, hold.id, &core_.kind.renewal, core_.protocol.text(hold.id)});
+            if (!hold.watched()) due.back().lease = Milliseconds(1);
+            hold.renewing = true;
+        }
+    }
+
+    // Applies the outcome of a renewal that was sent at `sent`.
+    void renewed(std::unique_lock<std::mutex>& lock, const Renewal& renewal, BackgroundTask::Renewed outcome,
+                 Instant sent) {
+        using Renewed = BackgroundTask::Renewed;
+        Hold* hold = core_.holds.find(renewal.owner);
+        if (hold && hold->live() && hold->id == renewal.hold) {
+            const Milliseconds timeout = core_.watchdog_timeout();
+            switch (outcome) {
+                case Renewed::yes:
+                    if (renewal.lease)
+                        hold->checked();
+                    else
+                        hold->renewed(sent, timeout);
+                    if (!renewal.lease) hold->set_notice(core_.session.losses().notice(), timeout);
+                    break;
+                case Renewed::refused: lose(*hold, "the server no longer has this hold"); break;
+                case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
+            }
+            core_.holds.erase_lost();
+            core_.schedule();
+        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
+            // The hold is lost here, but this renewal still prolonged it on the server. Release it, so that it does not
+            // block others for another lease. Its owner was notified a little early and was promised that time, so wait
+            // for it.
+            const Instant now = Clock::now();
+            core_.outbox.add({renewal.hold}, 0, now + core_.watchdog_timeout(), now + Lateness::longest_notice);
+            core_.schedule();
+            deliveries_.deliver(lock);
+        }
+    }
+
+    // The server may be another one: its holds must be verified.
+    void doubt_all() {
+        for (Hold& hold : core_.holds)
+            if (hold.live()) hold.doubt(Clock::now());
+        core_.schedule();
+    }
+
+    // --- losing -----------------------------------------------------------------------------------------------
+
+    // Reports as lost the holds that are no longer certain.
+    void expire(Instant now) {
+        for (Hold& hold : core_.holds) {
+            if (!hold.live()) continue;
+            hold.check_suspension();
+            if (now < hold.lost_at()) continue;
+            // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
+            if (core_.kind.outlives_lease) deliveries_.give_back_later(hold, hold.valid_until);
+            lose(hold, hold.watched() ? "its lease was not renewed in time" : "its lease expired");
+        }
+        core_.holds.erase_lost();
+        core_.schedule();
+        core_.forget_later();
+    }
+
+    // Requests the lost() tokens of all holds: the client ends.
+    void abandon() noexcept {
+        for (Hold& hold : core_.holds)
+            if (hold.live() && hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+    }
+
+    // Ends a hold that is lost. Its levels await their unlock(), which reports the loss. The caller removes the hold
+    // from the table, because it may be iterating over it.
+    void lose(Hold& hold, const char* why) {
+        // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
+        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        // A copy of the unanswered acquire command may still arrive.
+        if (hold.unsettled != 0)
+            deliveries_.give_back_later(
+                hold, std::max(deliveries_.unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
+        core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count);
+        if (hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+        core_.key_holds->ended(hold.id);
+        hold.count = 0;
+        hold.lost.reset();
+        core_.report_loss(why);
+        core_.task.may_be_free();
+    }
+
+    // Ends the hold of one owner, and removes it.
+    void lose_now(Hold& hold, const char* why) {
+        lose(hold, why);
+        core_.holds.erase_lost();
+    }
+
+private:
+    LockCore& core_;
+    Deliveries& deliveries_;
+    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/acquires.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Sends the acquire command of one lock, and applies the replies: it records what was acquired, and undoes what no
+// caller wants. `lock` holds the mutex of the lock.
+class Acquires {
+public:
+    Acquires(LockCore& core, Deliveries& deliveries, Leases& leases)
+        : core_(core), deliveries_(deliveries), leases_(leases) {}
+
+    // --- first holds ------------------------------------------------------------------------------------------
+
+    // Sends the acquire command for a first hold under a new number. Returns nothing if the caller's stop token or
+    // deadline ended the call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
+    //
+    // With `waiting`, the caller keeps waiting under that number if it is blocked, and releases the number itself if
+    // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect.
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                     std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
+        if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
+        Claim claim = core_.claim_of(request.owner, number, 1, request.lease);
+        claim.announced = request.precedence && !request.one_try;
+        claim.first = first;
+        claim.queues = waiting != nullptr;
+        Asked asked = send_acquire(lock, request, claim, first);
+        if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
+        if (classify(asked.reply) != ReplyClass::answered) {
+            if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);
+            no_answer(request, asked);
+            return std::nullopt;
+        }
+        return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
+    }
+
+    // Applies the reply to the acquire command for a first hold. `waits_on`: see ask().
+    AcquireAnswer apply_acquire_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                                      const std::optional<Milliseconds>& wanted, const Asked& asked,
+                                      bool waits_on = false) {
+        const Instant now = Clock::now();
+        const Milliseconds lease = core_.lease_of(wanted);
+        const AcquireAnswer answer = decode(lock, asked, lease);
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            // A copy of an unanswered sending may still acquire it.
+            if (asked.unsettled != 0 && !waits_on) undo(lock, asked, lease);
+            return answer;
+        }
+        if (!asked.reply.replicated) {
+            undo(lock, asked, lease);
+            throw not_replicated(core_.key());
+        }
+        // The reply took longer than the lease lasts, or the thread has acquired a hold in another way meanwhile.
+        if (now >= redlatch::valid_until(asked.sent, lease) || leases_.live_hold(owner)) {
+            undo(lock, asked, lease);
+            return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
+        }
+        record_or_undo(lock, owner, wanted, asked, answer.token);
+        return answer;
+    }
+
+    void undo(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease, Instant from = Clock::now()) {
+        deliveries_.undo_acquire(lock, asked.hold, asked.unsettled, lease, from);
+    }
+
+    // --- reentry ----------------------------------------------------------------------------------------------
+
+    // Acquires one more level for a thread that holds the lock. Returns true if it has one more, false if its stop
+    // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
+    // out to be lost: then it has to acquire the lock like any other thread.
+    std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        Hold* hold = leases_.live_hold(request.owner);
+        if (hold && refuses_reentry(*hold)) throw not_reentrant();
+        hold = leases_.live_hold(request.owner);
+        if (!hold) return std::nullopt;
+        const std::uint64_t id = hold->id;
+        const std::uint32_t count = hold->count + 1;
+        if (count > 0x7fff'ffff)
+            throw Error(errc::would_deadlock, core_.key(),
+                        "this thread has locked it too many times; each lock() needs an unlock()");
+        const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
+        const Asked asked = send_acquire(lock, request, claim, true);
+        if (hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
+            hold->doubtful = true;
+        // An unknown outcome is harmless: the next command of this hold carries its absolute count.
+        if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
+        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
+        return std::nullopt;
+    }
+
+    // Applies the reply to a reentry. Returns false if the hold is lost.
+    bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
+                             const std::optional<Milliseconds>& wanted, const Asked& asked) {
+        const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply);
+        Hold* hold = core_.holds.find(owner);
+        if (!hold || hold->id != id || !hold->live()) {
+            // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
+            // little early and was promised that time, so wait for it.
+            if (answer.kind == AcquireAnswer::Kind::held)
+                undo(lock, asked, core_.lease_of(wanted), Clock::now() + Lateness::longest_notice);
+            return false;
+        }
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            leases_.lose_now(*hold, "the server no longer has this hold");
+            return false;
+        }
+        // The server counts one level more than this process. The next command of this hold carries the absolute count.
+        if (!asked.reply.replicated) throw not_replicated(core_.key());
+        hold->enter(asked.sent, wanted, core_.watchdog_timeout());
+        core_.schedule();
+        return true;
+    }
+
+    // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
+    bool refuses_reentry(Hold& hold) {
+        if (core_.kind.reentrant || !hold.live()) return false;
+        if (Clock::now() < hold.valid_until) return true;
+        leases_.lose_now(hold, "its lease expired");
+        return false;
+    }
+
+    Error not_reentrant() const {
+        return {errc::would_deadlock, core_.key(),
+                "this thread already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
+    }
+
+private:
+    // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
+    // patience ends. `first`: True for the first command of a call.
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim, bool first) {
+        Session& session = core_.session;
+        // Start these before there is a hold: supervising a hold must not fail.
+        session.start_losses();
+        session.start_background();
+        const Instant give_up = core_.patience.give_up_at(request, first);
+        lock.unlock();
+        AcquireAttempt attempt(core_, claim);
+        Retry retry = session.retry(give_up, request.stop, request.one_try);
+        do {
+            if (retry.is_resend()) attempt.claim.first = false;
+            attempt.asked.reply = send_once(attempt, retry.deadline());
+        } while (retry.again(attempt.asked.reply));
+        lock.lock();
+        const Asked& asked = attempt.asked;
+        if (classify(asked.reply) == ReplyClass::answered)
+            core_.patience.answered();
+        else
+            core_.patience.failed(asked.begun, asked.reply);
+        return std::move(attempt.asked);
+    }
+
+    Reply send_once(AcquireAttempt& attempt, Instant deadline) try {
+        using Next = AcquireAttempt::Next;
+        for (;;) {
+            Reply failure;
+            const auto now = core_.session.server_time(core_.key(), deadline, failure);
+            if (!now) return failure;
+            attempt.begin(*now);
+            Next next = Next::call;
+            while (next == Next::call) next = attempt.replied(core_.session.call(attempt.call(), deadline));
+            if (next == Next::done || Clock::now() >= deadline) return std::move(attempt.asked.reply);
+        }
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
+    }
+
+    // Returns false if the caller's stop token or deadline ended the call; otherwise throws.
+    bool no_answer(const LockRequest& request, const Asked& asked) const {
+        if (request.stop.stop_requested()) return false;
+        if (core_.patience.was_too_short(request, asked.begun, asked.reply, asked.unsettled != 0)) return false;
+        throw error_of(asked.reply, core_.key());
+    }
+
+    // If recording fails (no memory, no thread), releases the hold and rethrows.
+    void record_or_undo(std::unique_lock<std::mutex>& lock, OwnerNumber owner, const std::optional<Milliseconds>& lease,
+                        const Asked& asked, std::int64_t token) {
+        try {
+            leases_.record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
+        } catch (...) {
+            leases_.forget(owner);
+            undo(lock, asked, core_.lease_of(lease));
+            throw;
+        }
+    }
+
+    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
+        try {
+            return core_.protocol.read_acquire(asked.reply);
+        } catch (...) {
+            undo(lock, asked, lease);
+            throw;
+        }
+    }
+
+    LockCore& core_;
+    Deliveries& deliveries_;
+    Leases& leases_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/releases.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Marks that a last release or a hand-over is in flight, so that no thread of this process asks the server meanwhile.
+// The destructor clears the mark, also after an exception.
+class InFlightGuard {
+public:
+    InFlightGuard(LockCore& core, std::unique_lock<std::mutex>& lock) : core_(core), lock_(lock) {
+        if (!core_.kind.shared) core_.releasing = true;
+    }
+    InFlightGuard(const InFlightGuard&) = delete;
+    InFlightGuard& operator=(const InFlightGuard&) = delete;
+    ~InFlightGuard() {
+        if (!lock_.owns_lock()) lock_.lock();
+        if (!core_.kind.shared) core_.releasing = false;
+    }
+
+private:
+    LockCore& core_;
+    std::unique_lock<std::mutex>& lock_;
+};
+
+// Releases the holds of one lock, level by level. `lock` holds the mutex of the lock.
+class Releases {
+public:
+    Releases(LockCore& core, Deliveries& deliveries, Leases& leases)
+        : core_(core), deliveries_(deliveries), leases_(leases) {}
+
+    Instant foreground_deadline() const { return Clock::now() + core_.session.options().command_timeout; }
+
+    // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
+    Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
+        Hold* hold = leases_.live_hold(owner);
+        if (!hold || Clock::now() < hold->valid_until) return hold;
+        deliveries_.give_back_later(*hold, Clock::now());
+        leases_.lose_now(*hold, "its lease expired");
+        deliveries_.deliver(lock);
+        return nullptr;
+    }
+
+    // Returns the error of unlock() for an owner that holds nothing. Throws Error(errc::not_owner) if it never held the
+    // lock.
+    std::error_code gone_before(OwnerNumber owner) {
+        // In a forked child the caller is most likely a guard of the parent, whose stack is being unwound.
+        if (core_.session.lost_levels().take(core_.kind.name, core_.key(), owner) || core_.session.is_fork_child())
+            return errc::hold_lost;
+        throw Error(errc::not_owner, core_.key(), "only the thread that holds the lock can unlock() it");
+    }
+
+    // Removes one level. A hold that loses its last level is no longer renewed.
+    Leaving leave_level(Hold& hold) {
+        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
+        if (hold.count == 1) {
+            leases_.finish(hold);
+            return leaving;
+        }
+        hold.leave();
+        if (hold.watched()) leaving.lease = core_.watchdog_timeout();
+        return leaving;
+    }
+
+    std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
+        const OwnerNumber owner = held.owner;
+        const Leaving leaving = leave_level(held);
+        Instant sent{};
+        bool unknown = false;
+        lock.unlock();
+        Retry retry = core_.session.retry(foreground_deadline());
+        Reply reply;
+        do {
+            sent = Clock::now();
+            unknown = retry.is_resend();
+            reply = call_level(leaving, retry.deadline());
+        } while (retry.again(reply));
+        lock.lock();
+        if (Hold* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
+            hold->doubtful |= unknown || !reply.answered();
+        return level_released(reply, owner, leaving, sent);
+    }
+
+    // Sends the last level back to the server. Calls `released(answer, resent)` with the mutex.
+    template <class Released>
+    std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
+        return send_last(lock, leave_level(held), released);
+    }
+
+    // Does the same for a hold that is no longer recorded here.
+    template <class Released>
+    std::error_code send_last(std::unique_lock<std::mutex>& lock, const Leaving& leaving, Released released) {
+        bool resent = false;
+        Reply reply;
+        try {
+            const InFlightGuard in_flight_guard(core_, lock);
+            lock.unlock();
+            Retry retry = core_.session.retry(foreground_deadline());
+            do {
+                resent = retry.is_resend();
+                reply = call_release(leaving.hold, resent, retry.deadline());
+            } while (retry.again(reply));
+        } catch (...) {  // no memory: handled as if nothing had been sent
+            reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+        return last_released(lock, reply, leaving, resent,
+                             [&](const ReleaseAnswer& answer) { released(answer, resent); });
+    }
+
+    // --- for locks over several servers -----------------------------------------------------------------------
+
+    // Releases one level without waiting. Calls `done` with the outcome on any thread.
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
+        std::unique_lock lock(core_.mutex);
+        Hold* hold = hold_to_release(lock, owner);
+        if (!hold) {
+            lock.unlock();
+            // Removes one lost level, if there is one.
+            core_.session.lost_levels().take(core_.kind.name, core_.key(), owner);
+            return done(errc::hold_lost);
+        }
+        const Leaving leaving = leave_level(*hold);
+        ++core_.in_flight;
+        try {
+            lock.unlock();
+            Completion answered = [this, keep = core_.keep(), owner, leaving, sent = Clock::now(),
+                                   done](const Reply& reply) {
+                std::unique_lock relock(core_.mutex);
+                core_.end_in_flight();
+                const std::error_code outcome =
+                    leaving.remaining > 0 ? level_released(reply, owner, leaving, sent)
+                                          : last_released(relock, reply, leaving, false,
+                                                          [&](const ReleaseAnswer&) { core_.task.may_be_free(); });
+                relock.unlock();
+                done(outcome);
+            };
+            core_.session.post(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease),
+                               std::move(answered), receiver);
+        } catch (...) {
+            // Nothing was sent yet. The background sends the last release.
+            lock.lock();
+            core_.end_in_flight();
+            if (leaving.remaining == 0) deliveries_.give_back_later(leaving, Clock::now());
+            core_.schedule();
+            throw;
+        }
+    }
+
+    // --- force_unlock() ---------------------------------------------------------------------------------------
+
+    // Ends the hold of any owner. Returns true if there was one. Sends two commands: the second names the owners that
+    // the first has read, so a late copy of it ends no other hold. Each command is resent until `limit`, but for at
+    // most unreachable_timeout.
+    bool force_release(Instant limit) {
+        // The command can only end holds that existed before it was sent.
+        std::vector<std::uint64_t> ended;
+        {
+            const std::lock_guard lock(core_.mutex);
+            for (const Hold& hold : core_.holds)
+                if (hold.live()) ended.push_back(hold.id);
+        }
+        const Reply seen = query(core_.session, core_.key(), core_.protocol.holders(), limit);
+        const std::vector<std::string_view> owners = owners_in(seen);
+        if (!owners.empty()) {
+            const Reply reply = query(core_.session, core_.key(), core_.protocol.give_up(owners), limit);
+            if (!reply.is_integer()) throw unexpected(reply, core_.key());
+        }
+        const std::lock_guard lock(core_.mutex);
+        for (Hold& hold : core_.holds)
+            if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
+                leases_.lose(hold, "force_unlock() ended it");
+        core_.holds.erase_lost();
+        return !owners.empty();
+    }
+
+private:
+    // Returns who holds the key, according to the server.
+    std::vector<std::string_view> owners_in(const Reply& reply) const {
+        if (reply.is_nil()) return {};
+        if (reply.kind == Reply::Kind::text) return {reply.text};
+        if (reply.kind != Reply::Kind::array) throw unexpected(reply, core_.key());
+        std::vector<std::string_view> owners;
+        for (const Reply& owner : reply.elements) {
+            if (owner.kind != Reply::Kind::text) throw unexpected(reply, core_.key());
+            if (owner.text == "mode")
+                throw Error(errc::wrong_type, core_.key(), "a read-write lock uses this key; choose another name");
+            owners.push_back(owner.text);
+        }
+        return owners;
+    }
+
+    std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
+        // A missing reply is harmless: the next command of this hold carries its absolute count.
+        if (classify(reply) != ReplyClass::answered) return error_of(reply, core_.key()).code();
+        Hold* hold = core_.holds.find(owner);
+        if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
+        const ReleaseAnswer answer = core_.protocol.read_release(reply);
+        if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
+        if (answer.kind != ReleaseAnswer::Kind::still_held) {
+            leases_.lose_now(*hold, "the server no longer has this hold");
+            return errc::hold_lost;
+        }
+        if (leaving.lease > Milliseconds(0))
+            hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, leaving.lease));
+        core_.schedule();
+        return {};
+    }
+
+    // Sends the last release. `again`: True if an earlier sending may have taken effect.
+    Reply call_release(std::uint64_t hold, bool again, Instant deadline) try {
+        const LockProtocol& protocol = core_.protocol;
+        if (again) return core_.session.call(protocol.release(hold, 0, Milliseconds(0)), deadline);
+        Call call = protocol.first_release(hold);
+        Reply reply = core_.session.call(call, deadline);
+        while (std::optional<Call> following = protocol.after_release(hold, call, reply)) {
+            call = *std::move(following);
+            reply = core_.session.call(call, deadline);
+        }
+        return reply;
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
+    }
+
+    // Sends the release of a level that is not the last.
+    Reply call_level(const Leaving& leaving, Instant deadline) try {
+        return core_.session.call(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
+    }
+
+    template <class Released>
+    std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
+                                  bool resent, Released released) {
+        const ReleaseAnswer answer = core_.protocol.read_release(reply);
+        if (classify(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
+            return not_delivered(lock, reply, leaving);
+        released(answer);
+        // A copy of the unanswered acquire command may still arrive.
+        if (leaving.unsettled != 0)
+            deliveries_.give_back_later(leaving, deliveries_.unsettled_until(leaving.unsettled));
+        // A release that was resent and finds nothing was delivered the first time.
+        if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
+            // The server's clock may have jumped.
+            core_.session.server_clock().doubt();
+            core_.report_loss("the server no longer had this hold at its release");
+            return errc::hold_lost;
+        }
+        return {};
+    }
+
+    // Handles a last release that was not confirmed. A final refusal (the key is of another type by now) is a loss; any
+    // other release is resent in the background.
+    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
+        if (is_final(reply))
+            core_.report_loss(in_quotes(reply.text, 160));
+        else
+            deliveries_.give_back_later(leaving, Clock::now());
+        core_.task.may_be_free();
+        core_.schedule();
+        deliveries_.deliver(lock);
+        return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+                                                       : error_of(reply, core_.key()).code();
+    }
+
+    LockCore& core_;
+    Deliveries& deliveries_;
+    Leases& leases_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/lock_parts.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The parts of one lock that send commands and keep its holds. A queue adds the waiting.
+struct LockParts {
+    LockParts(LockTask& state, Session& session, std::unique_ptr<LockProtocol> protocol)
+        : core(state, session, std::move(protocol)) {}
+
+    LockCore core;
+    Deliveries deliveries{core};
+    Leases leases{core, deliveries};
+    Releases releases{core, deliveries, leases};
+    Acquires acquires{core, deliveries, leases};
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/background_tries.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Tries to acquire a lock without a thread that waits for the reply, for locks over several servers: completions drive
+// the attempt.
+class BackgroundTries {
+public:
+    // Takes the answer on any thread. Returns true if the hold that it reports is still wanted; otherwise the hold is
+    // released.
+    using Tell = std::function<bool(const TryAnswer&)>;
+
+    explicit BackgroundTries(LockParts& parts) : parts_(parts), core_(parts.core) {}
+
+    // Tries once to acquire the lock, or one more level of it.
+    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Tell tell, Receiver receiver) {
+        std::unique_lock lock(core_.mutex);
+        if (is_trying(owner)) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed});  // an earlier try of this thread has no reply yet
+            return;
+        }
+        if (auto refusal = refusal_for(owner)) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
+            return;
+        }
+        const Hold* hold = parts_.leases.live_hold(owner);
+        Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease)
+                           : core_.claim_of(owner, core_.next_number(), 1, lease);
+        claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
+        trying_.push_back(owner);
+        ++core_.in_flight;
+        const std::uint64_t reentered = hold ? hold->id : 0;
+        lock.unlock();
+        try {
+            core_.session.start_losses();
+            ask_time(std::make_shared<Try>(*this, claim, lease, reentered, std::move(tell)), receiver);
+        } catch (...) {
+            // Nothing was sent.
+            lock.lock();
+            end(owner);
+            throw;
+        }
+    }
+
+private:
+    // A try in flight. It keeps the lock's state alive.
+    struct Try {
+        Try(BackgroundTries& tries, const Claim& claim, const std::optional<Milliseconds>& wanted, std::uint64_t hold,
+            Tell&& to)
+            : keep(tries.core_.keep()),
+              attempt(tries.core_, claim),
+              lease(wanted),
+              reentered(hold),
+              tell(std::move(to)) {}
+
+        const std::shared_ptr<BackgroundTask> keep;
+        AcquireAttempt attempt;
+        const std::optional<Milliseconds> lease;
+        const std::uint64_t reentered;  // the hold that gets one more level; 0 for a first hold
+        const Tell tell;
+    };
+    using TryPtr = std::shared_ptr<Try>;
+
+    bool is_trying(OwnerNumber owner) const {
+        return std::find(trying_.begin(), trying_.end(), owner) != trying_.end();
+    }
+
+    std::optional<Error> refusal_for(OwnerNumber owner) {
+        Hold* const hold = parts_.leases.live_hold(owner);
+        if (!hold) return parts_.leases.mixed_kinds();
+        if (parts_.acquires.refuses_reentry(*hold)) return parts_.acquires.not_reentrant();
+        return std::nullopt;
+    }
+
+    void end(OwnerNumber owner) {
+        if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
+            trying_.erase(mine);
+        core_.end_in_flight();
+    }
+
+    // --- driving the attempt ----------------------------------------------------------------------------------
+
+    void ask_time(TryPtr one, Receiver receiver) {
+        core_.session.with_server_time(core_.key(), receiver,
+                                       [this, one = std::move(one)](const std::optional<ServerMilliseconds>& now,
+                                                                    Reply failure, Receiver answers_to) {
+                                           if (now) {
+                                               one->attempt.begin(*now);
+                                               send(one, answers_to);
+                                           } else {
+                                               one->attempt.asked.reply = std::move(failure);
+                                               finish(*one);
+                                           }
+                                       });
+    }
+
+    void send(const TryPtr& one, Receiver receiver) noexcept {
+        try {
+            core_.session.post(
+                one->attempt.call(), [this, one](Reply reply) { go_on(one, one->attempt.replied(std::move(reply))); },
+                receiver);
+        } catch (...) {
+            not_sent(*one);
+        }
+    }
+
+    void go_on(const TryPtr& one, AcquireAttempt::Next next) noexcept {
+        if (next == AcquireAttempt::Next::call) return send(one, Receiver::background);
+        if (next == AcquireAttempt::Next::done) return finish(*one);
+        try {
+            ask_time(one, Receiver::background);
+        } catch (...) {
+            not_sent(*one);
+        }
+    }
+
+    void not_sent(Try& one) {
+        one.attempt.asked.reply = Reply::of(Reply::Kind::not_sent, std::string());
+        finish(one);
+    }
+
+    // --- the outcome ------------------------------------------------------------------------------------------
+
+    void finish(const Try& one) {
+        const OwnerNumber owner = one.attempt.claim.owner;
+        std::unique_lock lock(core_.mutex);
+        TryAnswer answer{TryAnswer::Kind::failed};
+        bool wanted = false;
+        try {
+            answer = answer_of(lock, one);
+            lock.unlock();
+            wanted = one.tell(answer);
+        } catch (...) {  // no memory: `tell` has not accepted the hold
+        }
+        if (!lock.owns_lock()) lock.lock();
+        end(owner);
+        lock.unlock();
+        if (answer.kind == TryAnswer::Kind::held && !wanted)
+            parts_.releases.release_in_background(
+                owner, [](std::error_code) {}, Receiver::background);
+    }
+
+    TryAnswer answer_of(std::unique_lock<std::mutex>& lock, const Try& one) {
+        using Kind = TryAnswer::Kind;
+        Acquires& acquires = parts_.acquires;
+        const Asked& asked = one.attempt.asked;
+        const OwnerNumber owner = one.attempt.claim.owner;
+        try {
+            if (classify(asked.reply) != ReplyClass::answered) {
+                if (asked.unsettled != 0 && one.reentered == 0) acquires.undo(lock, asked, core_.lease_of(one.lease));
+                return {Kind::failed, 0, error_of(asked.reply, core_.key())};
+            }
+            const bool held =
+                one.reentered == 0
+                    ? acquires.apply_acquire_reply(lock, owner, one.lease, asked).kind == AcquireAnswer::Kind::held
+                    : acquires.apply_reentry_reply(lock, owner, one.reentered, one.lease, asked);
+            if (!held) return {Kind::refused};
+            return {Kind::held, core_.holds.find(owner)->id};
+        } catch (const Error& error) {
+            return {Kind::failed, 0, error};
+        }
+    }
+
+    LockParts& parts_;
+    LockCore& core_;
+    std::vector<OwnerNumber> trying_;  // owners of the tries in flight
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/lock_queue.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// One thread that waits for a lock.
+struct LockWaiter : Waiter {
+    OwnerNumber owner = 0;
+    std::optional<Milliseconds> lease{};
+    std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
+    Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile
+};
+
+// The queue of the threads of this process that wait for one lock.
+class LockQueue : public WaitQueue<LockWaiter> {
+public:
+    // The pause before the representative retries if the reply named no time: the holder has no TTL.
+    static constexpr Milliseconds slow_poll{5000};
+    // The longest pause before a retry, whatever the reply named: the server's clock may have been wrong.
+    static constexpr Milliseconds longest_sleep{30'000};
+
+    // Returns the waiter that receives a handed-off hold: the first that is not querying the server already.
+    LockWaiter* successor() const {
+        return first_that([](const LockWaiter& w) { return w.phase != Waiter::Phase::asking; });
+    }
+
+    // Records the reply to a query made at `generation`: blocked by a holder with `holder_lease` left.
+    void blocked(std::uint64_t generation, Milliseconds holder_lease, Instant now) {
+        if (holder_lease < Milliseconds::zero()) holder_lease = slow_poll;
+        // Add one: the key is gone only in the millisecond after its last.
+        asked(generation, now + std::min(holder_lease, longest_sleep) + Milliseconds(1));
+    }
+
+    // Records that a thread of this process holds the lock from now on. Older notifications no longer matter.
+    void acquired_locally() { asked(generation(), never); }
+
+    // Records that a thread of this process released the lock, and that the message to the others will arrive here,
+    // too: all get the same chance. If the message does not arrive, the representative queries anyway after slow_poll.
+    void expect_message(Instant now) { set_ask_again(now + slow_poll); }
+
+    // Returns the next step of the representative. `held_until` is the time until which a thread of this process holds
+    // the lock, in the past if none does. `retry_at` is the time at which the representative retries by itself.
+    QueueStep step(Instant now, Instant held_until, Instant retry_at = never) const {
+        if (is_notified()) return {true, now};
+        // The unlock() or the loss of that hold will notify.
+        if (held_until > now) return {false, held_until};
+        if (now >= ask_again() || ask_again() == never || now >= retry_at) return {true, now};
+        return {false, std::min(ask_again(), retry_at)};
+    }
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/turn_queue.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// How the threads of this process wait for one lock, and who is next: LocalQueue or ServerQueue. `lock` holds the mutex
+// of the lock. All members but acquire() are called with it.
+class TurnQueue {
+public:
+    virtual ~TurnQueue() = default;
+
+    virtual bool is_waited_for() const = 0;
+
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
+    virtual bool acquire(const LockRequest& request) = 0;
+
+    // Releases the last level of a hold.
+    virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) = 0;
+
+    virtual void on_timer(std::unique_lock<std::mutex>& lock, Instant now) = 0;
+
+    // The lock may be free for a thread of this process, for a reason that the server does not publish.
+    virtual void may_be_free() = 0;
+
+    // The events of a channel.
+    virtual void subscribed(const std::string& channel) = 0;
+    virtual void subscription_refused(const std::string& channel, const Reply& why) = 0;
+    virtual void message(const std::string& channel, std::string_view payload) = 0;
+    virtual void disconnected(const std::string& channel) = 0;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/local_queue.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Lets the waiting threads of this process share one representative. The representative asks the server and listens to
+// the channel. The other waiters queue up behind it and send nothing. A released hold is handed to a local waiter if
+// there is one.
+//
+// The mutex of the lock guards all members. Besides the events of the waiting room, the thread that hands its hold over
+// wakes its successor.
+class LocalQueue final : public TurnQueue {
+    using Room = WaitingRoom<LockQueue>;
+
+public:
+    explicit LocalQueue(LockParts& parts)
+        : parts_(parts), core_(parts.core), room_(core_.session, core_.task, core_.protocol.channel()) {}
+
+    bool is_waited_for() const override { return !room_.queue.empty() || core_.releasing; }
+
+    // --- acquiring --------------------------------------------------------------------------------------------
+
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
+    bool acquire(const LockRequest& request) override {
+        std::unique_lock lock(core_.mutex);
+        if (room_.queue.empty()) core_.patience.answered();
+        if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
+        if (request.one_try || (room_.queue.empty() && !is_busy())) {
+            if (ask(lock, request, true)) return true;
+            if (request.one_try) return false;
+        }
+        LockWaiter me;
+        me.owner = request.owner;
+        me.lease = request.lease;
+        me.listens = !request.polling;
+        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
+        lock.unlock();
+        core_.session.count_wait();
+        return room_.wait(core_.mutex, *this, me, request);
+    }
+
+    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
+
+    void joined(LockWaiter& me) {
+        if (me.listens) room_.listen();
+        pause(me);
+    }
+
+    NextStep next(LockWaiter& me, Instant now) {
+        if (me.is_served()) {
+            if (parts_.leases.live_hold(me.owner)) return {NextStep::Kind::served};
+            stand_again(me);  // handed over, and lost before this thread woke up
+        }
+        if (me.error) std::rethrow_exception(me.error);
+        if (!room_.queue.is_front(me) || core_.releasing) return {NextStep::Kind::sleep};
+        const QueueStep step = room_.queue.step(now, held_locally_until(), me.ask_again);
+        if (step.ask) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, step.sleep_until, room_.is_subscribed()};
+    }
+
+    void ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
+        if (ask(lock, request, false))
+            me.phase = Waiter::Phase::served;
+        else
+            pause(me);
+    }
+
+    void left(std::unique_lock<std::mutex>& lock, LockWaiter& me) {
+        if (successor_ == &me) successor_ = nullptr;
+        if (!room_.queue.empty()) return;
+        core_.patience.answered();
+        parts_.deliveries.cancel_announcement(lock);
+    }
+
+    // --- releasing --------------------------------------------------------------------------------------------
+
+    // Releases the last level of a hold: to the server, or by a hand-over.
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+        if (core_.kind.hands_over)
+            if (LockWaiter* successor = room_.queue.successor();
+                successor && handoffs_ < core_.session.options().local_handoff_limit)
+                return hand_over(lock, hold, *successor);
+        handoffs_ = 0;
+        const std::uint64_t messages = messages_;
+        return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
+            // A message that came before this reply may already have been that of this release.
+            if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent &&
+                room_.is_subscribed() && room_.queue.empty() && messages == messages_) {
+                ++own_messages_;
+                // A thread that asked before the release, and is not in the queue yet, does not get the message.
+                room_.queue.notify();
+            }
+            // Who waits here for a shared lock does not wait for this hold.
+            if (!core_.kind.shared) released_here(answer.listeners > 1);
+        });
+    }
+
+    // --- events -----------------------------------------------------------------------------------------------
+
+    void may_be_free() override { room_.notify(); }
+
+    void on_timer(std::unique_lock<std::mutex>&, Instant) override {}
+
+    void subscribed(const std::string&) override {
+        expect_anything();
+        room_.subscribed();
+    }
+
+    void subscription_refused(const std::string&, const Reply& why) override {
+        room_.refused(error_of(why, core_.key()));
+    }
+
+    // Any message may mean that the lock is free. Skips the message of our own release: the local waiters have already
+    // retried. Messages keep the server's order. If this one is of another process's release, that came before ours,
+    // and the message of ours is still to come.
+    void message(const std::string&, std::string_view) override {
+        ++messages_;
+        if (own_messages_ > 0)
+            --own_messages_;
+        else
+            room_.notify();
+    }
+
+    void disconnected(const std::string&) override {
+        room_.disconnected();
+        expect_anything();
+    }
+
+private:
+    // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
+    bool is_busy() const { return core_.releasing || held_locally_until() > Clock::now(); }
+
+    // Returns until when a thread of this process excludes the others; a time in the past if none does.
+    Instant held_locally_until() const { return core_.kind.shared ? Instant{} : core_.holds.held_until(); }
+
+    // Stops waiting for messages of our own releases: one that has not come by now may never come.
+    void expect_anything() {
+        ++messages_;
+        own_messages_ = 0;
+    }
+
+    // If others listen, the message notifies them and this process alike, so all have the same chance. Without other
+    // listeners, or without a subscription, wakes the next local waiter at once.
+    void released_here(bool others_listen) {
+        if (!room_.is_subscribed() || !others_listen) {
+            room_.notify();
+        } else if (!room_.queue.empty()) {
+            // The message may have come before this reply: the waiter checks again.
+            room_.queue.expect_message(Clock::now());
+            room_.wake_front();
+        }
+    }
+
+    // Sends the acquire command for a first hold. Returns true if held; otherwise the queue knows for how long it is
+    // blocked. `first`: True before any waiting.
+    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
+        const std::uint64_t generation = room_.queue.generation();
+        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, core_.next_number(), first);
+        if (!answer) return false;
+        if (answer->kind == AcquireAnswer::Kind::held)
+            acquired_locally();
+        else
+            room_.queue.blocked(generation, answer->holder_lease, Clock::now());
+        return answer->kind == AcquireAnswer::Kind::held;
+    }
+
+    void acquired_locally() {
+        if (core_.kind.shared)
+            room_.notify();  // other waiters may share the lock now
+        else
+            room_.queue.acquired_locally();
+    }
+
+    static void pause(LockWaiter& me) {
+        if (me.pause) me.ask_again = Clock::now() + me.pause->next();
+    }
+
+    void stand_again(LockWaiter& me) {
+        core_.session.lost_levels().take(core_.kind.name, core_.key(), me.owner);
+        me.phase = Waiter::Phase::waiting;
+        room_.queue.join_first(me);
+    }
+
+    // --- handing over -----------------------------------------------------------------------------------------
+
+    // A hand-over that was sent, and its reply.
+    struct HandOver {
+        Leaving leaving;  // the hold that is released
+        Claim claim;      // the hold of the successor
+        Reply reply{};
+        SendTime sent_at{};  // of the first sending that may have taken effect
+        bool unknown = false;
+    };
+
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, LockWaiter& next) {
+        const std::optional<Milliseconds> successor_lease = next.lease;
+        HandOver sent{parts_.releases.leave_level(held),
+                      core_.claim_of(next.owner, core_.next_number(), 1, successor_lease)};
+        room_.queue.leave(next);
+        successor_ = &next;
+        send_hand_over(lock, sent);
+        LockWaiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
+        const Instant sent_at = sent.sent_at.as_of_now();
+        const HandOverAnswer answer = core_.protocol.read_hand_over(sent.reply);
+        const bool answered =
+            classify(sent.reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
+        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
+        if (handed && sent.reply.replicated && waiting &&
+            Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
+            recorded(sent.claim, sent_at, successor_lease, answer.token)) {
+            // A copy of the unanswered acquire command may still arrive.
+            if (sent.leaving.unsettled != 0)
+                parts_.deliveries.give_back_later(sent.leaving,
+                                                  parts_.deliveries.unsettled_until(sent.leaving.unsettled));
+            ++handoffs_;
+            core_.session.count_handoff();
+            room_.queue.acquired_locally();
+            waiting->phase = Waiter::Phase::served;
+            room_.wake(*waiting);
+            return {};
+        }
+        if (waiting) room_.queue.join_first(*waiting);
+        return not_handed_over(lock, sent, answered, handed);
+    }
+
+    void send_hand_over(std::unique_lock<std::mutex>& lock, HandOver& hand_over) {
+        try {
+            const InFlightGuard in_flight_guard(core_, lock);
+            lock.unlock();
+            Retry retry = core_.session.retry(parts_.releases.foreground_deadline());
+            do hand_over.reply = hand_over_once(hand_over, retry.deadline());
+            while (retry.again(hand_over.reply));
+        } catch (...) {  // no memory: handled as if nothing had been sent
+            hand_over.reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+    }
+
+    Reply hand_over_once(HandOver& hand_over, Instant deadline) try {
+        Session& session = core_.session;
+        for (int tries = 1;; ++tries) {
+            Reply failure;
+            const auto now = session.server_time(core_.key(), deadline, failure);
+            if (!now) return failure;
+            hand_over.claim.until = *now + session.options().command_timeout.count();
+            // The successor's lease counts from the first sending that may have taken effect: a resend does not prolong
+            // it.
+            if (!hand_over.unknown) hand_over.sent_at = SendTime();
+            const Instant sent = Clock::now();
+            Reply reply = session.call(core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim), deadline);
+            if (!reply.answered() && !reply.is_unsent()) hand_over.unknown = true;
+            if (!session.learn_if_late(core_.key(), sent, reply) || tries == 3 || Clock::now() >= deadline)
+                return reply;
+        }
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
+    }
+
+    std::error_code not_handed_over(std::unique_lock<std::mutex>& lock, const HandOver& sent, bool answered,
+                                    bool handed) {
+        const bool refused = classify(sent.reply) == ReplyClass::refused && sent.reply.is_error();
+        // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
+        // right. Releases the hold by the usual script instead.
+        if (refused && !sent.unknown) return release_instead(lock, sent.leaving);
+        // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
+        // release the successor's number: the successor left, its lease is over, too few replicas confirmed the
+        // hand-over, or there was no memory to record it.
+        const Instant now = Clock::now();
+        const Instant over = now + sent.claim.lease;
+        if (handed) core_.outbox.add({sent.claim.hold}, 0, over, now);
+        if (!answered)
+            core_.outbox.add({sent.leaving.hold, sent.claim.hold}, sent.leaving.unsettled,
+                             std::max(over, sent.leaving.until), now);
+        room_.notify();
+        core_.schedule();
+        parts_.deliveries.deliver(lock);
+        if (handed) return {};
+        if (!answered)
+            return classify(sent.reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+                                                                : error_of(sent.reply, core_.key()).code();
+        core_.report_loss("the server no longer had this hold at its release");
+        return errc::hold_lost;
+    }
+
+    std::error_code release_instead(std::unique_lock<std::mutex>& lock, const Leaving& leaving) {
+        const auto outcome = parts_.releases.send_last(
+            lock, leaving, [&](const ReleaseAnswer& answer, bool) { released_here(answer.listeners > 1); });
+        core_.schedule();
+        parts_.deliveries.deliver(lock);
+        return outcome;
+    }
+
+    // Records the successor's hold. Returns false if there is no memory for it.
+    bool recorded(const Claim& successor, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
+        try {
+            parts_.leases.record(successor.owner, successor.hold, sent, lease, token);
+            return true;
+        } catch (...) {
+            parts_.leases.forget(successor.owner);
+            return false;
+        }
+    }
+
+    LockParts& parts_;
+    LockCore& core_;
+    Room room_;
+    unsigned handoffs_ = 0;            // in a row, within this process
+    LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
+    std::uint64_t messages_ = 0;       // number of messages received
+    unsigned own_messages_ = 0;        // messages of our own releases that are still to come; they wake no waiter
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/lock_state.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// One lock in this process: all objects of its name share it. It is made of parts: the holds and the commands
+// (LockParts), and a queue in which threads wait. It passes calls and events on to them.
+//
+// The mutex of LockCore guards all parts.
+class LockState final : public LockTask {
+public:
+    // Makes the state of one kind of lock.
+    template <class Protocol, class Queue = LocalQueue>
+    static std::shared_ptr<NamedState> make(Session& session, const std::string& key) {
+        return std::make_shared<LockState>(
+            session, std::make_unique<Protocol>(session.protocol_context(), key),
+            [](LockParts& parts) -> std::unique_ptr<TurnQueue> { return std::make_unique<Queue>(parts); });
+    }
+
+    LockState(Session& session, std::unique_ptr<LockProtocol> protocol,
+              std::unique_ptr<TurnQueue> (*make_queue)(LockParts&))
+        : parts_(*this, session, std::move(protocol)), queue_(make_queue(parts_)) {}
+
+    ~LockState() override {
+        session().timers().forget(*this);
+        session().losses().timers().forget(*this);
+    }
+
+    std::string_view kind() const noexcept override { return core_.kind.name; }
+    const std::string& key() const noexcept override { return core_.key(); }
+    Session& session() const noexcept override { return core_.session; }
+    LockProtocol& protocol() noexcept { return core_.protocol; }
+
+    bool is_idle() override {
+        const std::lock_guard lock(core_.mutex);
+        return !core_.holds.any_live() && core_.outbox.empty() && core_.in_flight == 0 && !queue_->is_waited_for();
+    }
+
+    // --- acquiring and releasing ------------------------------------------------------------------------------
+
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
+    bool acquire(const LockRequest& request) { return !request.stop.stop_requested() && queue_->acquire(request); }
+
+    // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
+    // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
+    std::error_code release(OwnerNumber owner) try {
+        std::unique_lock lock(core_.mutex);
+        Hold* hold = parts_.releases.hold_to_release(lock, owner);
+        if (!hold) return parts_.releases.gone_before(owner);
+        return hold->count > 1 ? parts_.releases.release_level(lock, *hold) : queue_->release_hold(lock, *hold);
+    } catch (const std::bad_alloc&) {
+        // A hold whose release could not be sent ends with its lease.
+        return make_error_code(std::errc::not_enough_memory);
+    }
+
+    bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
+
+    // For locks over several servers: see BackgroundTries::begin() and Releases::release_in_background().
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
+        tries_.begin(owner, lease, std::move(tell), receiver);
+    }
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
+        parts_.releases.release_in_background(owner, done, receiver);
+    }
+
+    // --- queries without a command: see Leases ----------------------------------------------------------------
+
+    Instant valid_until(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        return parts_.leases.valid_until(owner);
+    }
+    std::optional<std::int64_t> token(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        return parts_.leases.token(owner);
+    }
+    HeldPart part(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        return parts_.leases.part(owner);
+    }
+    std::stop_token lost(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        return parts_.leases.lost(owner);
+    }
+
+    // --- background -------------------------------------------------------------------------------------------
+
+    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+        std::unique_lock lock(core_.mutex);
+        queue_->on_timer(lock, now);
+        parts_.leases.add_due(horizon, due);
+        parts_.deliveries.drop_expired(now);
+        core_.schedule();
+        parts_.deliveries.deliver(lock);
+        lock.unlock();
+        session().forget_if_unused(*this);
+    }
+
+    void expire(Instant now) override {
+        const std::lock_guard lock(core_.mutex);
+        parts_.leases.expire(now);
+    }
+
+    void abandon() noexcept override {
+        const std::lock_guard lock(core_.mutex);
+        parts_.leases.abandon();
+    }
+
+    void on_failover() override {
+        const std::lock_guard lock(core_.mutex);
+        parts_.leases.doubt_all();
+    }
+
+    void renewed(const Renewal& renewal, Renewed outcome, Instant sent) override {
+        std::unique_lock lock(core_.mutex);
+        parts_.leases.renewed(lock, renewal, outcome, sent);
+    }
+
+    void may_be_free() override { queue_->may_be_free(); }
+
+    void subscribed(const std::string& channel) override {
+        const std::lock_guard lock(core_.mutex);
+        queue_->subscribed(channel);
+    }
+
+    void subscription_refused(const std::string& channel, const Reply& why) override {
+        const std::lock_guard lock(core_.mutex);
+        queue_->subscription_refused(channel, why);
+    }
+
+    void message(const std::string& channel, std::string_view payload) override {
+        const std::lock_guard lock(core_.mutex);
+        queue_->message(channel, payload);
+    }
+
+    void disconnected(const std::string& channel) override {
+        const std::lock_guard lock(core_.mutex);
+        queue_->disconnected(channel);
+    }
+
+private:
+    LockParts parts_;
+    LockCore& core_ = parts_.core;
+    BackgroundTries tries_{parts_};
+    const std::unique_ptr<TurnQueue> queue_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/named_lock.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+REDLATCH_INLINE LockState& NamedLock::state() { return static_cast<LockState&>(handle_.state()); }
+
+REDLATCH_INLINE bool NamedLock::acquire(const LockRequest& request) { return state().acquire(request); }
+
+REDLATCH_INLINE std::error_code NamedLock::release(OwnerNumber owner) { return state().release(owner); }
+
+REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
+
+REDLATCH_INLINE Instant NamedLock::valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+
+REDLATCH_INLINE std::stop_token NamedLock::lost_of(OwnerNumber owner) { return state().lost(owner); }
+
+REDLATCH_INLINE bool NamedLock::ask_locked(Instant limit) {
+    LockState& s = state();
+    return read_is_locked(query(s.session(), s.key(), s.protocol().is_locked(), limit), s.key());
+}
+
+REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) {
+    LockState& s = state();
+    return read_count(query(s.session(), s.key(), s.protocol().hold_count(s.part(owner).hold), limit), s.key());
+}
+
+REDLATCH_INLINE std::optional<Milliseconds> NamedLock::ask_remaining_lease(Instant limit) {
+    LockState& s = state();
+    return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/fair_lock.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Provides a reentrant distributed lock that serves its waiters strictly in order of arrival, across threads,
+// processes, hosts and languages. It is the counterpart of Redisson's fair lock and shares the queue with one of the
+// same name.
+//
+// The order is the one in which the first attempts of waiting calls reached the server. try_lock() does not queue up
+// and never passes a waiter. A waiter that dies, freezes or cannot reach the server loses its place after a few seconds
+// (a sixth of ClientOptions::watchdog_timeout, at most 5 s). If it comes back, it queues up at the end. Each waiting
+// thread subscribes to a channel of its own. Each process with waiters sends one command every third of those few
+// seconds. Use RLock where the order does not matter.
+//
+// Two objects with the same name are the same lock. An RLock with that name excludes it as well, but ignores the queue.
+// In a process that holds one of the two, the other is refused with errc::wrong_type. Models Cpp17TimedLockable.
+// Neither copyable nor movable. Any number of threads may use one object. Destroying the object while a thread waits in
+// it is an error, as for std::mutex; destroying it while the lock is held is not.
+class FairLock : public detail::NamedLock {
+public:
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. Sends nothing.
+    FairLock(Client& client, std::string_view name);
+};
+
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/fair_lock.hpp
@@ -14276,7 +14735,7 @@ private:
 // When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. So our time in the
 // shared set is that of the slot, plus one such patience for each waiter of Redisson's before us.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -14512,41 +14971,31 @@ inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/fair_lock.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Makes the calls of the fair lock and reads the replies. Every call may be resent and may arrive late.
-class FairProtocol {
+// Makes the calls of the fair lock.
+class FairProtocol final : public LockProtocol {
 public:
-    static constexpr std::string_view kind = "fair ";
-    static constexpr std::string_view family = "FairLock";
-    static constexpr const Script& renewal = digested<scripts::rlock_renew>;
-    static constexpr bool shared = false;
-    static constexpr bool reentrant = true;
-    static constexpr bool hands_over = false;
-    static constexpr bool outlives_lease = false;
+    static constexpr LockKind lock_kind{
+        .name = "fair ", .family = "FairLock", .renewal = digested<scripts::rlock_renew>};
 
-    FairProtocol(const ProtocolContext& context, std::string key)
-        : uuid_(context.uuid),
-          key_(std::move(key)),
+    FairProtocol(const ProtocolContext& context, const std::string& key)
+        : LockProtocol(lock_kind, context, key),
           queue_(prefixed_key("redisson_lock_queue", key_)),
           timeouts_(prefixed_key("redisson_lock_timeout", key_)),
           slots_(prefixed_key("redlatch_lock_slots", key_)),
           channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
           slot_(std::clamp(context.options.watchdog_timeout / 6, shortest_slot, longest_slot)) {}
 
-    const std::string& key() const noexcept { return key_; }
-    // Returns the hold's owner, or the waiter, as the server knows it.
-    OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
-
     // Returns the channel that notifies this waiter of its turn.
-    std::string channel(std::uint64_t hold) const { return channels_ + std::string(text(hold).view()); }
+    std::string channel_of(std::uint64_t hold) const { return channels_ + std::string(text(hold).view()); }
 
     // Returns how long a waiter counts as alive without a refresh: a sixth of the watchdog timeout, between 100 ms and
     // 5 s.
@@ -14554,7 +15003,7 @@ public:
 
     // Acquires the lock unless it is another waiter's turn. If the claim queues, joins the queue otherwise. A waiter
     // that is already in the queue keeps its position.
-    Call acquire(const Claim& claim) const {
+    Call acquire(const Claim& claim) const override {
         const Milliseconds slot = claim.queues ? slot_ : Milliseconds(0);
         return {digested<scripts::fair_acquire>,
                 {key_, queue_, timeouts_, slots_},
@@ -14562,17 +15011,14 @@ public:
                 Effect::grants};
     }
 
-    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
-    static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
-
-    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
         return {digested<scripts::fair_release>,
                 {key_, queue_, timeouts_, slots_},
                 {PublishCommand(), channels_, text(hold), remaining, lease}};
     }
 
     // Releases everything that these owners have: a hold and a slot in the queue. The reply is the server's clock.
-    Call give_up(std::span<const std::string_view> owners) const {
+    Call give_up(std::span<const std::string_view> owners) const override {
         Call call(digested<scripts::fair_leave>, {key_, queue_, timeouts_, slots_}, {PublishCommand(), channels_});
         call.append(owners);
         return call;
@@ -14586,17 +15032,10 @@ public:
         return call;
     }
 
-    Call holders() const { return hash_holders(key_); }
-    Call is_locked() const { return hash_size(key_); }
-    Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
-    Call remaining_lease() const { return key_lease(key_); }
-
 private:
     static constexpr Milliseconds shortest_slot{100};
     static constexpr Milliseconds longest_slot{5000};
 
-    const std::string& uuid_;
-    const std::string key_;
     const std::string queue_;
     const std::string timeouts_;
     const std::string slots_;
@@ -14605,13 +15044,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/lock/server_queue.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // One thread that stands in the server's queue, and what it knows from its last command.
@@ -14634,17 +15073,17 @@ struct FairWaiter : Waiter {
 //   at every refresh, in case such a message was lost.
 //
 // The mutex of the lock guards all members.
-template <class T>
-class ServerQueue {
+class ServerQueue final : public TurnQueue {
 public:
-    explicit ServerQueue(LockParts<T, FairProtocol>& parts) : parts_(parts), core_(parts.core) {}
+    explicit ServerQueue(LockParts& parts)
+        : parts_(parts), core_(parts.core), protocol_(static_cast<const FairProtocol&>(core_.protocol)) {}
 
-    bool is_waited_for() const { return waiting_ > 0; }
+    bool is_waited_for() const override { return waiting_ > 0; }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) {
+    bool acquire(const LockRequest& request) override {
         std::unique_lock lock(core_.mutex);
         if (waiting_ == 0) core_.patience.answered();
         if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
@@ -14694,7 +15133,7 @@ public:
 
     // --- releasing --------------------------------------------------------------------------------------------
 
-    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) {
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
         const std::uint64_t id = hold.id;
         const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
@@ -14706,9 +15145,9 @@ public:
     // --- events -----------------------------------------------------------------------------------------------
 
     // The server notifies the head of its queue.
-    void may_be_free() {}
+    void may_be_free() override {}
 
-    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) {
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) override {
         if (now >= refresh_at_) refresh(lock, now);
         // The session drops subscriptions that have been idle for keep_warm. Drop their tickets, too.
         std::erase_if(tickets_, [&](const auto& entry) {
@@ -14719,17 +15158,17 @@ public:
         if (!tickets_.empty()) core_.session.timers().schedule(core_.task, now + Subscriptions::keep_warm);
     }
 
-    void subscribed(const std::string& channel) {
+    void subscribed(const std::string& channel) override {
         if (Ticket* ticket = ticket_of(channel)) ticket->room.subscribed();
     }
 
-    void subscription_refused(const std::string& channel, const Reply& why) {
+    void subscription_refused(const std::string& channel, const Reply& why) override {
         if (Ticket* ticket = ticket_of(channel)) ticket->room.refused(error_of(why, core_.key()));
     }
 
     // The payload reports that the lock is free, or, to the new head of the queue, in how many ms the new holder's
     // lease is over.
-    void message(const std::string& channel, std::string_view payload) {
+    void message(const std::string& channel, std::string_view payload) override {
         Ticket* const ticket = ticket_of(channel);
         if (!ticket) return;
         std::int64_t lease = 0;
@@ -14740,19 +15179,19 @@ public:
         ticket->room.wake_front();
     }
 
-    void disconnected(const std::string& channel) {
+    void disconnected(const std::string& channel) override {
         if (Ticket* ticket = ticket_of(channel)) ticket->room.disconnected();
     }
 
 private:
     // What this process keeps for one waiter, and for a while afterwards, because its thread is likely to come again.
     struct Ticket {
-        Ticket(LockCore<T, FairProtocol>& core, std::uint64_t id)
-            : room(core.session, core.task, core.protocol.channel(id)) {}
+        Ticket(LockCore& core, const FairProtocol& protocol, std::uint64_t id)
+            : room(core.session, core.task, protocol.channel_of(id)) {}
 
         bool is_waiting() const { return idle_since == never; }
 
-        WaitingRoom<T, WaitQueue<FairWaiter>> room;
+        WaitingRoom<WaitQueue<FairWaiter>> room;
         Instant told_at = never;     // when it has to ask at the latest, according to a message
         Instant idle_since = never;  // when the last wait ended; `never` while a thread waits
     };
@@ -14830,7 +15269,7 @@ private:
         ticket.idle_since = ticket.told_at = never;
         ticket.room.queue.asked(generation == 0 ? ticket.room.queue.generation() : generation, me.ask_again);
         if (refresh_at_ == never) {
-            refresh_at_ = Clock::now() + core_.protocol.slot() / 3;
+            refresh_at_ = Clock::now() + protocol_.slot() / 3;
             core_.session.timers().schedule(core_.task, refresh_at_);
         }
         lock.unlock();
@@ -14850,7 +15289,7 @@ private:
     // Without memory for a ticket, gives up the slot in the queue and rethrows.
     Ticket& ticket_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
         try {
-            return tickets_.try_emplace(me.id, core_, me.id).first->second;
+            return tickets_.try_emplace(me.id, core_, protocol_, me.id).first->second;
         } catch (...) {
             undo_acquire(lock, request, me);
             throw;
@@ -14879,7 +15318,7 @@ private:
         std::vector<std::uint64_t> waiters;
         for (const auto& [id, ticket] : tickets_)
             if (ticket.is_waiting()) waiters.push_back(id);
-        refresh_at_ = waiters.empty() ? never : now + core_.protocol.slot() / 3;
+        refresh_at_ = waiters.empty() ? never : now + protocol_.slot() / 3;
         lock.unlock();
         for (std::size_t first = 0; first < waiters.size(); first += waiters_a_refresh) {
             const std::size_t size = std::min(waiters_a_refresh, waiters.size() - first);
@@ -14890,7 +15329,7 @@ private:
 
     void post_refresh(std::span<const std::uint64_t> waiters) {
         core_.session.post(
-            core_.protocol.refresh(waiters, core_.session.wanted_until(core_.key())),
+            protocol_.refresh(waiters, core_.session.wanted_until(core_.key())),
             [this, keep = core_.keep(), asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
              sent = Clock::now()](const Reply& reply) {
                 core_.session.learn_if_late(core_.key(), sent, reply);
@@ -14904,7 +15343,7 @@ private:
         const std::lock_guard lock(core_.mutex);
         if (classify(reply) != ReplyClass::answered) {
             if (waiting_ == 0) return;
-            refresh_at_ = std::min(refresh_at_, Clock::now() + core_.protocol.slot() / 20);
+            refresh_at_ = std::min(refresh_at_, Clock::now() + protocol_.slot() / 20);
             core_.session.timers().schedule(core_.task, refresh_at_);
             return;
         }
@@ -14916,8 +15355,9 @@ private:
         }
     }
 
-    LockParts<T, FairProtocol>& parts_;
-    LockCore<T, FairProtocol>& core_;
+    LockParts& parts_;
+    LockCore& core_;
+    const FairProtocol& protocol_;
     std::map<std::uint64_t, Ticket> tickets_;  // by id: of the waiters, and of recent ones
     std::vector<std::uint64_t> spare_;         // ids of recent holders, ready to be used again
     std::size_t waiting_ = 0;
@@ -14925,113 +15365,136 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/fair_lock.hpp
+// redlatch/fair_lock.ipp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
-// Provides a reentrant distributed lock that serves its waiters strictly in order of arrival, across threads,
-// processes, hosts and languages. It is the counterpart of Redisson's fair lock and shares the queue with one of the
-// same name.
+namespace detail {
+inline constexpr StateMaker fair_maker{FairProtocol::lock_kind.name, LockState::make<FairProtocol, ServerQueue>};
+}  // namespace detail
+
+REDLATCH_INLINE FairLock::FairLock(Client& client, std::string_view name)
+    : NamedLock(detail::ClientAccess::session(client), detail::fair_maker, name) {}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/fenced_lock.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Provides a reentrant distributed lock with fencing tokens: the token of each hold is greater than those of all holds
+// before it, even after a server has lost its data. Pass the token to the protected resource, and let the resource
+// reject any token smaller than one it has seen. Then a late write by a holder that lost its lease without noticing
+// does no harm.
 //
-// The order is the one in which the first attempts of waiting calls reached the server. try_lock() does not queue up
-// and never passes a waiter. A waiter that dies, freezes or cannot reach the server loses its place after a few seconds
-// (a sixth of ClientOptions::watchdog_timeout, at most 5 s). If it comes back, it queues up at the end. Each waiting
-// thread subscribes to a channel of its own. Each process with waiters sends one command every third of those few
-// seconds. Use RLock where the order does not matter.
-//
-// Two objects with the same name are the same lock. An RLock with that name excludes it as well, but ignores the queue.
-// In a process that holds one of the two, the other is refused with errc::wrong_type. Models Cpp17TimedLockable.
-// Neither copyable nor movable. Any number of threads may use one object. Destroying the object while a thread waits in
-// it is an error, as for std::mutex; destroying it while the lock is held is not.
-template <class T>
-class BasicFairLock : public detail::NamedLock<BasicFairLock<T>, T,
-                                               detail::LockState<T, detail::FairProtocol, detail::ServerQueue<T>>> {
+// Otherwise it is like RLock. It is the same lock as a Redisson RFencedLock of that name. A nested lock() keeps the
+// token of its hold. The key of the counter, redisson_lock_token:{name}, stays on the server without a TTL, because it
+// makes the tokens grow.
+class FencedLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
-    BasicFairLock(BasicClient<T>& client, std::string_view name) : BasicFairLock::NamedLock(client.core(), name) {}
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
+    FencedLock(Client& client, std::string_view name);
+
+    // Returns the token of this thread's hold. Sends no command. Throws Error(errc::not_owner) if this thread holds
+    // nothing or holds it no longer.
+    [[nodiscard]] std::int64_t token();
+    [[nodiscard]] std::int64_t token(std::error_code& ec);
+
+    // Calls lock() and returns the token. With a std::stop_token or a std::error_code& it returns an optional, which is
+    // empty if the lock is not held.
+    template <class... Tail>
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] auto lock_and_get_token(Tail&&... tail) {
+        if constexpr (detail::has_stop_token<Tail...>) {
+            return token_if(lock(tail...));
+        } else if constexpr (detail::has_error_code<Tail...>) {
+            lock(tail...);
+            return token_if(!*detail::error_code_of(tail...));
+        } else {
+            lock(tail...);
+            return token();
+        }
+    }
+
+    // Call try_lock(), try_lock_for() or try_lock_until() and return the token, or nothing if the lock is not held.
+    template <class... Tail>
+    requires detail::TryOption<Tail...>
+    [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
+        return token_if(try_lock(tail...));
+    }
+
+    template <class Rep, class Period, class... Tail>
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_for(std::chrono::duration<Rep, Period> timeout,
+                                                                         Tail&&... tail) {
+        return token_if(try_lock_for(timeout, tail...));
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_until(
+        std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return token_if(try_lock_until(when, tail...));
+    }
+
+private:
+    // Returns nothing also if the hold was lost at this very moment; its unlock() will report the loss.
+    std::optional<std::int64_t> token_if(bool held) { return held ? token_or_none() : std::nullopt; }
+
+    std::optional<std::int64_t> token_or_none();
 };
 
-template <class T>
-BasicFairLock(BasicClient<T>&, std::string_view) -> BasicFairLock<T>;
-
-using FairLock = BasicFairLock<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/rlock.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Makes the calls of the reentrant lock and reads the replies. Every call may be resent and may arrive late.
-class RLockProtocol {
+// Makes the calls of the reentrant lock.
+class RLockProtocol : public LockProtocol {
 public:
-    static constexpr std::string_view kind = "rlock ";
-    static constexpr std::string_view family = "RLock";
-    static constexpr const Script& renewal = digested<scripts::rlock_renew>;
-    static constexpr bool shared = false;
-    static constexpr bool reentrant = true;
-    static constexpr bool hands_over = true;
-    static constexpr bool outlives_lease = false;
+    static constexpr LockKind lock_kind{
+        .name = "rlock ", .family = "RLock", .renewal = digested<scripts::rlock_renew>, .hands_over = true};
 
-    RLockProtocol(const ProtocolContext& context, std::string key)
-        : uuid_(context.uuid), key_(std::move(key)), channel_(prefixed_key("redisson_lock__channel", key_)) {}
+    RLockProtocol(const ProtocolContext& context, const std::string& key, const LockKind& of = lock_kind)
+        : LockProtocol(of, context, key, prefixed_key("redisson_lock__channel", key)) {}
 
-    const std::string& key() const noexcept { return key_; }
-    const std::string& channel() const noexcept { return channel_; }
-
-    Call acquire(const Claim& claim) const {
+    Call acquire(const Claim& claim) const override {
         return {digested<scripts::rlock_acquire>,
                 {key_},
                 {text(claim.hold), claim.count, claim.lease, claim.until},
                 Effect::grants};
     }
 
-    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
-    static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
-    static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
-
-    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
         return {digested<scripts::rlock_release>, {key_, channel_}, {text(hold), remaining, lease, PublishCommand()}};
     }
 
-    // Releases everything that these owners hold. The reply is the server's clock.
-    Call give_up(std::span<const std::string_view> owners) const {
+    Call give_up(std::span<const std::string_view> owners) const override {
         Call call(digested<scripts::rlock_give_up>, {key_, channel_}, {PublishCommand(), ""});
         call.append(owners);
         return call;
     }
 
-    Call hand_over(std::uint64_t hold, const Claim& successor) const {
+    Call hand_over(std::uint64_t hold, const Claim& successor) const override {
         return {digested<scripts::rlock_hand_over>,
                 {key_, channel_},
                 {text(hold), text(successor.hold), successor.lease, PublishCommand(), successor.until},
                 Effect::grants};
     }
-
-    Call holders() const { return hash_holders(key_); }
-    Call is_locked() const { return hash_size(key_); }
-    Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
-    Call remaining_lease() const { return key_lease(key_); }
-
-    // Returns the hold's owner as the server knows it.
-    OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
-
-private:
-    const std::string& uuid_;
-    const std::string key_;
-    const std::string channel_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/fenced_lock.hpp
@@ -15041,7 +15504,7 @@ private:
 // microseconds has advanced meanwhile. The counter never gets a TTL, is never deleted, and stays below 2^53, where
 // Lua's numbers are exact.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -15157,40 +15620,40 @@ inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/fenced_lock.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Makes the calls of the fenced lock: those of the reentrant lock, but acquire and hand-over draw a fencing token.
 class FencedProtocol : public RLockProtocol {
 public:
-    static constexpr std::string_view kind = "fenced lock ";
-    static constexpr std::string_view family = "FencedLock";
+    static constexpr LockKind lock_kind{
+        .name = "fenced lock ", .family = "FencedLock", .renewal = digested<scripts::rlock_renew>, .hands_over = true};
 
-    FencedProtocol(const ProtocolContext& context, std::string key)
-        : RLockProtocol(context, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
+    FencedProtocol(const ProtocolContext& context, const std::string& key)
+        : RLockProtocol(context, key, lock_kind), counter_(prefixed_key("redisson_lock_token", key)) {}
 
-    Call acquire(const Claim& claim) const {
+    Call acquire(const Claim& claim) const override {
         return {digested<scripts::fenced_acquire>,
                 {key(), counter_},
                 {text(claim.hold), claim.count, claim.lease, claim.until},
                 Effect::grants};
     }
 
-    Call hand_over(std::uint64_t hold, const Claim& successor) const {
+    Call hand_over(std::uint64_t hold, const Claim& successor) const override {
         return {digested<scripts::fenced_hand_over>,
                 {key(), counter_, channel()},
                 {text(hold), text(successor.hold), successor.lease, PublishCommand(), successor.until},
                 Effect::grants};
     }
 
-    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
-        if (!is_pair(reply)) throw unexpected(reply, name);
+    AcquireAnswer read_acquire(const Reply& reply) const override {
+        if (!is_pair(reply)) throw unexpected(reply, key());
         const std::int64_t value = reply.elements[1].integer;
         switch (reply.elements[0].integer) {
             case 1:
@@ -15200,10 +15663,10 @@ public:
             case -2: return {AcquireAnswer::Kind::gone, {}, 0};
             default: break;
         }
-        throw unexpected(reply, name);
+        throw unexpected(reply, key());
     }
 
-    static HandOverAnswer read_hand_over(const Reply& reply) noexcept {
+    HandOverAnswer read_hand_over(const Reply& reply) const noexcept override {
         if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
         if (!is_pair(reply) || reply.elements[0].integer != 1 || !is_token(reply.elements[1].integer))
             return {HandOverAnswer::Kind::senseless, 0};
@@ -15223,114 +15686,189 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/fenced_lock.hpp
+// redlatch/fenced_lock.ipp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
-// Provides a reentrant distributed lock with fencing tokens: the token of each hold is greater than those of all holds
-// before it, even after a server has lost its data. Pass the token to the protected resource, and let the resource
-// reject any token smaller than one it has seen. Then a late write by a holder that lost its lease without noticing
-// does no harm.
-//
-// Otherwise it is like RLock. It is the same lock as a Redisson RFencedLock of that name. A nested lock() keeps the
-// token of its hold. The key of the counter, redisson_lock_token:{name}, stays on the server without a TTL, because it
-// makes the tokens grow.
-template <class T>
-class BasicFencedLock : public detail::NamedLock<BasicFencedLock<T>, T, detail::LockState<T, detail::FencedProtocol>> {
-public:
-    // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
-    BasicFencedLock(BasicClient<T>& client, std::string_view name) : BasicFencedLock::NamedLock(client.core(), name) {}
+namespace detail {
+inline constexpr StateMaker fenced_maker{FencedProtocol::lock_kind.name, LockState::make<FencedProtocol>};
+}  // namespace detail
 
-    // Returns the token of this thread's hold. Sends no command. Throws Error(errc::not_owner) if this thread holds
-    // nothing or holds it no longer.
-    [[nodiscard]] std::int64_t token() {
-        const std::optional<std::int64_t> mine = this->state().token(detail::this_thread_number());
-        if (!mine)
-            throw Error(errc::not_owner, this->name(),
-                        "only the thread that holds the lock has its token; call token() between lock() and unlock()");
-        return *mine;
-    }
-    [[nodiscard]] std::int64_t token(std::error_code& ec) {
-        const std::optional<std::int64_t> mine = this->state().token(detail::this_thread_number());
-        ec = mine ? std::error_code() : make_error_code(errc::not_owner);
-        return mine.value_or(0);
-    }
+REDLATCH_INLINE FencedLock::FencedLock(Client& client, std::string_view name)
+    : NamedLock(detail::ClientAccess::session(client), detail::fenced_maker, name) {}
 
-    // Calls lock() and returns the token. With a std::stop_token or a std::error_code& it returns an optional, which is
-    // empty if the lock is not held.
-    template <class... Tail>
-    requires detail::LockOption<Tail...>
-    [[nodiscard]] auto lock_and_get_token(Tail&&... tail) {
-        if constexpr (detail::has_stop_token<Tail...>) {
-            return token_if(this->lock(tail...));
-        } else if constexpr (detail::has_error_code<Tail...>) {
-            this->lock(tail...);
-            return token_if(!*detail::error_code_of(tail...));
-        } else {
-            this->lock(tail...);
-            return token();
-        }
-    }
+REDLATCH_INLINE std::int64_t FencedLock::token() {
+    const std::optional<std::int64_t> mine = token_or_none();
+    if (!mine)
+        throw Error(errc::not_owner, name(),
+                    "only the thread that holds the lock has its token; call token() between lock() and unlock()");
+    return *mine;
+}
 
-    // Call try_lock(), try_lock_for() or try_lock_until() and return the token, or nothing if the lock is not held.
-    template <class... Tail>
-    requires detail::TryOption<Tail...>
-    [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
-        return token_if(this->try_lock(tail...));
-    }
+REDLATCH_INLINE std::int64_t FencedLock::token(std::error_code& ec) {
+    const std::optional<std::int64_t> mine = token_or_none();
+    ec = mine ? std::error_code() : make_error_code(errc::not_owner);
+    return mine.value_or(0);
+}
 
-    template <class Rep, class Period, class... Tail>
-    requires detail::LockOption<Tail...>
-    [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_for(std::chrono::duration<Rep, Period> timeout,
-                                                                         Tail&&... tail) {
-        return token_if(this->try_lock_for(timeout, tail...));
-    }
+REDLATCH_INLINE std::optional<std::int64_t> FencedLock::token_or_none() {
+    return state().token(detail::this_thread_number());
+}
 
-    template <class AnyClock, class Duration, class... Tail>
-    requires detail::LockOption<Tail...>
-    [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_until(
-        std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
-        return token_if(this->try_lock_until(when, tail...));
-    }
-
-private:
-    // Returns nothing also if the hold was lost at this very moment; its unlock() will report the loss.
-    std::optional<std::int64_t> token_if(bool held) {
-        return held ? this->state().token(detail::this_thread_number()) : std::nullopt;
-    }
-};
-
-template <class T>
-BasicFencedLock(BasicClient<T>&, std::string_view) -> BasicFencedLock<T>;
-
-using FencedLock = BasicFencedLock<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/quorum/member.hpp
+// redlatch/fwd.hpp
+
+// Declares the names of the public types, for headers that mention them only by reference or pointer.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+class Client;
+class CountDownLatch;
+class Error;
+class FairLock;
+class FencedLock;
+class HiredisTransport;
+class Lease;
+class MultiLock;
+class Mutex;
+class Permit;
+class PermitExpirableSemaphore;
+class PermitId;
+class RedLock;
+class ReadWriteLock;
+class RLock;
+class Semaphore;
+class SpinLock;
+struct ClientOptions;
+struct Event;
+struct ReadWriteOptions;
+struct RedLockOptions;
+struct SpinOptions;
+struct Stats;
+struct TlsOptions;
+enum class PubSub;
+enum class errc;
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/quorum/quorum_rules.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
-// A lock that can be a member of a lock over several: it lives on one server.
-template <class Lock>
-concept MemberLock = requires(Lock& lock, OwnerNumber owner) {
-    { LockAccess::state(lock).part(owner) } -> std::same_as<HeldPart>;
-    LockAccess::state(lock).try_in_background(
-        owner, std::nullopt, [](const TryAnswer&) { return true; }, Receiver::poster);
+// The rules by which members make up a lock over several.
+struct QuorumRules {
+    std::size_t needed;            // how many members
+    Milliseconds node_timeout;     // how long a member may take to answer
+    bool independent = false;      // True if each has its own server: clocks drift apart, a young server has no vote
+    Milliseconds longest_lease{};  // a server that runs for less is young: holds from before its start may be valid
 };
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/quorum/quorum_api.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+class QuorumMember;
+class QuorumState;
+
+using QuorumMembers = std::vector<std::shared_ptr<QuorumMember>>;
+
+// Implements the common part of MultiLock and RedLock: the public members of a lock, on top of those of its members.
+class QuorumApi : public LockApi {
+public:
+    REDLATCH_INLINE ~QuorumApi() override;
+
+    // The names of its members in their order, each once.
+    const std::string& name() const noexcept { return name_; }
+
+protected:
+    QuorumApi(QuorumMembers members, const QuorumRules& rules);
+
+    // Makes the members from locks, in their order.
+    static QuorumMembers members_of(const std::vector<NamedLock*>& locks);
+
+private:
+    using State = std::shared_ptr<QuorumState>;
+
+    // --- on behalf of an owner --------------------------------------------------------------------------------
+
+    REDLATCH_INLINE bool acquire(const LockRequest& request) override;
+    REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE bool force_release(Instant limit) override;
+    REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
+    REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
+    REDLATCH_INLINE bool ask_locked(Instant limit) override;
+    REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
+    REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
+
+    State* new_state(bool is_fork_child) const;
+    QuorumState& state();
+
+    const QuorumMembers members_;
+    const QuorumRules rules_;
+    const std::string name_;
+    std::atomic<State*> state_;
+};
+
+// --- members, given by reference, or as a range of locks or of pointers to locks -----------------------------------
 
 // A lock with a writer's side that can be a member.
 template <class Lock>
 concept WriteSided = requires(Lock& lock) {
     {lock.write_lock()};
 };
+
+template <class Lock>
+NamedLock* member_lock(Lock& lock) {
+    if constexpr (WriteSided<Lock>) {
+        return member_lock(lock.write_lock());
+    } else if constexpr (requires { *lock; }) {
+        return member_lock(*lock);
+    } else {
+        static_assert(std::derived_from<Lock, NamedLock>,
+                      "a member must be a lock of one server: RLock, FairLock, FencedLock, SpinLock, "
+                      "Mutex or a side of a ReadWriteLock");
+        return &lock;
+    }
+}
+
+template <class Range>
+std::vector<NamedLock*> member_locks_in(Range& range) {
+    std::vector<NamedLock*> locks;
+    for (auto& lock : range) locks.push_back(member_lock(lock));
+    return locks;
+}
+
+// A range of locks, as opposed to a lock.
+template <class Range>
+concept LockRange = requires(Range& range) {
+    std::begin(range);
+    std::end(range);
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/quorum/member.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
 
 // Returns how long a server has been running according to its INFO; nothing if INFO does not contain it.
 inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
@@ -15345,7 +15883,7 @@ inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
     return std::chrono::seconds(std::max<std::int64_t>(seconds, 0));
 }
 
-// Hides the type of one member of a lock over several, and the type of its client.
+// One member of a lock over several, and its client.
 class QuorumMember {
 public:
     virtual ~QuorumMember() = default;
@@ -15383,15 +15921,25 @@ public:
     virtual void start_losses() = 0;
 };
 
-template <MemberLock Lock>
-class QuorumMemberOf final : public QuorumMember {
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/quorum/lock_member.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// A named lock as a member of a lock over several.
+class LockMember final : public QuorumMember {
 public:
-    explicit QuorumMemberOf(Lock& lock) : lock_(lock) {}
+    explicit LockMember(NamedLock& lock) : lock_(lock) {}
 
     const std::string& name() const override { return lock_.name(); }
     const std::string& key() const override { return state().key(); }
     const void* lock() const override { return &state(); }
-    const void* client() const override { return &state().session(); }
+    const void* client() const override { return &session(); }
 
     bool acquire(const LockRequest& request) override { return LockAccess::acquire(lock_, request); }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
@@ -15414,10 +15962,7 @@ public:
         return LockAccess::ask_remaining_lease(lock_, limit);
     }
 
-    std::optional<std::uint64_t> connections() override {
-        if constexpr (requires { session().transport().connections(); }) return session().transport().connections();
-        return std::nullopt;
-    }
+    std::optional<std::uint64_t> connections() override { return session().transport().connections(); }
 
     void ask_info(Completion done) override {
         static constexpr std::array<std::string_view, 2> words{"INFO", "server"};
@@ -15434,29 +15979,21 @@ public:
     void start_losses() override { session().start_losses(); }
 
 private:
-    auto& state() const { return LockAccess::state(lock_); }
-    auto& session() { return state().session(); }
+    LockState& state() const { return LockAccess::state(lock_); }
+    Session& session() const { return state().session(); }
 
-    Lock& lock_;
+    NamedLock& lock_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/quorum/round.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
-
-// The rules by which members make up a lock over several.
-struct QuorumRules {
-    std::size_t needed;            // how many members
-    Milliseconds node_timeout;     // how long a member may take to answer
-    bool independent = false;      // True if each has its own server: clocks drift apart, a young server has no vote
-    Milliseconds longest_lease{};  // a server that runs for less is young: holds from before its start may be valid
-};
 
 // One request to all members at once: their replies so far, and the outcome that follows. Plain data except for the
 // condition variable on which the requesting thread sleeps. The owner of the round guards it.
@@ -15573,13 +16110,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/quorum/quorum_core.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What the parts of one lock over several share.
@@ -15665,13 +16202,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/quorum/quorum_votes.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Finds out from when the server of each member may vote: one that started lately may have forgotten a hold that is
@@ -15724,13 +16261,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/quorum/quorum_holds.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The holds of one lock over several: which members take part in each, whose votes count, and until when it is valid.
@@ -16018,13 +16555,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/quorum/quorum_releases.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Releases the members of one lock over several, all at the same time. A thread that waits for the replies sleeps on the
@@ -16112,13 +16649,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/quorum/quorum_acquire.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Acquires a lock over several. It asks all members at once. If too few could be acquired, it releases them at once. A
@@ -16451,13 +16988,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/quorum/quorum_state.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // One lock over several in this process: it is held while `needed` of its members are held. It is made of parts, and
@@ -16534,186 +17071,140 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/quorum/quorum_api.hpp
+// redlatch/quorum/quorum_api.ipp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Implements the common part of MultiLock and RedLock: the public members of a lock, on top of those of its members.
-template <class Lock>
-class QuorumApi : public LockApi<Lock> {
-public:
-    QuorumApi(const QuorumApi&) = delete;
-    QuorumApi& operator=(const QuorumApi&) = delete;
-
-    // The names of its members in their order, each once.
-    const std::string& name() const noexcept { return name_; }
-
-protected:
-    QuorumApi(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules)
-        : members_(std::move(members)), rules_(rules), name_(names_of(members_)), state_(new_state(false)) {}
-
-    ~QuorumApi() {
-        const KeepErrno kept;
-        const State mine = *state_.load();
-        if (!mine->is_of_this_process()) return;
-        mine->close();
-        delete state_.load();
-    }
-
-private:
-    friend class LockApi<Lock>;
-
-    // --- on behalf of an owner --------------------------------------------------------------------------------
-
-    bool acquire(const LockRequest& request) { return state().acquire(request); }
-    std::error_code release(OwnerNumber owner) { return state().release(owner); }
-    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
-    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
-
-    // Ends the holds of all members. Returns true if one of them was held.
-    bool force_release() {
-        const std::vector<bool> were =
-            ask_all<bool>([](QuorumMember& m, Instant limit) { return m.force_release(limit); });
-        state().look();
-        return std::find(were.begin(), were.end(), true) != were.end();
-    }
-
-    // Returns true if enough members are held for the whole lock to be held.
-    bool ask_locked() {
-        return quorum_of(ask_all<bool>([](QuorumMember& m, Instant limit) { return m.ask_locked(limit); }));
-    }
-
-    int ask_hold_count(OwnerNumber owner) {
-        return quorum_of(
-            ask_all<int>([owner](QuorumMember& m, Instant limit) { return m.ask_hold_count(owner, limit); }));
-    }
-
-    std::optional<Milliseconds> ask_remaining_lease() {
-        return quorum_of(ask_all<std::optional<Milliseconds>>(
-            [](QuorumMember& m, Instant limit) { return m.ask_remaining_lease(limit); }));
-    }
-
-    using State = std::shared_ptr<QuorumState>;
-
-    State* new_state(bool is_fork_child) const {
-        return new State(std::make_shared<QuorumState>(members_, rules_, name_, is_fork_child));
-    }
-
-    // Returns this process's state. A forked child makes a new one and leaves the parent's alone: its mutex may be held
-    // by a thread that does not exist in the child.
-    QuorumState& state() {
-        State* state = state_.load(std::memory_order_acquire);
-        while (!(*state)->is_of_this_process()) {
-            State* mine = new_state(true);
-            if (state_.compare_exchange_strong(state, mine)) return **mine;
-            delete mine;
-        }
-        return **state;
-    }
-
-    static std::string names_of(const std::vector<std::shared_ptr<QuorumMember>>& members) {
-        std::vector<std::string> names;
-        for (const auto& member : members)
-            if (std::find(names.begin(), names.end(), member->name()) == names.end()) names.push_back(member->name());
-        std::string all;
-        for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
-        return all;
-    }
-
-    // Queries all members at the same time. Returns the answers without those that fail or take longer than
-    // node_timeout. If too few are left, throws the first failure.
-    template <class Answer, class Ask>
-    std::vector<Answer> ask_all(Ask ask) {
-        std::vector<std::optional<Answer>> answers(members_.size());
-        std::vector<std::exception_ptr> errors(members_.size());
-        const Instant limit = deadline_after(Clock::now(), rules_.node_timeout);
-        const auto one = [&](std::size_t i) {
-            try {
-                answers[i] = ask(*members_[i], limit);
-            } catch (...) {
-                errors[i] = std::current_exception();
-            }
-        };
-        std::vector<std::thread> others;
-        others.reserve(members_.size());
-        for (std::size_t i = 1; i < members_.size(); ++i) {
-            try {
-                others.push_back(thread_with_signals_blocked([&one, i] { one(i); }));
-            } catch (const std::exception&) {
-                one(i);  // no more threads, or no memory for one
-            }
-        }
-        one(0);
-        for (std::thread& other : others) other.join();
-        std::vector<Answer> given;
-        for (std::optional<Answer>& answer : answers)
-            if (answer) given.push_back(std::move(*answer));
-        if (given.size() < rules_.needed)
-            for (const std::exception_ptr& error : errors)
-                if (error) std::rethrow_exception(error);
-        return given;
-    }
-
-    // Returns the largest value that enough of the answers reach to be true of the whole lock.
-    template <class Answer>
-    Answer quorum_of(std::vector<Answer> answers) const {
-        std::sort(answers.begin(), answers.end(), std::greater<>());
-        return answers[rules_.needed - 1];
-    }
-
-    const std::vector<std::shared_ptr<QuorumMember>> members_;
-    const QuorumRules rules_;
-    const std::string name_;
-    std::atomic<State*> state_;
-};
-
-// Makes the members from locks: given by reference, or as a range of locks or of pointers to locks.
-template <class Lock>
-std::shared_ptr<QuorumMember> member_of(Lock& lock) {
-    if constexpr (WriteSided<Lock>) {
-        return member_of(lock.write_lock());
-    } else if constexpr (requires { *lock; }) {
-        return member_of(*lock);
-    } else {
-        static_assert(MemberLock<Lock>,
-                      "a member must be a lock of one server: RLock, FairLock, FencedLock, SpinLock, "
-                      "Mutex or a side of a ReadWriteLock");
-        return std::make_shared<QuorumMemberOf<Lock>>(lock);
-    }
+inline std::string names_of(const QuorumMembers& members) {
+    std::vector<std::string> names;
+    for (const auto& member : members)
+        if (std::find(names.begin(), names.end(), member->name()) == names.end()) names.push_back(member->name());
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+    return all;
 }
 
-template <class... Locks>
-std::vector<std::shared_ptr<QuorumMember>> members_of(Locks&... locks) {
-    return {member_of(locks)...};
+// Queries all members at the same time. Returns the largest value that enough of the answers reach to be true of the
+// whole lock. Members that fail or take longer than node_timeout give no answer. If too few do, throws the first failure.
+template <class Answer, class Ask>
+Answer ask_quorum(const QuorumMembers& members, const QuorumRules& rules, Ask ask) {
+    std::vector<std::optional<Answer>> answers(members.size());
+    std::vector<std::exception_ptr> errors(members.size());
+    const Instant limit = deadline_after(Clock::now(), rules.node_timeout);
+    const auto one = [&](std::size_t i) {
+        try {
+            answers[i] = ask(*members[i], limit);
+        } catch (...) {
+            errors[i] = std::current_exception();
+        }
+    };
+    std::vector<std::thread> others;
+    others.reserve(members.size());
+    for (std::size_t i = 1; i < members.size(); ++i) {
+        try {
+            others.push_back(thread_with_signals_blocked([&one, i] { one(i); }));
+        } catch (const std::exception&) {
+            one(i);  // no more threads, or no memory for one
+        }
+    }
+    one(0);
+    for (std::thread& other : others) other.join();
+    std::vector<Answer> given;
+    for (std::optional<Answer>& answer : answers)
+        if (answer) given.push_back(std::move(*answer));
+    if (given.size() < rules.needed)
+        for (const std::exception_ptr& error : errors)
+            if (error) std::rethrow_exception(error);
+    std::sort(given.begin(), given.end(), std::greater<>());
+    return given[rules.needed - 1];
 }
 
-template <class Range>
-std::vector<std::shared_ptr<QuorumMember>> members_of_range(Range& range) {
-    std::vector<std::shared_ptr<QuorumMember>> members;
-    for (auto& lock : range) members.push_back(member_of(lock));
+REDLATCH_INLINE QuorumApi::QuorumApi(QuorumMembers members, const QuorumRules& rules)
+    : members_(std::move(members)), rules_(rules), name_(names_of(members_)), state_(new_state(false)) {}
+
+REDLATCH_INLINE QuorumApi::~QuorumApi() {
+    const KeepErrno kept;
+    const State mine = *state_.load();
+    if (!mine->is_of_this_process()) return;
+    mine->close();
+    delete state_.load();
+}
+
+REDLATCH_INLINE QuorumMembers QuorumApi::members_of(const std::vector<NamedLock*>& locks) {
+    QuorumMembers members;
+    for (NamedLock* lock : locks) members.push_back(std::make_shared<LockMember>(*lock));
     return members;
 }
 
-// A range of locks, as opposed to a lock.
-template <class Range>
-concept LockRange = requires(Range& range) {
-    std::begin(range);
-    std::end(range);
-};
+// --- on behalf of an owner ---------------------------------------------------------------------------------------
+
+REDLATCH_INLINE bool QuorumApi::acquire(const LockRequest& request) { return state().acquire(request); }
+
+REDLATCH_INLINE std::error_code QuorumApi::release(OwnerNumber owner) { return state().release(owner); }
+
+REDLATCH_INLINE Instant QuorumApi::valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+
+REDLATCH_INLINE std::stop_token QuorumApi::lost_of(OwnerNumber owner) { return state().lost(owner); }
+
+// Ends the holds of all members. Returns true if one of them was held.
+REDLATCH_INLINE bool QuorumApi::force_release(Instant) {
+    std::atomic<bool> was_held{false};
+    ask_quorum<bool>(members_, rules_, [&](QuorumMember& member, Instant limit) {
+        const bool was = member.force_release(limit);
+        if (was) was_held = true;
+        return was;
+    });
+    state().look();
+    return was_held;
+}
+
+// Returns true if enough members are held for the whole lock to be held.
+REDLATCH_INLINE bool QuorumApi::ask_locked(Instant) {
+    return ask_quorum<bool>(members_, rules_,
+                            [](QuorumMember& member, Instant limit) { return member.ask_locked(limit); });
+}
+
+REDLATCH_INLINE int QuorumApi::ask_hold_count(OwnerNumber owner, Instant) {
+    return ask_quorum<int>(
+        members_, rules_, [owner](QuorumMember& member, Instant limit) { return member.ask_hold_count(owner, limit); });
+}
+
+REDLATCH_INLINE std::optional<Milliseconds> QuorumApi::ask_remaining_lease(Instant) {
+    return ask_quorum<std::optional<Milliseconds>>(
+        members_, rules_, [](QuorumMember& member, Instant limit) { return member.ask_remaining_lease(limit); });
+}
+
+// --- the state of this process -----------------------------------------------------------------------------------
+
+REDLATCH_INLINE QuorumApi::State* QuorumApi::new_state(bool is_fork_child) const {
+    return new State(std::make_shared<QuorumState>(members_, rules_, name_, is_fork_child));
+}
+
+// Returns this process's state. A forked child makes a new one and leaves the parent's alone: its mutex may be held by a
+// thread that does not exist in the child.
+REDLATCH_INLINE QuorumState& QuorumApi::state() {
+    State* state = state_.load(std::memory_order_acquire);
+    while (!(*state)->is_of_this_process()) {
+        State* mine = new_state(true);
+        if (state_.compare_exchange_strong(state, mine)) return **mine;
+        delete mine;
+    }
+    return **state;
+}
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/multi_lock.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Combines several locks into one: a hold has all of them or none. Members may differ in kind, name and server. They
 // stay ordinary locks for code that takes them one by one. The counterpart of Redisson's MultiLock.
@@ -16727,51 +17218,63 @@ inline namespace v0_1 {
 //
 // Reentrant if its members are. Members must outlive this object. A hold belongs to the object that took it. Neither
 // copyable nor movable. Any number of threads may use one object.
-class MultiLock : public detail::QuorumApi<MultiLock> {
+class MultiLock : public detail::QuorumApi {
 public:
     // Throws Error(errc::invalid_argument) if a lock is named twice. Sends nothing.
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit MultiLock(Locks&... locks)
-        : MultiLock(Whole{}, detail::members_of(locks...)) {}
+        : MultiLock(Whole{}, {detail::member_lock(locks)...}) {}
 
     template <detail::LockRange Range>
-    explicit MultiLock(Range&& range) : MultiLock(Whole{}, detail::members_of_range(range)) {}
+    explicit MultiLock(Range&& range) : MultiLock(Whole{}, detail::member_locks_in(range)) {}
 
 private:
-    using Members = std::vector<std::shared_ptr<detail::QuorumMember>>;
     struct Whole {};
 
-    MultiLock(Whole, const Members& members)
-        : QuorumApi(sorted(members), detail::QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {
-    }
-
-    // Sorts by name, so that all waiters meet at the same member.
-    static Members sorted(Members members) {
-        if (members.empty()) throw Error(errc::invalid_argument, {}, "a MultiLock needs at least one member");
-        for (std::size_t i = 0; i < members.size(); ++i)
-            for (std::size_t j = i + 1; j < members.size(); ++j)
-                if (members[i]->lock() == members[j]->lock())
-                    throw Error(errc::invalid_argument, members[i]->name(),
-                                "a MultiLock must not contain the same lock twice");
-        std::stable_sort(members.begin(), members.end(),
-                         [](const auto& a, const auto& b) { return a->name() < b->name(); });
-        return members;
-    }
-
-    static Milliseconds patience(const Members& members) {
-        Milliseconds longest{0};
-        for (const auto& member : members) longest = std::max(longest, member->options().command_timeout);
-        return longest;
-    }
+    MultiLock(Whole, const std::vector<detail::NamedLock*>& locks);
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/multi_lock.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// Sorts by name, so that all waiters meet at the same member.
+inline QuorumMembers sorted_by_name(QuorumMembers members) {
+    if (members.empty()) throw Error(errc::invalid_argument, {}, "a MultiLock needs at least one member");
+    for (std::size_t i = 0; i < members.size(); ++i)
+        for (std::size_t j = i + 1; j < members.size(); ++j)
+            if (members[i]->lock() == members[j]->lock())
+                throw Error(errc::invalid_argument, members[i]->name(),
+                            "a MultiLock must not contain the same lock twice");
+    std::stable_sort(members.begin(), members.end(),
+                     [](const auto& a, const auto& b) { return a->name() < b->name(); });
+    return members;
+}
+
+inline QuorumRules all_of(const std::vector<NamedLock*>& locks) {
+    Milliseconds longest{0};
+    for (NamedLock* lock : locks) longest = std::max(longest, LockMember(*lock).options().command_timeout);
+    return {.needed = locks.size(), .node_timeout = longest};
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE MultiLock::MultiLock(Whole, const std::vector<detail::NamedLock*>& locks)
+    : QuorumApi(detail::sorted_by_name(members_of(locks)), detail::all_of(locks)) {}
+
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/lock/spin_options.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // How a SpinLock or a Mutex waits: pauses start at initial_delay and double up to max_delay. Jitter shortens each by up
 // to a half, so that waiters do not retry at the same time.
@@ -16780,8 +17283,10 @@ struct SpinOptions {
     std::chrono::milliseconds max_delay{128};
 };
 
+namespace detail {
+
 // Throws Error(errc::invalid_argument) if initial_delay is below 1 ms or above max_delay, or max_delay is above 1 h.
-inline detail::Polling polling_of(const SpinOptions& options, std::string_view name) {
+inline Polling polling_of(const SpinOptions& options, std::string_view name) {
     if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
         options.max_delay > std::chrono::hours(1))
         throw Error(errc::invalid_argument, name,
@@ -16789,7 +17294,51 @@ inline detail::Polling polling_of(const SpinOptions& options, std::string_view n
     return {options.initial_delay, options.max_delay};
 }
 
-}  // namespace v0_1
+}  // namespace detail
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/mutex.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Provides the distributed lock of the Redis documentation: SET name value NX PX lease acquires it, and deleting the
+// key if it still has that value releases it. The key is the name itself, after the client's key_prefix. So this lock
+// and every other client that locks this way, in any language, exclude each other. Each hold has its own value:
+// "<client id>:<thread number>:<number>".
+//
+// Not reentrant. lock() and its variants, try_lock() included, throw Error(errc::would_deadlock) in the thread that
+// holds the lock; std::mutex would be undefined there. They throw at once and send nothing. A lost hold does not count:
+// its thread may acquire the lock again like any other.
+//
+// Releases publish no message. So a waiting process retries after growing pauses, as a SpinLock does: one command per
+// pause, however many of its threads wait. Threads of one process hand the lock over among themselves. Acquiring a free
+// lock is one command and releasing it is another. A failed attempt takes two, because the plain command does not
+// report why it was refused. Servers that can delete by value themselves (Redis 8.4, Valkey 9) are asked to do so. The
+// first release of a client finds out whether the server can; it costs two commands if the server cannot.
+//
+// The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
+// errc::wrong_type.
+class Mutex : public detail::NamedLock {
+public:
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
+    // first is longer than the longest. Sends nothing.
+    Mutex(Client& client, std::string_view name, SpinOptions options = {});
+
+private:
+    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+    REDLATCH_INLINE bool ask_locked(Instant limit) override;
+    REDLATCH_INLINE int ask_hold_count(detail::OwnerNumber owner, Instant limit) override;
+
+    // Returns the value of the current holder.
+    std::optional<std::string> value(Instant limit);
+
+    const detail::Polling polling_;
+};
+
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/mutex.hpp
@@ -16801,7 +17350,7 @@ inline detail::Polling polling_of(const SpinOptions& options, std::string_view n
 // Order of writes: under maxmemory Redis refuses SET, unless the script has written before. So scripts that must always
 // succeed begin with PEXPIRE or DEL.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -16914,38 +17463,28 @@ inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/mutex.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Makes the calls of the plain mutex and reads the replies. The key holds the text of the owner of its one hold. Every
-// call may be resent, without a mark on the server.
-class MutexProtocol {
+// Makes the calls of the plain mutex. The key holds the text of the owner of its one hold. A release publishes no
+// message.
+class MutexProtocol final : public LockProtocol {
 public:
-    static constexpr std::string_view kind = "mutex ";
-    static constexpr std::string_view family = "Mutex";
-    static constexpr const Script& renewal = digested<scripts::mutex_renew>;
-    static constexpr bool shared = false;
-    static constexpr bool reentrant = false;
-    static constexpr bool hands_over = true;
-    static constexpr bool outlives_lease = false;
-    static constexpr bool fixes_lease_end = true;
+    static constexpr LockKind lock_kind{.name = "mutex ",
+                                        .family = "Mutex",
+                                        .renewal = digested<scripts::mutex_renew>,
+                                        .reentrant = false,
+                                        .hands_over = true,
+                                        .fixes_lease_end = true};
 
-    MutexProtocol(const ProtocolContext& context, std::string key)
-        : uuid_(context.uuid), native_(context.native), key_(std::move(key)) {}
-
-    const std::string& key() const noexcept { return key_; }
-
-    // Empty: a release publishes no message.
-    const std::string& channel() const noexcept { return no_channel_; }
-
-    // Returns the value of a hold.
-    OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
+    MutexProtocol(const ProtocolContext& context, const std::string& key)
+        : LockProtocol(lock_kind, context, key), native_(context.native) {}
 
     // Makes the plain command for the first sending. Its refusal has no reason, so the script follows. From then on
     // only the script is sent: it recognizes the value of an earlier sending, it returns how long the holder's lease
@@ -16953,12 +17492,11 @@ public:
     //
     // The plain command gives the end of the lease by the server's clock. So a late copy holds no longer than the first
     // would have. Servers before 6.2 accept only a duration.
-    Call acquire(const Claim& claim) const {
+    Call acquire(const Claim& claim) const override {
         return claim.first ? set(claim, native_.set()) : acquire_by_script(claim);
     }
 
-    // Returns the call that has to follow `sent` after this reply, if there is one.
-    std::optional<Call> after_acquire(const Claim& claim, const Call& sent, const Reply& reply) const {
+    std::optional<Call> after_acquire(const Claim& claim, const Call& sent, const Reply& reply) const override {
         if (sent.script()) return std::nullopt;
         if (reply.is_nil()) return acquire_by_script(claim);
         if (!is_syntax_error(reply) || sent[4].view({}) != "PXAT") return std::nullopt;
@@ -16966,19 +17504,19 @@ public:
         return set(claim, NativeCommands::Set::lasting);
     }
 
-    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
+    AcquireAnswer read_acquire(const Reply& reply) const override {
         if (reply.kind == Reply::Kind::text && reply.text == "OK") return {AcquireAnswer::Kind::held, {}, 0};
-        if (!reply.is_integer() || reply.integer < -1) throw unexpected(reply, name);
+        if (!reply.is_integer() || reply.integer < -1) throw unexpected(reply, key_);
         return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
     }
 
     // Releases by the script.
-    Call release(std::uint64_t hold, std::uint32_t, Milliseconds) const {
+    Call release(std::uint64_t hold, std::uint32_t, Milliseconds) const override {
         return {digested<scripts::mutex_release>, {key_}, {text(hold)}};
     }
 
     // Releases by the server's own command if it has one. If an earlier sending got no reply, use the script.
-    Call first_release(std::uint64_t hold) const {
+    Call first_release(std::uint64_t hold) const override {
         switch (native_.compare_and_delete()) {
             case NativeCommands::Delete::delex: return Call::command({"DELEX", key_, "IFEQ", text(hold)});
             case NativeCommands::Delete::delifeq: return Call::command({"DELIFEQ", key_, text(hold)});
@@ -16986,38 +17524,35 @@ public:
         }
     }
 
-    // Returns the call that has to follow `sent` after this reply, if there is one.
-    std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const {
+    std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const override {
         if (sent.script() || !reply.is_error() || classify(reply) != ReplyClass::refused) return std::nullopt;
         native_.refused(sent[0].view({}) == "DELEX" ? NativeCommands::Delete::delex : NativeCommands::Delete::delifeq);
         return first_release(hold);
     }
 
     // Releases the holds of these values. The reply is the server's clock.
-    Call give_up(std::span<const std::string_view> values) const {
+    Call give_up(std::span<const std::string_view> values) const override {
         Call call(digested<scripts::mutex_give_up>, {key_}, {});
         call.append(values);
         return call;
     }
 
-    static ReleaseAnswer read_release(const Reply& reply) noexcept {
+    ReleaseAnswer read_release(const Reply& reply) const noexcept override {
         if (!reply.is_integer() || reply.integer < 0 || reply.integer > 1) return {ReleaseAnswer::Kind::senseless, 0};
         return {reply.integer == 1 ? ReleaseAnswer::Kind::released : ReleaseAnswer::Kind::not_held, 0};
     }
 
-    Call hand_over(std::uint64_t hold, const Claim& successor) const {
+    Call hand_over(std::uint64_t hold, const Claim& successor) const override {
         return {digested<scripts::mutex_hand_over>,
                 {key_},
                 {text(hold), text(successor.hold), successor.lease, successor.until},
                 Effect::grants};
     }
 
-    static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
-
     // Returns the current holder's value, whichever it is. GET rather than EXISTS: a key of another type is an error,
     // not a lock.
-    Call holders() const { return Call::command({"GET", key_}); }
-    Call remaining_lease() const { return {digested<scripts::mutex_remaining_lease>, {key_}, {}}; }
+    Call holders() const override { return Call::command({"GET", key_}); }
+    Call remaining_lease() const override { return {digested<scripts::mutex_remaining_lease>, {key_}, {}}; }
 
 private:
     Call set(const Claim& claim, NativeCommands::Set form) const {
@@ -17030,88 +17565,53 @@ private:
         return {digested<scripts::mutex_acquire>, {key_}, {text(claim.hold), claim.lease, claim.until}, Effect::grants};
     }
 
-    const std::string& uuid_;
     NativeCommands& native_;
-    const std::string key_;
-    const std::string no_channel_{};
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/mutex.hpp
+// redlatch/mutex.ipp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
-// Provides the distributed lock of the Redis documentation: SET name value NX PX lease acquires it, and deleting the
-// key if it still has that value releases it. The key is the name itself, after the client's key_prefix. So this lock
-// and every other client that locks this way, in any language, exclude each other. Each hold has its own value:
-// "<client id>:<thread number>:<number>".
-//
-// Not reentrant. lock() and its variants, try_lock() included, throw Error(errc::would_deadlock) in the thread that
-// holds the lock; std::mutex would be undefined there. They throw at once and send nothing. A lost hold does not count:
-// its thread may acquire the lock again like any other.
-//
-// Releases publish no message. So a waiting process retries after growing pauses, as a SpinLock does: one command per
-// pause, however many of its threads wait. Threads of one process hand the lock over among themselves. Acquiring a free
-// lock is one command and releasing it is another. A failed attempt takes two, because the plain command does not
-// report why it was refused. Servers that can delete by value themselves (Redis 8.4, Valkey 9) are asked to do so. The
-// first release of a client finds out whether the server can; it costs two commands if the server cannot.
-//
-// The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
-// errc::wrong_type.
-template <class T>
-class BasicMutex : public detail::NamedLock<BasicMutex<T>, T, detail::LockState<T, detail::MutexProtocol>> {
-public:
-    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
-    // first is longer than the longest. Sends nothing.
-    BasicMutex(BasicClient<T>& client, std::string_view name, SpinOptions options = {})
-        : BasicMutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
+namespace detail {
+inline constexpr StateMaker mutex_maker{MutexProtocol::lock_kind.name, LockState::make<MutexProtocol>};
+}  // namespace detail
 
-private:
-    friend class detail::LockApi<BasicMutex>;
-    friend struct detail::LockAccess;
+REDLATCH_INLINE Mutex::Mutex(Client& client, std::string_view name, SpinOptions options)
+    : NamedLock(detail::ClientAccess::session(client), detail::mutex_maker, name),
+      polling_(detail::polling_of(options, name)) {}
 
-    bool acquire(detail::LockRequest request) {
-        request.polling = polling_;
-        return BasicMutex::NamedLock::acquire(request);
-    }
+REDLATCH_INLINE bool Mutex::acquire(const detail::LockRequest& request) {
+    detail::LockRequest polling = request;
+    polling.polling = polling_;
+    return NamedLock::acquire(polling);
+}
 
-    bool ask_locked(Instant limit = never) { return value(limit).has_value(); }
+REDLATCH_INLINE bool Mutex::ask_locked(Instant limit) { return value(limit).has_value(); }
 
-    // Returns at most 1. Sends no command if this process has no hold on record for this owner, because no other
-    // process can have acquired one in its name.
-    int ask_hold_count(detail::OwnerNumber owner, Instant limit = never) {
-        const std::uint64_t hold = this->state().part(owner).hold;
-        return hold != 0 && value(limit) == this->state().protocol().text(hold).view() ? 1 : 0;
-    }
+// Returns at most 1. Sends no command if this process has no hold on record for this owner, because no other process can
+// have acquired one in its name.
+REDLATCH_INLINE int Mutex::ask_hold_count(detail::OwnerNumber owner, Instant limit) {
+    const std::uint64_t hold = state().part(owner).hold;
+    return hold != 0 && value(limit) == state().protocol().text(hold).view() ? 1 : 0;
+}
 
-    // Returns the value of the current holder.
-    std::optional<std::string> value(Instant limit) {
-        auto& state = this->state();
-        return detail::read_text(detail::query(state.session(), state.key(), state.protocol().holders(), limit),
-                                 state.key());
-    }
+REDLATCH_INLINE std::optional<std::string> Mutex::value(Instant limit) {
+    detail::LockState& s = state();
+    return detail::read_text(detail::query(s.session(), s.key(), s.protocol().holders(), limit), s.key());
+}
 
-    const detail::Polling polling_;
-};
-
-template <class T>
-BasicMutex(BasicClient<T>&, std::string_view) -> BasicMutex<T>;
-template <class T>
-BasicMutex(BasicClient<T>&, std::string_view, SpinOptions) -> BasicMutex<T>;
-
-using Mutex = BasicMutex<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/permit_id.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
 // text it has 32 hex digits, the same that Redisson shows.
@@ -17165,7 +17665,7 @@ private:
     std::array<unsigned char, 16> bytes_;
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 template <>
@@ -17178,6 +17678,275 @@ struct std::hash<redlatch::PermitId> {
     }
 };
 
+// redlatch/protocol/permit_lease.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// For how long a permit is acquired: with a lease of its own, without a TTL, or under the watchdog.
+struct PermitLease {
+    enum class Kind { watched, limited, forever } kind = Kind::watched;
+    Milliseconds length{};  // if limited
+
+    static PermitLease of(const Lease& lease) { return {Kind::limited, lease.length()}; }
+    static PermitLease of(Lease::Forever) { return {Kind::forever, {}}; }
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/permit_expirable_semaphore.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+class Permit;
+
+// Provides a distributed semaphore in which each permit has an id and a lease, so the permits of a process that dies
+// become available again. The counterpart of Redisson's RPermitExpirableSemaphore. The client's watchdog renews a
+// permit taken without a lease until it is released. If renewal fails, the event hold_lost reports it.
+//
+// Within a process, waiting threads are served in order of arrival. Neither copyable nor movable. Any number of threads
+// may use one object. Two objects with the same name are the same semaphore. Each member throws Error; with a trailing
+// std::error_code& it stores the code and throws only std::bad_alloc. If the server cannot be reached, a call retries
+// for ClientOptions::unreachable_timeout, then fails with errc::unreachable. A command may be resent after a lost reply
+// and still takes effect once. An acquire that fails, is stopped or times out keeps no permit. Each member is one round
+// trip, except for waiting.
+class PermitExpirableSemaphore {
+public:
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. Sends nothing.
+    PermitExpirableSemaphore(Client& client, std::string_view name);
+
+    // Returns the name as given, without the client's key_prefix.
+    const std::string& name() const noexcept { return handle_.name(); }
+
+    // max() returns the largest number of permits; max_at_once() how many one call may acquire.
+    static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
+    static constexpr std::ptrdiff_t max_at_once() noexcept { return 10'000; }
+
+    // --- number of permits --------------------------------------------------------------------------------------
+
+    // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
+    bool try_set_permits(std::ptrdiff_t permits);
+    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
+        return detail::answer([&] { return try_set_permits(permits); }, false, ec);
+    }
+
+    // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
+    // become negative.
+    void set_permits(std::ptrdiff_t permits);
+    void set_permits(std::ptrdiff_t permits, std::error_code& ec) {
+        detail::answer([&] { return set_permits(permits), true; }, false, ec);
+    }
+
+    // Changes the number of permits by n, which must be from -max() to max().
+    void add_permits(std::ptrdiff_t n);
+    void add_permits(std::ptrdiff_t n, std::error_code& ec) {
+        detail::answer([&] { return add_permits(n), true; }, false, ec);
+    }
+
+    // Return the number of available permits, of acquired permits, and the sum of both; 0 if the semaphore does not
+    // exist. A permit whose lease has expired is available.
+    std::ptrdiff_t available_permits();
+    std::ptrdiff_t available_permits(std::error_code& ec) {
+        return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
+    }
+    std::ptrdiff_t acquired_permits();
+    std::ptrdiff_t acquired_permits(std::error_code& ec) {
+        return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
+    }
+    std::ptrdiff_t permits();
+    std::ptrdiff_t permits(std::error_code& ec) {
+        return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
+    }
+
+    // --- acquiring ----------------------------------------------------------------------------------------------
+
+    // Acquires a permit and waits for it if necessary. A waiting thread sends nothing until a permit is released or the
+    // next lease expires, except one query every 5 to 10 seconds, in case a message was lost. A process with many
+    // waiting threads sends no more than that.
+    //   acquire()                   returns the PermitId of a permit that the watchdog renews
+    //   acquire(Lease{d})           the permit becomes available again after d and is never renewed
+    //   acquire(Lease::forever())   only a release makes the permit available again, even if this process dies
+    //   acquire(…, token), acquire(…, ec)   returns a std::optional<PermitId>: gives up if a stop is requested, or
+    //                               stores the error instead of throwing it
+    template <class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] auto acquire(Tail&&... tail) {
+        std::optional<PermitId> id = one(take(1, detail::wait_until(never, tail...), tail...));
+        if constexpr (detail::has_stop_token<Tail&...> || detail::has_error_code<Tail&...>)
+            return id;
+        else
+            return *std::move(id);
+    }
+
+    // Acquires n permits at once, from 1 to max_at_once(). Returns an empty vector if it was stopped or failed.
+    template <class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
+        return take(n, detail::wait_until(never, tail...), tail...);
+    }
+
+    // Acquires one permit or n permits if they are available: one attempt, even if others wait. Accepts a lease and
+    // std::error_code&.
+    template <class... Tail>
+    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
+        [[nodiscard]] std::optional<PermitId> try_acquire(Tail&&... tail) {
+        return one(take(1, {.one_try = true}, tail...));
+    }
+    template <class... Tail>
+    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
+        [[nodiscard]] std::vector<PermitId> try_acquire(std::ptrdiff_t n, Tail&&... tail) {
+        return take(n, {.one_try = true}, tail...);
+    }
+
+    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Timeouts are rounded up
+    // to the next millisecond; zero or less is one attempt; the largest value waits indefinitely. Accepts a lease,
+    // std::stop_token and std::error_code&.
+    template <class Rep, class Period, class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return one(take(1, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...));
+    }
+    template <class Rep, class Period, class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] std::vector<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n,
+                                                        Tail&&... tail) {
+        return take(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] std::optional<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
+                                                            Tail&&... tail) {
+        return one(take(1, detail::wait_until(deadline_at(when), tail...), tail...));
+    }
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] std::vector<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
+                                                          std::ptrdiff_t n, Tail&&... tail) {
+        return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
+    }
+
+    // --- releasing ----------------------------------------------------------------------------------------------
+
+    // Releases all of the permits or none. Throws Error(errc::unknown_permit) if one is not held: it was released
+    // already, or its lease has expired. The watchdog then goes on renewing those that it renewed before. If no server
+    // replies, the call fails with errc::unreachable, but the client retries it in the background and the watchdog no
+    // longer renews these permits.
+    void release(const PermitId& id) { release(std::span(&id, 1)); }
+    void release(std::span<const PermitId> ids);
+    void release(const PermitId& id, std::error_code& ec) {
+        detail::answer([&] { return release(id), true; }, false, ec);
+    }
+    void release(std::span<const PermitId> ids, std::error_code& ec) {
+        detail::answer([&] { return release(ids), true; }, false, ec);
+    }
+
+    // Does the same, but returns false instead of throwing errc::unknown_permit.
+    [[nodiscard]] bool try_release(const PermitId& id) { return try_release(std::span(&id, 1)); }
+    [[nodiscard]] bool try_release(std::span<const PermitId> ids);
+    [[nodiscard]] bool try_release(const PermitId& id, std::error_code& ec) {
+        return detail::answer([&] { return try_release(id); }, false, ec);
+    }
+    [[nodiscard]] bool try_release(std::span<const PermitId> ids, std::error_code& ec) {
+        return detail::answer([&] { return try_release(ids); }, false, ec);
+    }
+
+    // --- leases -----------------------------------------------------------------------------------------------
+
+    // Gives the permit this lease. The watchdog no longer renews it. Throws Error(errc::unknown_permit) if the permit
+    // is not held.
+    void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, detail::PermitLease::of(lease)); }
+    void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, detail::PermitLease::of(lease)); }
+    void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec) {
+        detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
+    }
+    void update_lease(const PermitId& id, Lease::Forever lease, std::error_code& ec) {
+        detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
+    }
+
+    // Returns the remaining lease of the permit by the server's clock, nothing if the permit is not held, and
+    // milliseconds::max() if its lease never expires.
+    std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id);
+    std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec) {
+        return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
+    }
+
+private:
+    friend class Permit;
+
+    static std::optional<PermitId> one(std::vector<PermitId> ids) {
+        return ids.empty() ? std::nullopt : std::optional(ids.front());
+    }
+
+    template <class... Tail>
+    std::vector<PermitId> take(std::ptrdiff_t n, const detail::WaitRequest& request, Tail&... tail) {
+        detail::PermitLease lease{};
+        [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
+            if constexpr (detail::tail_rank<decltype(argument)> == 1) lease = detail::PermitLease::of(argument);
+        };
+        (set_lease(tail), ...);
+        return detail::answer([&] { return obtain(n, lease, request); }, std::vector<PermitId>(), tail...);
+    }
+
+    std::vector<PermitId> obtain(std::ptrdiff_t n, const detail::PermitLease& lease,
+                                 const detail::WaitRequest& request);
+    void set_lease(const PermitId& id, const detail::PermitLease& lease);
+    void release_later(const PermitId& id) noexcept;
+
+    detail::StateHandle handle_;
+};
+
+// Holds one permit and releases it at the end of its scope. The destructor does not throw, even if the permit has
+// expired or the server cannot be reached; call release(ec) to learn the result. The semaphore must outlive it.
+class [[nodiscard]] Permit {
+public:
+    // Acquires a permit and waits for it if necessary: under the watchdog, or with a lease.
+    explicit Permit(PermitExpirableSemaphore& semaphore) : semaphore_(&semaphore), id_(semaphore.acquire()) {}
+    template <class AnyLease>
+    requires(detail::tail_rank<AnyLease> == 1) Permit(PermitExpirableSemaphore& semaphore, const AnyLease& lease)
+        : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
+
+    // Takes ownership of a permit that is held already.
+    Permit(PermitExpirableSemaphore& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
+
+    Permit(Permit&& other) noexcept : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
+    Permit& operator=(Permit&& other) noexcept {
+        std::swap(semaphore_, other.semaphore_);
+        std::swap(id_, other.id_);
+        return *this;
+    }
+    // Posts the release and does not wait for the reply.
+    ~Permit() {
+        const detail::KeepErrno kept;
+        if (id_) semaphore_->release_later(*id_);
+    }
+
+    // Returns the id, or nothing after release() and detach().
+    const std::optional<PermitId>& id() const noexcept { return id_; }
+
+    // Releases the permit now. The second call does nothing.
+    void release(std::error_code& ec) {
+        const detail::KeepErrno kept;
+        ec.clear();
+        if (const std::optional<PermitId> id = std::exchange(id_, std::nullopt)) semaphore_->release(*id, ec);
+    }
+
+    // Passes ownership of the permit to the caller.
+    [[nodiscard]] PermitId detach() { return std::exchange(id_, std::nullopt).value(); }
+
+private:
+    PermitExpirableSemaphore* semaphore_;
+    std::optional<PermitId> id_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/scripts/permit_expirable_semaphore.hpp
 
 // The scripts of the semaphore whose permits have leases. Keys: a string, the number of available permits, as for the
@@ -17186,7 +17955,7 @@ struct std::hash<redlatch::PermitId> {
 // Message: the new number of permits, if there are any. It is published before the number changes, as for the
 // semaphore.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -17517,7 +18286,7 @@ inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/semaphore.hpp
@@ -17528,7 +18297,7 @@ inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take
 // A script publishes before it changes the number. Clients cannot tell, because a script is atomic. So nothing has
 // changed yet if the user has no right to publish.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -17688,23 +18457,14 @@ inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/permit_expirable_semaphore.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
-
-// For how long a permit is acquired: with a lease of its own, without a TTL, or under the watchdog.
-struct PermitLease {
-    enum class Kind { watched, limited, forever } kind = Kind::watched;
-    Milliseconds length{};  // if limited
-
-    static PermitLease of(const Lease& lease) { return {Kind::limited, lease.length()}; }
-    static PermitLease of(Lease::Forever) { return {Kind::forever, {}}; }
-};
 
 // Makes the calls of the semaphore whose permits have leases, and reads the replies.
 class PermitProtocol {
@@ -17850,22 +18610,21 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/semaphore/permit_leases.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The part of a semaphore whose permits have leases: the permits that its watchdog renews.
-template <class T>
 class PermitLeases {
     using Want = PermitProtocol::Want;
 
 public:
-    PermitLeases(SynchronizerCore<T, PermitProtocol>& core, RequestDeliveries<T, PermitProtocol>& deliveries)
+    PermitLeases(SynchronizerCore<PermitProtocol>& core, RequestDeliveries<PermitProtocol>& deliveries)
         : core_(core), deliveries_(deliveries) {}
 
     // --- called by the public class, without the mutex ----------------------------------------------------------
@@ -18053,357 +18812,253 @@ private:
     } catch (...) {
     }
 
-    SynchronizerCore<T, PermitProtocol>& core_;
-    RequestDeliveries<T, PermitProtocol>& deliveries_;
+    SynchronizerCore<PermitProtocol>& core_;
+    RequestDeliveries<PermitProtocol>& deliveries_;
     std::vector<Watch> watched_;
     std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/permit_expirable_semaphore.hpp
+// redlatch/permit_expirable_semaphore.ipp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
-template <class T>
-class BasicPermit;
+namespace detail {
 
-// Provides a distributed semaphore in which each permit has an id and a lease, so the permits of a process that dies
-// become available again. The counterpart of Redisson's RPermitExpirableSemaphore. The client's watchdog renews a
-// permit taken without a lease until it is released. If renewal fails, the event hold_lost reports it.
+using PermitState = Synchronizer<PermitProtocol, PermitLeases>;
+
+inline PermitState& permits_of(StateHandle& handle) { return static_cast<PermitState&>(handle.state()); }
+
+inline PermitProtocol::Count count_permits(StateHandle& handle) {
+    PermitState& semaphore = permits_of(handle);
+    const PermitProtocol& protocol = semaphore.protocol();
+    return protocol.read_count(query(semaphore.session(), semaphore.key(), protocol.count()));
+}
+
+// Throws Error(errc::invalid_argument).
+inline void check_permits(std::ptrdiff_t n, std::ptrdiff_t least, std::ptrdiff_t most, std::string_view name,
+                          const char* rule) {
+    if (n < least || n > most) throw Error(errc::invalid_argument, name, rule);
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE PermitExpirableSemaphore::PermitExpirableSemaphore(Client& client, std::string_view name)
+    : handle_(detail::ClientAccess::session(client), detail::PermitState::maker, name) {}
+
+// --- number of permits -------------------------------------------------------------------------------------------
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::try_set_permits(std::ptrdiff_t permits) {
+    detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
+    auto& semaphore = detail::permits_of(handle_);
+    return semaphore.is_one(semaphore.change(
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::set_permits(std::ptrdiff_t permits) {
+    detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
+    auto& semaphore = detail::permits_of(handle_);
+    semaphore.is_one(semaphore.change(
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::add_permits(std::ptrdiff_t n) {
+    detail::check_permits(n, -max(), max(), name(), "the number of permits must be from -2147483647 to 2147483647");
+    if (n == 0) return;
+    auto& semaphore = detail::permits_of(handle_);
+    semaphore.is_one(
+        semaphore.change([&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
+}
+
+REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::available_permits() {
+    return static_cast<std::ptrdiff_t>(detail::count_permits(handle_).available);
+}
+
+REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::acquired_permits() {
+    return static_cast<std::ptrdiff_t>(detail::count_permits(handle_).acquired);
+}
+
+REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::permits() {
+    const auto now = detail::count_permits(handle_);
+    return now.exists ? static_cast<std::ptrdiff_t>(now.available + now.acquired) : 0;
+}
+
+// --- acquiring and releasing -------------------------------------------------------------------------------------
+
+REDLATCH_INLINE std::vector<PermitId> PermitExpirableSemaphore::obtain(std::ptrdiff_t n,
+                                                                       const detail::PermitLease& lease,
+                                                                       const detail::WaitRequest& request) {
+    detail::check_permits(n, 1, max_at_once(), name(), "one call can acquire from 1 to 10000 permits");
+    detail::PermitProtocol::Want want;
+    want.ids.reserve(static_cast<std::size_t>(n));
+    for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
+    want.lease = lease;
+    if (!detail::permits_of(handle_).obtain(want, request)) return {};
+    return std::move(want.ids);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::release(std::span<const PermitId> ids) {
+    if (!try_release(ids))
+        throw Error(errc::unknown_permit, name(),
+                    ids.size() == 1 ? "this permit is not held" : "one of these permits is not held");
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::try_release(std::span<const PermitId> ids) {
+    if (ids.empty()) return true;
+    auto& semaphore = detail::permits_of(handle_);
+    // Made first: from unwatch() on nothing may fail for want of memory.
+    const std::function<detail::Call(const detail::RequestId&)> make =
+        [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const detail::RequestId& request_id) {
+            return semaphore.protocol().release(request_id, kept);
+        };
+    const auto watches = semaphore.leases().unwatch(ids);
+    const bool released = semaphore.is_one(semaphore.change(make, detail::PermitState::Undelivered::retry));
+    if (!released) semaphore.leases().watch_again(watches);
+    return released;
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::release_later(const PermitId& id) noexcept try {
+    detail::permits_of(handle_).leases().release_later(id);
+} catch (...) {
+}
+
+// --- leases ------------------------------------------------------------------------------------------------------
+
+REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, const detail::PermitLease& lease) {
+    auto& semaphore = detail::permits_of(handle_);
+    const auto watches = semaphore.leases().unwatch_settled(std::span(&id, 1));
+    Reply reply;
+    try {
+        reply = semaphore.change(
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
+    } catch (...) {
+        semaphore.leases().watch_again(watches);
+        throw;
+    }
+    if (!semaphore.is_one(reply)) throw Error(errc::unknown_permit, name(), "this permit is not held");
+}
+
+REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphore::remaining_lease(const PermitId& id) {
+    auto& semaphore = detail::permits_of(handle_);
+    const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
+    return semaphore.protocol().read_remaining(reply);
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/read_write_lock.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+struct ReadWriteOptions {
+    // If true, readers that hold nothing yet stay out while a writer of this object waits, so that a stream of readers
+    // cannot starve it. After every writer the readers get a turn. So a reader must not wait for a thread that is yet
+    // to become one. Readers in Java ignore this option. It costs a waiting process one command every 2.5 s, and delays
+    // readers by up to 5 s if that process dies.
+    bool writer_preference = false;
+};
+
+// Provides a distributed lock that many readers or one writer hold at a time. The counterpart of Redisson's
+// ReadWriteLock and the same lock as one of that name there. An RLock of that name is a different kind of lock and is
+// refused.
 //
-// Within a process, waiting threads are served in order of arrival. Neither copyable nor movable. Any number of threads
-// may use one object. Two objects with the same name are the same semaphore. Each member throws Error; with a trailing
-// std::error_code& it stores the code and throws only std::bad_alloc. If the server cannot be reached, a call retries
-// for ClientOptions::unreachable_timeout, then fails with errc::unreachable. A command may be resent after a lost reply
-// and still takes effect once. An acquire that fails, is stopped or times out keeps no permit. Each member is one round
-// trip, except for waiting.
-template <class T>
-class BasicPermitExpirableSemaphore {
+// Each hold has its own lease: a reader that died blocks writers only until its lease expires, whatever other readers
+// do. Reentrant on both sides. A writer may take the read side as well, and stays a reader when it releases the write
+// side. A reader that requests the write side would wait for itself, so it gets errc::would_deadlock, even from
+// try_lock().
+//
+// Models Cpp17SharedTimedLockable: use it with std::unique_lock, std::shared_lock, std::scoped_lock. The members of
+// LockApi are the writer's. Two objects with the same name are the same lock. Neither copyable nor movable. Any number
+// of threads may use one object. Destroying the object ends no hold.
+class ReadWriteLock : public detail::LockApi {
 public:
+    // One side, as a lock of its own: it has all members of a lock.
+    class Side : public detail::NamedLock {
+    protected:
+        using NamedLock::NamedLock;
+
+    private:
+        // A side is locked while it has a lease.
+        REDLATCH_INLINE bool ask_locked(Instant limit) override;
+    };
+
+    // The read side: many threads may hold it at a time.
+    class ReadLock final : public Side {
+        friend ReadWriteLock;
+        ReadLock(Client& client, std::string_view name);
+    };
+
+    // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, in a thread that holds
+    // only the read side.
+    class WriteLock final : public Side {
+        friend ReadWriteLock;
+        WriteLock(Client& client, std::string_view name, ReadLock& readers, ReadWriteOptions options);
+
+        REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+
+        ReadLock& readers_;
+        const ReadWriteOptions options_;
+    };
+
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    BasicPermitExpirableSemaphore(BasicClient<T>& client, std::string_view name) : binding_(client.core(), name) {}
+    ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options = {});
 
     // Returns the name as given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
+    const std::string& name() const noexcept { return read_.name(); }
 
-    // max() returns the largest number of permits; max_at_once() how many one call may acquire.
-    static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
-    static constexpr std::ptrdiff_t max_at_once() noexcept { return 10'000; }
+    // Return each side as a lock of its own, valid as long as this object.
+    ReadLock& read_lock() noexcept { return read_; }
+    WriteLock& write_lock() noexcept { return write_; }
 
-    // --- number of permits --------------------------------------------------------------------------------------
-
-    // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
-    bool try_set_permits(std::ptrdiff_t permits) {
-        check(permits, 0, max(), "the number of permits must be from 0 to 2147483647");
-        State& semaphore = state();
-        return is_one(semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
-    }
-    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
-        return detail::answer([&] { return try_set_permits(permits); }, false, ec);
-    }
-
-    // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
-    // become negative.
-    void set_permits(std::ptrdiff_t permits) {
-        check(permits, 0, max(), "the number of permits must be from 0 to 2147483647");
-        State& semaphore = state();
-        is_one(semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
-    }
-    void set_permits(std::ptrdiff_t permits, std::error_code& ec) {
-        detail::answer([&] { return set_permits(permits), true; }, false, ec);
-    }
-
-    // Changes the number of permits by n, which must be from -max() to max().
-    void add_permits(std::ptrdiff_t n) {
-        check(n, -max(), max(), "the number of permits must be from -2147483647 to 2147483647");
-        if (n == 0) return;
-        State& semaphore = state();
-        is_one(semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
-    }
-    void add_permits(std::ptrdiff_t n, std::error_code& ec) {
-        detail::answer([&] { return add_permits(n), true; }, false, ec);
-    }
-
-    // Return the number of available permits, of acquired permits, and the sum of both; 0 if the semaphore does not
-    // exist. A permit whose lease has expired is available.
-    std::ptrdiff_t available_permits() { return static_cast<std::ptrdiff_t>(count().available); }
-    std::ptrdiff_t available_permits(std::error_code& ec) {
-        return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
-    }
-    std::ptrdiff_t acquired_permits() { return static_cast<std::ptrdiff_t>(count().acquired); }
-    std::ptrdiff_t acquired_permits(std::error_code& ec) {
-        return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
-    }
-    std::ptrdiff_t permits() {
-        const auto now = count();
-        return now.exists ? static_cast<std::ptrdiff_t>(now.available + now.acquired) : 0;
-    }
-    std::ptrdiff_t permits(std::error_code& ec) {
-        return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
-    }
-
-    // --- acquiring ----------------------------------------------------------------------------------------------
-
-    // Acquires a permit and waits for it if necessary. A waiting thread sends nothing until a permit is released or the
-    // next lease expires, except one query every 5 to 10 seconds, in case a message was lost. A process with many
-    // waiting threads sends no more than that.
-    //   acquire()                   returns the PermitId of a permit that the watchdog renews
-    //   acquire(Lease{d})           the permit becomes available again after d and is never renewed
-    //   acquire(Lease::forever())   only a release makes the permit available again, even if this process dies
-    //   acquire(…, token), acquire(…, ec)   returns a std::optional<PermitId>: gives up if a stop is requested, or
-    //                               stores the error instead of throwing it
+    // The members of the read side. LockApi documents the same members for the write side: one round trip if no writer
+    // holds the lock, the same trailing arguments, the same errors.
     template <class... Tail>
-    requires detail::PermitOption<Tail...>
-    [[nodiscard]] auto acquire(Tail&&... tail) {
-        std::optional<PermitId> id = one(take(1, detail::wait_until(never, tail...), tail...));
-        if constexpr (detail::has_stop_token<Tail&...> || detail::has_error_code<Tail&...>)
-            return id;
-        else
-            return *std::move(id);
-    }
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
 
-    // Acquires n permits at once, from 1 to max_at_once(). Returns an empty vector if it was stopped or failed.
     template <class... Tail>
-    requires detail::PermitOption<Tail...>
-    [[nodiscard]] std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
-        return take(n, detail::wait_until(never, tail...), tail...);
-    }
+    requires detail::TryOption<Tail...>
+    [[nodiscard]] bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
 
-    // Acquires one permit or n permits if they are available: one attempt, even if others wait. Accepts a lease and
-    // std::error_code&.
-    template <class... Tail>
-    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
-        [[nodiscard]] std::optional<PermitId> try_acquire(Tail&&... tail) {
-        return one(take(1, {.one_try = true}, tail...));
-    }
-    template <class... Tail>
-    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
-        [[nodiscard]] std::vector<PermitId> try_acquire(std::ptrdiff_t n, Tail&&... tail) {
-        return take(n, {.one_try = true}, tail...);
-    }
-
-    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Timeouts are rounded up
-    // to the next millisecond; zero or less is one attempt; the largest value waits indefinitely. Accepts a lease,
-    // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires detail::PermitOption<Tail...>
-    [[nodiscard]] std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
-        return one(take(1, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...));
-    }
-    template <class Rep, class Period, class... Tail>
-    requires detail::PermitOption<Tail...>
-    [[nodiscard]] std::vector<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n,
-                                                        Tail&&... tail) {
-        return take(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return read_.try_lock_for(timeout, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires detail::PermitOption<Tail...>
-    [[nodiscard]] std::optional<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
-                                                            Tail&&... tail) {
-        return one(take(1, detail::wait_until(deadline_at(when), tail...), tail...));
-    }
-    template <class AnyClock, class Duration, class... Tail>
-    requires detail::PermitOption<Tail...>
-    [[nodiscard]] std::vector<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
-                                                          std::ptrdiff_t n, Tail&&... tail) {
-        return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return read_.try_lock_until(when, tail...);
     }
 
-    // --- releasing ----------------------------------------------------------------------------------------------
-
-    // Releases all of the permits or none. Throws Error(errc::unknown_permit) if one is not held: it was released
-    // already, or its lease has expired. The watchdog then goes on renewing those that it renewed before. If no server
-    // replies, the call fails with errc::unreachable, but the client retries it in the background and the watchdog no
-    // longer renews these permits.
-    void release(const PermitId& id) { release(std::span(&id, 1)); }
-    void release(std::span<const PermitId> ids) {
-        if (!try_release(ids)) throw unknown(ids.size() == 1 ? "this permit" : "one of these permits");
-    }
-    void release(const PermitId& id, std::error_code& ec) {
-        detail::answer([&] { return release(id), true; }, false, ec);
-    }
-    void release(std::span<const PermitId> ids, std::error_code& ec) {
-        detail::answer([&] { return release(ids), true; }, false, ec);
-    }
-
-    // Does the same, but returns false instead of throwing errc::unknown_permit.
-    [[nodiscard]] bool try_release(const PermitId& id) { return try_release(std::span(&id, 1)); }
-    [[nodiscard]] bool try_release(std::span<const PermitId> ids) {
-        if (ids.empty()) return true;
-        State& semaphore = state();
-        // Made first: from unwatch() on nothing may fail for want of memory.
-        const std::function<detail::Call(const detail::RequestId&)> make =
-            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const detail::RequestId& request_id) {
-                return semaphore.protocol().release(request_id, kept);
-            };
-        const auto watches = semaphore.leases().unwatch(ids);
-        const Reply reply = semaphore.change(make, State::Undelivered::retry);
-        const bool released = is_one(reply);
-        if (!released) semaphore.leases().watch_again(watches);
-        return released;
-    }
-    [[nodiscard]] bool try_release(const PermitId& id, std::error_code& ec) {
-        return detail::answer([&] { return try_release(id); }, false, ec);
-    }
-    [[nodiscard]] bool try_release(std::span<const PermitId> ids, std::error_code& ec) {
-        return detail::answer([&] { return try_release(ids); }, false, ec);
-    }
-
-    // --- leases -----------------------------------------------------------------------------------------------
-
-    // Gives the permit this lease. The watchdog no longer renews it. Throws Error(errc::unknown_permit) if the permit
-    // is not held.
-    void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, detail::PermitLease::of(lease)); }
-    void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, detail::PermitLease::of(lease)); }
-    void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec) {
-        detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
-    }
-    void update_lease(const PermitId& id, Lease::Forever lease, std::error_code& ec) {
-        detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
-    }
-
-    // Returns the remaining lease of the permit by the server's clock, nothing if the permit is not held, and
-    // milliseconds::max() if its lease never expires.
-    std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id) {
-        State& semaphore = state();
-        const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
-        return semaphore.protocol().read_remaining(reply);
-    }
-    std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec) {
-        return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
-    }
+    void unlock_shared() { read_.unlock(); }
+    void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
 private:
-    using State = detail::Synchronizer<T, detail::PermitProtocol, detail::PermitLeases<T>>;
+    // --- on behalf of an owner: the write side ----------------------------------------------------------------
 
-    State& state() { return binding_.state(); }
+    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+    REDLATCH_INLINE std::error_code release(detail::OwnerNumber owner) override;
+    REDLATCH_INLINE bool force_release(Instant limit) override;
+    REDLATCH_INLINE Instant valid_until_of(detail::OwnerNumber owner) override;
+    REDLATCH_INLINE std::stop_token lost_of(detail::OwnerNumber owner) override;
+    REDLATCH_INLINE bool ask_locked(Instant limit) override;
+    REDLATCH_INLINE int ask_hold_count(detail::OwnerNumber owner, Instant limit) override;
+    REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
 
-    void check(std::ptrdiff_t n, std::ptrdiff_t least, std::ptrdiff_t most, const char* rule) const {
-        if (n < least || n > most) throw Error(errc::invalid_argument, name(), rule);
-    }
-
-    Error unknown(const std::string& what) const { return {errc::unknown_permit, name(), what + " is not held"}; }
-
-    detail::PermitProtocol::Count count() {
-        State& semaphore = state();
-        const detail::PermitProtocol& protocol = semaphore.protocol();
-        return protocol.read_count(detail::query(semaphore.session(), semaphore.key(), protocol.count()));
-    }
-
-    bool is_one(const Reply& reply) {
-        if (!reply.is_integer()) throw detail::unexpected(reply, state().key());
-        return reply.integer == 1;
-    }
-
-    static std::optional<PermitId> one(std::vector<PermitId> ids) {
-        return ids.empty() ? std::nullopt : std::optional(ids.front());
-    }
-
-    template <class... Tail>
-    std::vector<PermitId> take(std::ptrdiff_t n, const detail::WaitRequest& request, Tail&... tail) {
-        return detail::answer(
-            [&]() -> std::vector<PermitId> {
-                check(n, 1, max_at_once(), "one call can acquire from 1 to 10000 permits");
-                detail::PermitProtocol::Want want;
-                want.ids.reserve(static_cast<std::size_t>(n));
-                for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
-                [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
-                    if constexpr (detail::tail_rank<decltype(argument)> == 1)
-                        want.lease = detail::PermitLease::of(argument);
-                };
-                (set_lease(tail), ...);
-                if (!state().obtain(want, request)) return {};
-                return std::move(want.ids);
-            },
-            std::vector<PermitId>(), tail...);
-    }
-
-    void set_lease(const PermitId& id, const detail::PermitLease& lease) {
-        State& semaphore = state();
-        const auto watches = semaphore.leases().unwatch_settled(std::span(&id, 1));
-        Reply reply;
-        try {
-            reply = semaphore.change([&](const detail::RequestId& request_id) {
-                return semaphore.protocol().set_lease(request_id, id, lease);
-            });
-        } catch (...) {
-            semaphore.leases().watch_again(watches);
-            throw;
-        }
-        if (!is_one(reply)) throw unknown("this permit");
-    }
-
-    friend class BasicPermit<T>;
-    void release_later(const PermitId& id) noexcept try { state().leases().release_later(id); } catch (...) {
-    }
-
-    detail::StateHandle<T, State> binding_;
+    ReadLock read_;
+    WriteLock write_;
 };
 
-template <class T>
-BasicPermitExpirableSemaphore(BasicClient<T>&, std::string_view) -> BasicPermitExpirableSemaphore<T>;
-
-using PermitExpirableSemaphore = BasicPermitExpirableSemaphore<HiredisTransport>;
-
-// Holds one permit and releases it at the end of its scope. The destructor does not throw, even if the permit has
-// expired or the server cannot be reached; call release(ec) to learn the result. The semaphore must outlive it.
-template <class T>
-class [[nodiscard]] BasicPermit {
-public:
-    // Acquires a permit and waits for it if necessary: under the watchdog, or with a lease.
-    explicit BasicPermit(BasicPermitExpirableSemaphore<T>& semaphore)
-        : semaphore_(&semaphore), id_(semaphore.acquire()) {}
-    template <class AnyLease>
-    requires(detail::tail_rank<AnyLease> == 1)
-        BasicPermit(BasicPermitExpirableSemaphore<T>& semaphore, const AnyLease& lease)
-        : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
-
-    // Takes ownership of a permit that is held already.
-    BasicPermit(BasicPermitExpirableSemaphore<T>& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
-
-    BasicPermit(BasicPermit&& other) noexcept
-        : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
-    BasicPermit& operator=(BasicPermit&& other) noexcept {
-        std::swap(semaphore_, other.semaphore_);
-        std::swap(id_, other.id_);
-        return *this;
-    }
-    // Posts the release and does not wait for the reply.
-    ~BasicPermit() {
-        const detail::KeepErrno kept;
-        if (id_) semaphore_->release_later(*id_);
-    }
-
-    // Returns the id, or nothing after release() and detach().
-    const std::optional<PermitId>& id() const noexcept { return id_; }
-
-    // Releases the permit now. The second call does nothing.
-    void release(std::error_code& ec) {
-        const detail::KeepErrno kept;
-        ec.clear();
-        if (const std::optional<PermitId> id = std::exchange(id_, std::nullopt)) semaphore_->release(*id, ec);
-    }
-
-    // Passes ownership of the permit to the caller.
-    [[nodiscard]] PermitId detach() { return std::exchange(id_, std::nullopt).value(); }
-
-private:
-    BasicPermitExpirableSemaphore<T>* semaphore_;
-    std::optional<PermitId> id_;
-};
-
-using Permit = BasicPermit<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/scripts/read_write_lock.hpp
@@ -18418,7 +19073,7 @@ using Permit = BasicPermit<HiredisTransport>;
 // that is out of memory allows. The mark of a waiting writer is ours alone: while it exists, a reader of ours without a
 // hold does not enter.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -18756,42 +19411,29 @@ inline constexpr Script digested<scripts::write_withdraw>{scripts::write_withdra
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/protocol/read_write_lock.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The names that both sides of a read-write lock share, and their common calls. Both sides listen to one channel.
-class ReadWriteProtocol {
-public:
-    static constexpr std::string_view family = "ReadWriteLock";
-    static constexpr bool reentrant = true;
-
-    const std::string& key() const noexcept { return key_; }
-    const std::string& channel() const noexcept { return channel_; }
-
-    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
-    static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
-
+class ReadWriteProtocol : public LockProtocol {
 protected:
-    ReadWriteProtocol(const ProtocolContext& context, std::string key)
-        : uuid_(context.uuid),
-          key_(std::move(key)),
-          channel_(prefixed_key("redisson_rwlock", key_)),
+    ReadWriteProtocol(const LockKind& of, const ProtocolContext& context, const std::string& key)
+        : LockProtocol(of, context, key, prefixed_key("redisson_rwlock", key)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
           mark_(suffixed_key(key_, "redlatch_writer_waits")) {}
-    ~ReadWriteProtocol() = default;
 
     // `field` is the owner as a holder of this side.
-    Call release(const Script& script, const OwnerText& field, std::uint32_t remaining, Milliseconds lease) const {
+    Call release_by(const Script& script, const OwnerText& field, std::uint32_t remaining, Milliseconds lease) const {
         return {script, {key_, channel_}, {field, remaining, lease, PublishCommand(), tag_}};
     }
 
-    Call give_up(const Script& script, std::span<const std::string_view> owners) const {
+    Call give_up_by(const Script& script, std::span<const std::string_view> owners) const {
         Call call(script, {key_, channel_}, {PublishCommand(), tag_});
         call.append(owners);
         return call;
@@ -18800,9 +19442,6 @@ protected:
     OwnerText reader(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
     OwnerText writer(std::uint64_t hold) const noexcept { return {uuid_, hold, ":write"}; }
 
-    const std::string& uuid_;
-    const std::string key_;
-    const std::string channel_;
     const std::string tag_;   // prefix of the names of the timeout keys
     const std::string mark_;  // redlatch's own key: exists while a writer with precedence waits
 };
@@ -18810,53 +19449,48 @@ protected:
 // Makes the calls of the readers' side.
 class ReadProtocol final : public ReadWriteProtocol {
 public:
-    static constexpr std::string_view kind = "readers ";
-    static constexpr const Script& renewal = digested<scripts::read_renew>;
-    static constexpr bool shared = true;
-    static constexpr bool hands_over = false;
-    static constexpr bool outlives_lease = false;
+    static constexpr LockKind lock_kind{
+        .name = "readers ", .family = "ReadWriteLock", .renewal = digested<scripts::read_renew>, .shared = true};
 
-    ReadProtocol(const ProtocolContext& context, std::string key) : ReadWriteProtocol(context, std::move(key)) {}
+    ReadProtocol(const ProtocolContext& context, const std::string& key) : ReadWriteProtocol(lock_kind, context, key) {}
 
-    Call acquire(const Claim& claim) const {
+    Call acquire(const Claim& claim) const override {
         return {digested<scripts::read_acquire>,
                 {key_, mark_},
                 {text(claim.hold), claim.count, claim.lease, writer(claim.writer), tag_, claim.until},
                 Effect::grants};
     }
 
-    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
-        return ReadWriteProtocol::release(digested<scripts::read_release>, text(hold), remaining, lease);
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
+        return release_by(digested<scripts::read_release>, text(hold), remaining, lease);
     }
 
-    // Releases everything that these owners hold. The reply is the server's clock.
-    Call give_up(std::span<const std::string_view> owners) const {
-        return ReadWriteProtocol::give_up(digested<scripts::read_give_up>, owners);
+    Call give_up(std::span<const std::string_view> owners) const override {
+        return give_up_by(digested<scripts::read_give_up>, owners);
     }
 
-    // Returns the list of owners that hold this side, whichever they are.
-    Call holders() const { return {digested<scripts::read_holders>, {key_}, {tag_}}; }
-    Call remaining_lease() const { return {digested<scripts::read_remaining_lease>, {key_}, {tag_}}; }
-    Call hold_count(std::uint64_t hold) const {
+    Call holders() const override { return {digested<scripts::read_holders>, {key_}, {tag_}}; }
+    Call remaining_lease() const override { return {digested<scripts::read_remaining_lease>, {key_}, {tag_}}; }
+    Call hold_count(std::uint64_t hold) const override {
         return {digested<scripts::read_hold_count>, {key_}, {text(hold), tag_}};
     }
 
-    OwnerText text(std::uint64_t hold) const noexcept { return reader(hold); }
+    OwnerText text(std::uint64_t hold) const noexcept override { return reader(hold); }
 };
 
 // Makes the calls of the writer's side.
 class WriteProtocol final : public ReadWriteProtocol {
 public:
-    static constexpr std::string_view kind = "writers ";
-    static constexpr const Script& renewal = digested<scripts::rlock_renew>;
-    static constexpr bool shared = false;
-    static constexpr bool hands_over = false;
     // A read hold of the same owner keeps the key.
-    static constexpr bool outlives_lease = true;
+    static constexpr LockKind lock_kind{.name = "writers ",
+                                        .family = "ReadWriteLock",
+                                        .renewal = digested<scripts::rlock_renew>,
+                                        .outlives_lease = true};
 
-    WriteProtocol(const ProtocolContext& context, std::string key) : ReadWriteProtocol(context, std::move(key)) {}
+    WriteProtocol(const ProtocolContext& context, const std::string& key)
+        : ReadWriteProtocol(lock_kind, context, key) {}
 
-    Call acquire(const Claim& claim) {
+    Call acquire(const Claim& claim) const override {
         if (claim.announced) marked_ = true;
         return {
             digested<scripts::write_acquire>,
@@ -18865,188 +19499,117 @@ public:
             Effect::grants};
     }
 
-    AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
-        const AcquireAnswer answer = decode_acquire(reply, name);
+    AcquireAnswer read_acquire(const Reply& reply) const override {
+        const AcquireAnswer answer = decode_acquire(reply, key_);
         // The script that acquired the lock deleted the mark.
         if (answer.kind == AcquireAnswer::Kind::held) marked_ = false;
         return answer;
     }
 
-    // Deletes the mark that a waiting thread of this process may have left. Returns nothing if there is none.
-    std::optional<Call> cancel_announcement() {
+    // Deletes the mark that a waiting thread of this process may have left.
+    std::optional<Call> cancel_announcement() const override {
         if (!marked_.exchange(false)) return std::nullopt;
         return Call(digested<scripts::write_withdraw>, {mark_, channel_}, {uuid_, PublishCommand()});
     }
 
-    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
-        return ReadWriteProtocol::release(digested<scripts::write_release>, text(hold), remaining, lease);
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
+        return release_by(digested<scripts::write_release>, text(hold), remaining, lease);
     }
 
-    // Releases everything that these owners hold. The reply is the server's clock.
-    Call give_up(std::span<const std::string_view> owners) const {
-        return ReadWriteProtocol::give_up(digested<scripts::write_give_up>, owners);
+    Call give_up(std::span<const std::string_view> owners) const override {
+        return give_up_by(digested<scripts::write_give_up>, owners);
     }
 
-    // Returns the list of owners that hold this side, whichever they are.
-    Call holders() const { return {digested<scripts::write_holders>, {key_}, {}}; }
-    Call remaining_lease() const { return {digested<scripts::write_remaining_lease>, {key_}, {}}; }
-    Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
+    Call holders() const override { return {digested<scripts::write_holders>, {key_}, {}}; }
+    Call remaining_lease() const override { return {digested<scripts::write_remaining_lease>, {key_}, {}}; }
 
-    OwnerText text(std::uint64_t hold) const noexcept { return writer(hold); }
+    OwnerText text(std::uint64_t hold) const noexcept override { return writer(hold); }
 
 private:
     // How long a writer that dies while it waits keeps readers out, in ms. The mark is renewed after half of this time.
     static constexpr std::string_view mark_ttl = "5000";
 
-    std::atomic<bool> marked_{false};  // True if a mark of this process may be on the server
+    mutable std::atomic<bool> marked_{false};  // true if a mark of this process may be on the server
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/read_write_lock.hpp
+// redlatch/read_write_lock.ipp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
-struct ReadWriteOptions {
-    // If true, readers that hold nothing yet stay out while a writer of this object waits, so that a stream of readers
-    // cannot starve it. After every writer the readers get a turn. So a reader must not wait for a thread that is yet
-    // to become one. Readers in Java ignore this option. It costs a waiting process one command every 2.5 s, and delays
-    // readers by up to 5 s if that process dies.
-    bool writer_preference = false;
-};
+namespace detail {
+inline constexpr StateMaker read_maker{ReadProtocol::lock_kind.name, LockState::make<ReadProtocol>};
+inline constexpr StateMaker write_maker{WriteProtocol::lock_kind.name, LockState::make<WriteProtocol>};
+}  // namespace detail
 
-// Provides a distributed lock that many readers or one writer hold at a time. The counterpart of Redisson's
-// ReadWriteLock and the same lock as one of that name there. An RLock of that name is a different kind of lock and is
-// refused.
-//
-// Each hold has its own lease: a reader that died blocks writers only until its lease expires, whatever other readers
-// do. Reentrant on both sides. A writer may take the read side as well, and stays a reader when it releases the write
-// side. A reader that requests the write side would wait for itself, so it gets errc::would_deadlock, even from
-// try_lock().
-//
-// Models Cpp17SharedTimedLockable: use it with std::unique_lock, std::shared_lock, std::scoped_lock. The members of
-// LockApi are the writer's. Two objects with the same name are the same lock. Neither copyable nor movable. Any number
-// of threads may use one object. Destroying the object ends no hold.
-template <class T>
-class BasicReadWriteLock : public detail::LockApi<BasicReadWriteLock<T>> {
-    // Implements what both sides share: all members of a lock. A side is locked while it has a lease.
-    template <class Self, class Protocol>
-    class Side : public detail::NamedLock<Self, T, detail::LockState<T, Protocol>> {
-    protected:
-        friend class detail::LockApi<Self>;
-        friend struct detail::LockAccess;
+// --- the sides ---------------------------------------------------------------------------------------------------
 
-        bool ask_locked(Instant limit = never) { return this->ask_remaining_lease(limit).has_value(); }
+REDLATCH_INLINE bool ReadWriteLock::Side::ask_locked(Instant limit) { return ask_remaining_lease(limit).has_value(); }
 
-        Side(BasicClient<T>& client, std::string_view name) : Side::NamedLock(client.core(), name) {}
-    };
+REDLATCH_INLINE ReadWriteLock::ReadLock::ReadLock(Client& client, std::string_view name)
+    : Side(detail::ClientAccess::session(client), detail::read_maker, name) {}
 
-public:
-    // The read side: many threads may hold it at a time.
-    class ReadLock final : public Side<ReadLock, detail::ReadProtocol> {
-        friend BasicReadWriteLock;
-        using Side<ReadLock, detail::ReadProtocol>::Side;
-    };
+REDLATCH_INLINE ReadWriteLock::WriteLock::WriteLock(Client& client, std::string_view name, ReadLock& readers,
+                                                    ReadWriteOptions options)
+    : Side(detail::ClientAccess::session(client), detail::write_maker, name), readers_(readers), options_(options) {}
 
-    // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, in a thread that holds
-    // only the read side.
-    class WriteLock final : public Side<WriteLock, detail::WriteProtocol> {
-        friend BasicReadWriteLock;
-        friend class detail::LockApi<WriteLock>;
-        friend struct detail::LockAccess;
+REDLATCH_INLINE bool ReadWriteLock::WriteLock::acquire(const detail::LockRequest& request) {
+    const Instant now = Clock::now();
+    if (detail::LockAccess::valid_until(readers_, request.owner) > now && valid_until_of(request.owner) <= now)
+        throw Error(errc::would_deadlock, state().key(),
+                    "this thread holds the read side; release that before locking the write side");
+    if (!options_.writer_preference) return NamedLock::acquire(request);
+    detail::LockRequest first = request;
+    first.precedence = true;
+    return NamedLock::acquire(first);
+}
 
-        bool acquire(const detail::LockRequest& request) {
-            const Instant now = Clock::now();
-            if (detail::LockAccess::valid_until(readers_, request.owner) > now &&
-                this->valid_until_of(request.owner) <= now)
-                throw Error(errc::would_deadlock, this->state().key(),
-                            "this thread holds the read side; release that before locking the write side");
-            if (!options_.writer_preference) return this->state().acquire(request);
-            detail::LockRequest first = request;
-            first.precedence = true;
-            return this->state().acquire(first);
-        }
+// --- both --------------------------------------------------------------------------------------------------------
 
-        WriteLock(BasicClient<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
-            : Side<WriteLock, detail::WriteProtocol>(client, name), readers_(readers), options_(options) {}
+REDLATCH_INLINE ReadWriteLock::ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options)
+    : read_(client, name), write_(client, name, read_, options) {}
 
-        ReadLock& readers_;
-        const ReadWriteOptions options_;
-    };
+REDLATCH_INLINE bool ReadWriteLock::acquire(const detail::LockRequest& request) {
+    return detail::LockAccess::acquire(write_, request);
+}
 
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
-    BasicReadWriteLock(BasicClient<T>& client, std::string_view name, ReadWriteOptions options = {})
-        : read_(client, name), write_(client, name, read_, options) {}
+REDLATCH_INLINE std::error_code ReadWriteLock::release(detail::OwnerNumber owner) {
+    return detail::LockAccess::release(write_, owner);
+}
 
-    // Returns the name as given, without the client's key_prefix.
-    const std::string& name() const noexcept { return read_.name(); }
+REDLATCH_INLINE bool ReadWriteLock::force_release(Instant limit) {
+    return detail::LockAccess::force_release(write_, limit);
+}
 
-    // Return each side as a lock of its own, valid as long as this object.
-    ReadLock& read_lock() noexcept { return read_; }
-    WriteLock& write_lock() noexcept { return write_; }
+REDLATCH_INLINE Instant ReadWriteLock::valid_until_of(detail::OwnerNumber owner) {
+    return detail::LockAccess::valid_until(write_, owner);
+}
 
-    // The members of the read side. LockApi documents the same members for the write side: one round trip if no writer
-    // holds the lock, the same trailing arguments, the same errors.
-    template <class... Tail>
-    requires detail::LockOption<Tail...>
-    [[nodiscard]] auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
+REDLATCH_INLINE std::stop_token ReadWriteLock::lost_of(detail::OwnerNumber owner) {
+    return detail::LockAccess::lost(write_, owner);
+}
 
-    template <class... Tail>
-    requires detail::TryOption<Tail...>
-    [[nodiscard]] bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
+REDLATCH_INLINE bool ReadWriteLock::ask_locked(Instant limit) { return detail::LockAccess::ask_locked(write_, limit); }
 
-    template <class Rep, class Period, class... Tail>
-    requires detail::LockOption<Tail...>
-    [[nodiscard]] bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
-        return read_.try_lock_for(timeout, tail...);
-    }
+REDLATCH_INLINE int ReadWriteLock::ask_hold_count(detail::OwnerNumber owner, Instant limit) {
+    return detail::LockAccess::ask_hold_count(write_, owner, limit);
+}
 
-    template <class AnyClock, class Duration, class... Tail>
-    requires detail::LockOption<Tail...>
-    [[nodiscard]] bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
-        return read_.try_lock_until(when, tail...);
-    }
+REDLATCH_INLINE std::optional<Milliseconds> ReadWriteLock::ask_remaining_lease(Instant limit) {
+    return detail::LockAccess::ask_remaining_lease(write_, limit);
+}
 
-    void unlock_shared() { read_.unlock(); }
-    void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
-
-private:
-    friend class detail::LockApi<BasicReadWriteLock>;
-    friend struct detail::LockAccess;
-
-    // --- on behalf of an owner: the write side ----------------------------------------------------------------
-
-    bool acquire(const detail::LockRequest& request) { return detail::LockAccess::acquire(write_, request); }
-    std::error_code release(detail::OwnerNumber owner) { return detail::LockAccess::release(write_, owner); }
-    bool force_release() { return detail::LockAccess::force_release(write_); }
-    Instant valid_until_of(detail::OwnerNumber owner) { return detail::LockAccess::valid_until(write_, owner); }
-    std::stop_token lost_of(detail::OwnerNumber owner) { return detail::LockAccess::lost(write_, owner); }
-    bool ask_locked() { return detail::LockAccess::ask_locked(write_); }
-    int ask_hold_count(detail::OwnerNumber owner) { return detail::LockAccess::ask_hold_count(write_, owner); }
-    std::optional<Milliseconds> ask_remaining_lease() { return detail::LockAccess::ask_remaining_lease(write_); }
-
-    ReadLock read_;
-    WriteLock write_;
-};
-
-template <class T>
-BasicReadWriteLock(BasicClient<T>&, std::string_view) -> BasicReadWriteLock<T>;
-template <class T>
-BasicReadWriteLock(BasicClient<T>&, std::string_view, ReadWriteOptions) -> BasicReadWriteLock<T>;
-
-using ReadWriteLock = BasicReadWriteLock<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/red_lock.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 struct RedLockOptions {
     // The time a server may take to reply before the others decide without it.
@@ -19078,7 +19641,7 @@ struct RedLockOptions {
 // For longest_lease after all servers were started, no process can acquire the lock. Reentrant if its members are.
 // Members must outlive this object. A hold belongs to the object that took it. Neither copyable nor movable. Any number
 // of threads may use one object.
-class RedLock : public detail::QuorumApi<RedLock> {
+class RedLock : public detail::QuorumApi {
 public:
     // Throws Error(errc::invalid_argument) if two members use one client, and so one server, and for options that
     // cannot work. Sends nothing.
@@ -19089,51 +19652,63 @@ public:
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit RedLock(RedLockOptions options,
                                                                                            Locks&... locks)
-        : RedLock(Whole{}, detail::members_of(locks...), options) {}
+        : RedLock(Whole{}, {detail::member_lock(locks)...}, options) {}
 
     template <detail::LockRange Range>
     explicit RedLock(Range&& range, RedLockOptions options = {})
-        : RedLock(Whole{}, detail::members_of_range(range), options) {}
+        : RedLock(Whole{}, detail::member_locks_in(range), options) {}
 
 private:
-    using Members = std::vector<std::shared_ptr<detail::QuorumMember>>;
     struct Whole {};
 
-    RedLock(Whole, const Members& members, RedLockOptions options) : QuorumApi(members, rules_of(members, options)) {}
-
-    static detail::QuorumRules rules_of(const Members& members, RedLockOptions options) {
-        if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs at least one member");
-        const std::string& name = members.front()->name();
-        if (options.longest_lease == Milliseconds(0))
-            options.longest_lease = members.front()->options().watchdog_timeout;
-        for (std::size_t i = 0; i < members.size(); ++i) {
-            if (members[i]->options().watchdog_timeout > options.longest_lease)
-                throw Error(
-                    errc::invalid_argument, name,
-                    "RedLockOptions::longest_lease must be at least the watchdog_timeout of every member's client");
-            for (std::size_t j = i + 1; j < members.size(); ++j)
-                if (members[i]->client() == members[j]->client())
-                    throw Error(errc::invalid_argument, name,
-                                "two members use the same client; each member needs a client for a server of its own");
-        }
-        if (options.node_timeout < Milliseconds(1) || options.node_timeout > std::chrono::hours(1) ||
-            options.longest_lease < Milliseconds(1))
-            throw Error(errc::invalid_argument, name,
-                        "RedLockOptions: node_timeout must be from 1 ms to 1 h, and longest_lease must be positive");
-        return {.needed = members.size() / 2 + 1,
-                .node_timeout = options.node_timeout,
-                .independent = true,
-                .longest_lease = Lease(options.longest_lease).length()};
-    }
+    RedLock(Whole, const std::vector<detail::NamedLock*>& locks, RedLockOptions options);
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/red_lock.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+inline QuorumRules majority_of(const QuorumMembers& members, RedLockOptions options) {
+    if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs at least one member");
+    const std::string& name = members.front()->name();
+    if (options.longest_lease == Milliseconds(0)) options.longest_lease = members.front()->options().watchdog_timeout;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+        if (members[i]->options().watchdog_timeout > options.longest_lease)
+            throw Error(errc::invalid_argument, name,
+                        "RedLockOptions::longest_lease must be at least the watchdog_timeout of every member's client");
+        for (std::size_t j = i + 1; j < members.size(); ++j)
+            if (members[i]->client() == members[j]->client())
+                throw Error(errc::invalid_argument, name,
+                            "two members use the same client; each member needs a client for a server of its own");
+    }
+    if (options.node_timeout < Milliseconds(1) || options.node_timeout > std::chrono::hours(1) ||
+        options.longest_lease < Milliseconds(1))
+        throw Error(errc::invalid_argument, name,
+                    "RedLockOptions: node_timeout must be from 1 ms to 1 h, and longest_lease must be positive");
+    return {.needed = members.size() / 2 + 1,
+            .node_timeout = options.node_timeout,
+            .independent = true,
+            .longest_lease = Lease(options.longest_lease).length()};
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE RedLock::RedLock(Whole, const std::vector<detail::NamedLock*>& locks, RedLockOptions options)
+    : QuorumApi(members_of(locks), detail::majority_of(members_of(locks), options)) {}
+
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/rlock.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Provides a reentrant distributed lock: one thread of one process holds it at a time, for as long as its lease is
 // valid. It is the counterpart of Redisson's RLock and the same lock as an RLock of that name there.
@@ -19143,103 +19718,35 @@ inline namespace v0_1 {
 // std::scoped_lock, std::condition_variable_any. Neither copyable nor movable. Any number of threads may use one
 // object. Destroying the object while a thread waits in it is an error, as for std::mutex. Destroying it while the lock
 // is held is not: the hold goes on, and another object with that name can release it.
-template <class T>
-class BasicRLock : public detail::NamedLock<BasicRLock<T>, T, detail::LockState<T, detail::RLockProtocol>> {
+class RLock : public detail::NamedLock {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    BasicRLock(BasicClient<T>& client, std::string_view name) : BasicRLock::NamedLock(client.core(), name) {}
+    RLock(Client& client, std::string_view name);
 };
 
-template <class T>
-BasicRLock(BasicClient<T>&, std::string_view) -> BasicRLock<T>;
-
-using RLock = BasicRLock<HiredisTransport>;
-
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/protocol/semaphore.hpp
+// redlatch/rlock.ipp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
+
 namespace detail {
-
-// Makes the calls of the semaphore and reads the replies.
-class SemaphoreProtocol {
-public:
-    static constexpr std::string_view kind = "semaphore ";
-    static constexpr bool takes = true;
-    static constexpr std::size_t most_at_once = 100;
-    static constexpr bool takes_back_by_mark = true;
-
-    struct Want {
-        std::int64_t permits = 1;  // at least one
-        bool served = false;
-        bool lets_pass = false;  // True if callers behind it may be served when there is not enough for it
-
-        std::int64_t amount() const { return permits; }
-    };
-
-    SemaphoreProtocol(const ProtocolContext& context, std::string key)
-        : marks_(context, std::move(key), "redlatch_semaphore_requests"),
-          channel_(prefixed_key("redisson_sc", marks_.key())) {}
-
-    const RequestMarks& marks() const noexcept { return marks_; }
-    const std::string& key() const noexcept { return marks_.key(); }
-    const std::string& channel() const noexcept { return channel_; }
-
-    Call ask(std::span<const Want> wants, const RequestId& request_id) const {
-        Call call = marks_.call(digested<scripts::semaphore_acquire>, request_id, {}, {}, Effect::grants);
-        for (const Want& want : wants) call.append(want.lets_pass ? -want.permits : want.permits);
-        return call;
-    }
-
-    Answer decode(const Reply& reply, std::span<Want> wants) const {
-        if (!reply.is_integer() || !share(std::max<std::int64_t>(reply.integer, 0), wants) ||
-            reply.integer <= -wants.front().permits)
-            throw unexpected(reply, key());
-        return {Milliseconds::max(), -reply.integer};
-    }
-
-    Call take_back(const RequestId& request_id, std::span<const Want>) const {
-        return marks_.call(digested<scripts::semaphore_give_back>, request_id, {channel_}, {PublishCommand()});
-    }
-
-    Call give_back(const RequestId& request_id, std::span<const Want> wants) const {
-        std::int64_t permits = 0;
-        for (const Want& want : wants) permits += want.permits;
-        return add(request_id, permits, true);
-    }
-
-    Call add(const RequestId& request_id, std::int64_t permits, bool only_existing) const {
-        return marks_.call(digested<scripts::semaphore_add>, request_id, {channel_},
-                           {permits, PublishCommand(), only_existing ? "1" : "0"});
-    }
-
-    Call set(const RequestId& request_id, std::int64_t permits) const {
-        return marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
-    }
-
-    Call drain(const RequestId& request_id) const {
-        return marks_.call(digested<scripts::semaphore_drain>, request_id, {}, {});
-    }
-
-    Call available() const { return Call::command({"GET", key()}); }
-
-private:
-    const RequestMarks marks_;
-    const std::string channel_;
-};
-
+inline constexpr StateMaker rlock_maker{RLockProtocol::lock_kind.name, LockState::make<RLockProtocol>};
 }  // namespace detail
-}  // namespace v0_1
+
+REDLATCH_INLINE RLock::RLock(Client& client, std::string_view name)
+    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name) {}
+
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/semaphore.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Provides a distributed semaphore: a std::counting_semaphore across processes, and the counterpart of Redisson's
 // RSemaphore. A permit has no owner: any thread may release it, and the permits of a process that dies are lost. Use
@@ -19258,26 +19765,20 @@ inline namespace v0_1 {
 // fails, is stopped or times out keeps no permit, even if its outcome is unknown. Numbers of permits are from 0 to
 // max(); any other number throws Error(errc::invalid_argument) before anything is sent. Each member is one round trip,
 // except for waiting.
-template <class T>
-class BasicSemaphore {
+class Semaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    BasicSemaphore(BasicClient<T>& client, std::string_view name) : binding_(client.core(), name) {}
+    Semaphore(Client& client, std::string_view name);
 
     // Returns the name as given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
+    const std::string& name() const noexcept { return handle_.name(); }
 
     // Returns the largest number of permits, which is the largest that Redisson can count.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
 
     // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
-    bool try_set_permits(std::ptrdiff_t permits) {
-        check(permits, 0);
-        State& semaphore = state();
-        return is_one(semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
-    }
+    bool try_set_permits(std::ptrdiff_t permits);
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
     }
@@ -19359,126 +19860,231 @@ public:
 
     // Returns the number of available permits: 0 if the semaphore does not exist, negative if add_permits() took away
     // more than there were.
-    std::ptrdiff_t available_permits() {
-        State& semaphore = state();
-        const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().available());
-        return static_cast<std::ptrdiff_t>(detail::number_of(reply, semaphore.key()));
-    }
+    std::ptrdiff_t available_permits();
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
     }
 
     // Changes the number of permits by n, from -max() to max(), also while some are acquired.
-    void add_permits(std::ptrdiff_t n) {
-        check(n, -max());
-        if (n == 0) return;
-        State& semaphore = state();
-        is_one(semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n, false); }));
-    }
+    void add_permits(std::ptrdiff_t n);
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
     }
 
     // Takes all available permits and leaves none. Returns their number, which is negative if some were owed.
-    std::ptrdiff_t drain_permits() {
-        State& semaphore = state();
-        const Reply reply = semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().drain(request_id); });
-        if (!reply.is_integer()) throw detail::unexpected(reply, semaphore.key());
-        return static_cast<std::ptrdiff_t>(reply.integer);
-    }
+    std::ptrdiff_t drain_permits();
     std::ptrdiff_t drain_permits(std::error_code& ec) {
         return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
     }
 
 private:
-    using State = detail::Synchronizer<T, detail::SemaphoreProtocol>;
-
-    State& state() { return binding_.state(); }
-
-    void check(std::ptrdiff_t n, std::ptrdiff_t least) const {
-        if (n < least || n > max())
-            throw Error(errc::invalid_argument, name(), "the number of permits must be from 0 to 2147483647");
-    }
-
-    bool is_one(const Reply& reply) {
-        if (!reply.is_integer()) throw detail::unexpected(reply, state().key());
-        return reply.integer == 1;
-    }
-
-    bool take(std::ptrdiff_t n, const detail::WaitRequest& request) {
-        check(n, 0);
-        if (n == 0) return true;
-        detail::SemaphoreProtocol::Want want{.permits = n};
-        return state().obtain(want, request);
-    }
+    void check(std::ptrdiff_t n, std::ptrdiff_t least) const;
+    bool take(std::ptrdiff_t n, const detail::WaitRequest& request);
+    bool give(std::ptrdiff_t n, bool only_existing);
 
     template <class... Tail>
     bool timed(Instant deadline, std::ptrdiff_t n, Tail&... tail) {
         return detail::answer([&] { return take(n, detail::wait_until(deadline, tail...)); }, false, tail...);
     }
 
-    bool give(std::ptrdiff_t n, bool only_existing) {
-        State& semaphore = state();
-        return is_one(semaphore.change(
-            [&semaphore, n, only_existing](const detail::RequestId& request_id) {
-                return semaphore.protocol().add(request_id, n, only_existing);
-            },
-            State::Undelivered::retry));
-    }
-
-    detail::StateHandle<T, State> binding_;
+    detail::StateHandle handle_;
 };
 
-template <class T>
-BasicSemaphore(BasicClient<T>&, std::string_view) -> BasicSemaphore<T>;
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
 
-using Semaphore = BasicSemaphore<HiredisTransport>;
+// redlatch/protocol/semaphore.hpp
 
-}  // namespace v0_1
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Makes the calls of the semaphore and reads the replies.
+class SemaphoreProtocol {
+public:
+    static constexpr std::string_view kind = "semaphore ";
+    static constexpr bool takes = true;
+    static constexpr std::size_t most_at_once = 100;
+    static constexpr bool takes_back_by_mark = true;
+
+    struct Want {
+        std::int64_t permits = 1;  // at least one
+        bool served = false;
+        bool lets_pass = false;  // True if callers behind it may be served when there is not enough for it
+
+        std::int64_t amount() const { return permits; }
+    };
+
+    SemaphoreProtocol(const ProtocolContext& context, std::string key)
+        : marks_(context, std::move(key), "redlatch_semaphore_requests"),
+          channel_(prefixed_key("redisson_sc", marks_.key())) {}
+
+    const RequestMarks& marks() const noexcept { return marks_; }
+    const std::string& key() const noexcept { return marks_.key(); }
+    const std::string& channel() const noexcept { return channel_; }
+
+    Call ask(std::span<const Want> wants, const RequestId& request_id) const {
+        Call call = marks_.call(digested<scripts::semaphore_acquire>, request_id, {}, {}, Effect::grants);
+        for (const Want& want : wants) call.append(want.lets_pass ? -want.permits : want.permits);
+        return call;
+    }
+
+    Answer decode(const Reply& reply, std::span<Want> wants) const {
+        if (!reply.is_integer() || !share(std::max<std::int64_t>(reply.integer, 0), wants) ||
+            reply.integer <= -wants.front().permits)
+            throw unexpected(reply, key());
+        return {Milliseconds::max(), -reply.integer};
+    }
+
+    Call take_back(const RequestId& request_id, std::span<const Want>) const {
+        return marks_.call(digested<scripts::semaphore_give_back>, request_id, {channel_}, {PublishCommand()});
+    }
+
+    Call give_back(const RequestId& request_id, std::span<const Want> wants) const {
+        std::int64_t permits = 0;
+        for (const Want& want : wants) permits += want.permits;
+        return add(request_id, permits, true);
+    }
+
+    Call add(const RequestId& request_id, std::int64_t permits, bool only_existing) const {
+        return marks_.call(digested<scripts::semaphore_add>, request_id, {channel_},
+                           {permits, PublishCommand(), only_existing ? "1" : "0"});
+    }
+
+    Call set(const RequestId& request_id, std::int64_t permits) const {
+        return marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+    }
+
+    Call drain(const RequestId& request_id) const {
+        return marks_.call(digested<scripts::semaphore_drain>, request_id, {}, {});
+    }
+
+    Call available() const { return Call::command({"GET", key()}); }
+
+private:
+    const RequestMarks marks_;
+    const std::string channel_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+using SemaphoreState = Synchronizer<SemaphoreProtocol>;
+
+inline SemaphoreState& semaphore_of(StateHandle& handle) { return static_cast<SemaphoreState&>(handle.state()); }
+
+}  // namespace detail
+
+REDLATCH_INLINE Semaphore::Semaphore(Client& client, std::string_view name)
+    : handle_(detail::ClientAccess::session(client), detail::SemaphoreState::maker, name) {}
+
+REDLATCH_INLINE bool Semaphore::try_set_permits(std::ptrdiff_t permits) {
+    check(permits, 0);
+    auto& semaphore = detail::semaphore_of(handle_);
+    return semaphore.is_one(semaphore.change(
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+}
+
+REDLATCH_INLINE std::ptrdiff_t Semaphore::available_permits() {
+    auto& semaphore = detail::semaphore_of(handle_);
+    const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().available());
+    return static_cast<std::ptrdiff_t>(detail::number_of(reply, semaphore.key()));
+}
+
+REDLATCH_INLINE void Semaphore::add_permits(std::ptrdiff_t n) {
+    check(n, -max());
+    if (n == 0) return;
+    auto& semaphore = detail::semaphore_of(handle_);
+    semaphore.is_one(semaphore.change(
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n, false); }));
+}
+
+REDLATCH_INLINE std::ptrdiff_t Semaphore::drain_permits() {
+    auto& semaphore = detail::semaphore_of(handle_);
+    const Reply reply =
+        semaphore.change([&](const detail::RequestId& request_id) { return semaphore.protocol().drain(request_id); });
+    if (!reply.is_integer()) throw detail::unexpected(reply, semaphore.key());
+    return static_cast<std::ptrdiff_t>(reply.integer);
+}
+
+REDLATCH_INLINE void Semaphore::check(std::ptrdiff_t n, std::ptrdiff_t least) const {
+    if (n < least || n > max())
+        throw Error(errc::invalid_argument, name(), "the number of permits must be from 0 to 2147483647");
+}
+
+REDLATCH_INLINE bool Semaphore::take(std::ptrdiff_t n, const detail::WaitRequest& request) {
+    check(n, 0);
+    if (n == 0) return true;
+    detail::SemaphoreProtocol::Want want{.permits = n};
+    return detail::semaphore_of(handle_).obtain(want, request);
+}
+
+REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {
+    auto& semaphore = detail::semaphore_of(handle_);
+    return semaphore.is_one(semaphore.change(
+        [&semaphore, n, only_existing](const detail::RequestId& request_id) {
+            return semaphore.protocol().add(request_id, n, only_existing);
+        },
+        detail::SemaphoreState::Undelivered::retry));
+}
+
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/spin_lock.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Provides the same lock as an RLock of that name, but waits by polling instead of subscribing. Use it for servers
 // where subscribing is not allowed or not wanted, and for locks that are held only briefly. A waiting process sends one
 // command per pause, however many of its threads wait. A release wakes waiting RLocks, too.
 //
 // In one process, SpinLock and RLock objects with the same name are the same lock, like two RLock objects.
-template <class T>
-class BasicSpinLock : public detail::NamedLock<BasicSpinLock<T>, T, detail::LockState<T, detail::RLockProtocol>> {
+class SpinLock : public detail::NamedLock {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
     // first is longer than the longest. Sends nothing.
-    BasicSpinLock(BasicClient<T>& client, std::string_view name, SpinOptions options = {})
-        : BasicSpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
+    SpinLock(Client& client, std::string_view name, SpinOptions options = {});
 
 private:
-    friend class detail::LockApi<BasicSpinLock>;
-    friend struct detail::LockAccess;
-
-    bool acquire(detail::LockRequest request) {
-        request.polling = polling_;
-        return BasicSpinLock::NamedLock::acquire(request);
-    }
+    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
 
     const detail::Polling polling_;
 };
 
-template <class T>
-BasicSpinLock(BasicClient<T>&, std::string_view) -> BasicSpinLock<T>;
-template <class T>
-BasicSpinLock(BasicClient<T>&, std::string_view, SpinOptions) -> BasicSpinLock<T>;
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
 
-using SpinLock = BasicSpinLock<HiredisTransport>;
+// redlatch/spin_lock.ipp
 
-}  // namespace v0_1
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+REDLATCH_INLINE SpinLock::SpinLock(Client& client, std::string_view name, SpinOptions options)
+    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name),
+      polling_(detail::polling_of(options, name)) {}
+
+REDLATCH_INLINE bool SpinLock::acquire(const detail::LockRequest& request) {
+    detail::LockRequest polling = request;
+    polling.polling = polling_;
+    return NamedLock::acquire(polling);
+}
+
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/redlatch.hpp
 
 // Includes every primitive.
+
+#if __has_include(<hiredis/read.h>)
+#endif

@@ -11,7 +11,7 @@
 // redlatch/base/tls_options.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 enum class TlsVersion { v1_2, v1_3 };
 
@@ -37,7 +37,7 @@ struct TlsOptions {
     TlsVersion minimum_version = TlsVersion::v1_2;
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/net/openssl.hpp
@@ -61,7 +61,7 @@ struct TlsOptions {
 #include <sys/socket.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Empties OpenSSL's error queue of this thread, because SSL_get_error() looks at all of it. Restores the errors of the
@@ -393,13 +393,13 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 // redlatch/tls.hpp
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Returns the connector that a client needs for rediss://, rediss-sentinel:// and rediss-cluster:// URLs. Not part of redlatch.hpp,
 // because it needs OpenSSL (1.1.1 or newer): link redlatch::tls, or -lssl -lcrypto.
@@ -411,5 +411,5 @@ inline std::shared_ptr<const detail::TlsConnector> tls(TlsOptions options = {}) 
     return std::make_shared<detail::OpensslConnector>(std::move(options));
 }
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

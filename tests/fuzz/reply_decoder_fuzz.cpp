@@ -89,6 +89,7 @@ struct Protocols {
     const ClientOptions options{};
     NativeCommands native;
     const ProtocolContext context{uuid, options, native};
+    FencedProtocol fenced{context, "f"};
     SemaphoreProtocol semaphore{context, "s"};
     PermitProtocol permits{context, "p"};
     LatchProtocol latch{context, "l"};
@@ -103,11 +104,11 @@ void make_sense_of(const Reply& reply) {
         expect((answer.kind == AcquireAnswer::Kind::held) == reply.is_nil(), "held without a nil");
     });
     decode([&] {
-        const AcquireAnswer answer = FencedProtocol::read_acquire(reply, "name");
+        const AcquireAnswer answer = protocols.fenced.read_acquire(reply);
         if (answer.kind == AcquireAnswer::Kind::held)
             expect(answer.token > 0 && reply.elements.at(1).integer == answer.token, "held without a token");
     });
-    const HandOverAnswer handed = FencedProtocol::read_hand_over(reply);
+    const HandOverAnswer handed = protocols.fenced.read_hand_over(reply);
     if (handed.kind == HandOverAnswer::Kind::handed) expect(handed.token > 0, "handed over without a token");
     if (decode_hand_over(reply).kind == HandOverAnswer::Kind::handed)
         expect(reply.is_integer() && reply.integer == 1, "handed over without a 1");

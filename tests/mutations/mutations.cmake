@@ -39,8 +39,8 @@ mutate(renewal_creates_the_key scripts/rlock.hpp
 
 # A release that runs out of memory counts as on its way indefinitely.
 mutate(release_on_its_way_for_ever lock/releases.hpp
-    "if (!Protocol::shared) core_.releasing = false;"
-    "if (!Protocol::shared && std::uncaught_exceptions() == 0) core_.releasing = false;"
+    "if (!core_.kind.shared) core_.releasing = false;"
+    "if (!core_.kind.shared && std::uncaught_exceptions() == 0) core_.releasing = false;"
     "unit/rlock_release")
 
 # The reply to a renewal is applied to a later hold of its thread.
@@ -51,7 +51,7 @@ mutate(renewal_answers_for_the_next_hold lock/leases.hpp
 
 # The levels of a lost hold are forgotten, so a later unlock() does not report the loss.
 mutate(lost_levels_forgotten lock/leases.hpp
-    "core_.session.lost_levels().add(Protocol::kind, core_.key(), hold.owner, hold.count);"
+    "core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count);"
     ""
     "unit/rlock_release|integration/rlock_watchdog")
 
@@ -274,8 +274,8 @@ mutate(downgrade_wakes_nobody scripts/read_write_lock.hpp
     "integration/read_write")
 
 # A reader waits for itself.
-mutate(upgrade_waits_for_ever read_write_lock.hpp
-    "if (detail::LockAccess::valid_until(readers_, request.owner) > now &&\n                this->valid_until_of(request.owner) <= now)"
+mutate(upgrade_waits_for_ever read_write_lock.ipp
+    "if (detail::LockAccess::valid_until(readers_, request.owner) > now && valid_until_of(request.owner) <= now)"
     "if (false)"
     "integration/read_write")
 
@@ -305,20 +305,20 @@ mutate(level_takes_its_lease_along scripts/read_write_lock.hpp
 
 # A writer that gave up blocks readers.
 mutate(mark_left_behind lock/deliveries.hpp
-    "if (const auto call = core_.protocol.cancel_announcement()) core_.session.post(*call, [](const Reply&) {});\n"
+    "core_.session.post(*call, [](const Reply&) {});"
     ""
     "unit/read_write_lock|integration/read_write_lock")
 
 # A reader waits behind another reader of its process.
 mutate(readers_stand_in_line lock/local_queue.hpp
-    "return Protocol::shared ? Instant{} : core_.holds.held_until();"
+    "return core_.kind.shared ? Instant{} : core_.holds.held_until();"
     "return core_.holds.held_until();"
     "unit/read_write_lock")
 
 # A write hold whose lease is over stays on the server for as long as its owner reads.
 mutate(ended_write_hold_stays protocol/read_write_lock.hpp
-    "outlives_lease = true;"
-    "outlives_lease = false;"
+    ".outlives_lease = true}"
+    ".outlives_lease = false}"
     "unit/read_write_lock|integration/read_write_lock")
 
 # --- semaphores and latch ---------------------------------------------------------------------------------------------
@@ -503,7 +503,7 @@ mutate(mutex_release_compares_nothing scripts/mutex.hpp
     "integration/mutex")
 
 # All holds have the same value, and a late release ends a later hold.
-mutate(mutex_value_is_the_owner protocol/mutex.hpp
+mutate(mutex_value_is_the_owner protocol/lock_protocol.hpp
     "return {uuid_, hold};"
     "return {uuid_, hold * 0};"
     "unit/mutex|integration/mutex")
@@ -759,7 +759,7 @@ mutate(look_up_outlives_its_code net/resolver.hpp
 # --- locks over several servers ---------------------------------------------------------------------------------------
 
 # Half of the servers suffice, so two halves hold the lock.
-mutate(half_is_a_majority red_lock.hpp
+mutate(half_is_a_majority red_lock.ipp
     "members.size() / 2 + 1"
     "members.size() / 2"
     "integration/red_lock_test")
@@ -867,7 +867,7 @@ mutate(denied_is_final transport/server_errors.hpp
     "unit/(server_errors|rlock_release)")
 
 # A member whose release runs out of memory keeps its hold.
-mutate(told_by_value quorum/member.hpp
+mutate(told_by_value quorum/lock_member.hpp
     "state().release_in_background(owner, done, receiver);"
     "const auto copy = std::make_unique<std::function<void(std::error_code)>>(done);\n        state().release_in_background(owner, *copy, receiver);"
     "faults/(no|failing)_memory")

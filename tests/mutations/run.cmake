@@ -14,7 +14,7 @@ endif()
 
 # A test of the sources that match `tests` (below tests/) must fail.
 function(try_mutant name tests)
-    build_mutant(${name} ${build} -DREDLATCH_TEST_FORMS=headers "-DREDLATCH_TEST_SOURCES=${tests}")
+    build_mutant(${name} ${build} -DREDLATCH_TEST_FORMS=compiled "-DREDLATCH_TEST_SOURCES=${tests}")
     execute_process(COMMAND ${CMAKE_CTEST_COMMAND} --test-dir ${build} --label-regex "^(unit|integration|faults)$" --no-tests=error
         --stop-on-failure --timeout 60 OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE failed)
     set(how "")

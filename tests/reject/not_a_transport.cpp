@@ -4,4 +4,4 @@
 
 struct Nothing {};
 
-void use() { redlatch::BasicClient client(Nothing{}); }
+void use() { redlatch::Client client(Nothing{}); }

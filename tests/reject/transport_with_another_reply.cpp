@@ -21,4 +21,4 @@ struct Incomplete {
     Incomplete clone_after_fork() { return {}; }
 };
 
-void use() { redlatch::BasicClient client(Incomplete{}); }
+void use() { redlatch::Client client(Incomplete{}); }

@@ -20,4 +20,4 @@ struct Incomplete {
     Incomplete clone_after_fork() { return {}; }
 };
 
-void use() { redlatch::BasicClient client(Incomplete{}); }
+void use() { redlatch::Client client(Incomplete{}); }

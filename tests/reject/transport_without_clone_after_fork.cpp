@@ -20,4 +20,4 @@ struct Incomplete {
     std::string_view publish_command() { return {}; }
 };
 
-void use() { redlatch::BasicClient client(Incomplete{}); }
+void use() { redlatch::Client client(Incomplete{}); }

@@ -7,13 +7,13 @@ namespace sim {
 
 namespace {
 
-template <template <class> class Lock>
-std::shared_ptr<Lock<Transport>> make(World& world, World::Process& process, const std::string& name) {
-    return world.keep(process, std::make_shared<Lock<Transport>>(*process.clients[0], name));
+template <class Lock>
+std::shared_ptr<Lock> make(World& world, World::Process& process, const std::string& name) {
+    return world.keep(process, std::make_shared<Lock>(*process.clients[0], name));
 }
 
 // Runs some processes with some threads each, which use one lock or two.
-template <template <class> class Lock>
+template <class Lock>
 void run_lock(Habits habits) {
     World world(1);
     Random& r = world.random();
@@ -24,7 +24,7 @@ void run_lock(Habits habits) {
     const std::size_t processes = 1 + r.below(3) + world.faults().crashes;
     for (std::size_t p = 0; p < processes; ++p) {
         World::Process& process = world.start_process();
-        std::vector<std::shared_ptr<Lock<Transport>>> locks;
+        std::vector<std::shared_ptr<Lock>> locks;
         for (std::size_t n = 0; n < names; ++n) locks.push_back(make<Lock>(world, process, wards[n]->key()));
         for (std::size_t t = 1 + r.below(3); t > 0; --t)
             world.start_thread(process, [&world, locks, wards, habits] {
@@ -39,11 +39,11 @@ void run_lock(Habits habits) {
     world.finish({"redisson_lock_token"}, {"redisson_lock_queue", "redisson_lock_timeout", "redlatch_lock_slots"});
 }
 
-void run_rlock() { run_lock<redlatch::BasicRLock>({}); }
-void run_fair_lock() { run_lock<redlatch::BasicFairLock>({.poll = 6 * second}); }
-void run_fenced_lock() { run_lock<redlatch::BasicFencedLock>({}); }
-void run_spin_lock() { run_lock<redlatch::BasicSpinLock>({.poll = second}); }
-void run_mutex() { run_lock<redlatch::BasicMutex>({.poll = second, .reentrant = false}); }
+void run_rlock() { run_lock<redlatch::RLock>({}); }
+void run_fair_lock() { run_lock<redlatch::FairLock>({.poll = 6 * second}); }
+void run_fenced_lock() { run_lock<redlatch::FencedLock>({}); }
+void run_spin_lock() { run_lock<redlatch::SpinLock>({.poll = second}); }
+void run_mutex() { run_lock<redlatch::Mutex>({.poll = second, .reentrant = false}); }
 
 void run_read_write_lock() {
     World world(1);
@@ -51,7 +51,7 @@ void run_read_write_lock() {
     Ward& ward = world.guard("rw", 0, world.wake_up_bound(0));
     for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
         World::Process& process = world.start_process();
-        const auto lock = make<redlatch::BasicReadWriteLock>(world, process, ward.key());
+        const auto lock = make<redlatch::ReadWriteLock>(world, process, ward.key());
         for (std::size_t t = 1 + r.below(3); t > 0; --t)
             world.start_thread(process, [&world, &ward, lock] {
                 for (std::uint64_t round = 1 + world.random().below(4); round > 0; --round) {

@@ -9,7 +9,7 @@ namespace sim {
 
 namespace {
 
-using RLock = redlatch::BasicRLock<Transport>;
+using RLock = redlatch::RLock;
 
 // The locks of a process. The parts must outlive the whole.
 template <class Whole>

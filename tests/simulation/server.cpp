@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "simulation/server.hpp"
 
+#include <redlatch/base/sha1.hpp>
+
 #include "simulation/lua_host.hpp"
 
 #include <algorithm>

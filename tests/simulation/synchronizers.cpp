@@ -46,7 +46,7 @@ redlatch::Milliseconds some_ms(World& world, Nanos least, Nanos most) {
 
 // --- Semaphore -------------------------------------------------------------------------------------------------------
 
-void use_semaphore(World& world, Ledger& ledger, redlatch::BasicSemaphore<Transport>& semaphore, std::int64_t most) {
+void use_semaphore(World& world, Ledger& ledger, redlatch::Semaphore& semaphore, std::int64_t most) {
     Random& r = world.random();
     scheduler().sleep(r.between(0, 5 * ms));
     const std::int64_t n = r.between(1, most);
@@ -80,8 +80,8 @@ void run_semaphore() {
     Ledger ledger(permits, world.wake_up_bound(0));
     for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
         World::Process& process = world.start_process();
-        const auto semaphore = world.keep(
-            process, std::make_shared<redlatch::BasicSemaphore<Transport>>(*process.clients[0], "semaphore"));
+        const auto semaphore =
+            world.keep(process, std::make_shared<redlatch::Semaphore>(*process.clients[0], "semaphore"));
         for (std::size_t t = 1 + r.below(3); t > 0; --t)
             world.start_thread(process, [&world, &ledger, semaphore, permits] {
                 for (std::uint64_t round = 1 + world.random().below(3); round > 0; --round)
@@ -96,7 +96,7 @@ void run_semaphore() {
 
 // --- PermitExpirableSemaphore ----------------------------------------------------------------------------------------
 
-using Permits = redlatch::BasicPermitExpirableSemaphore<Transport>;
+using Permits = redlatch::PermitExpirableSemaphore;
 
 void use_permits(World& world, Ledger& ledger, Permits& semaphore, std::int64_t most) {
     Random& r = world.random();
@@ -174,7 +174,7 @@ void run_permits() {
 
 // --- CountDownLatch --------------------------------------------------------------------------------------------------
 
-using Latch = redlatch::BasicCountDownLatch<Transport>;
+using Latch = redlatch::CountDownLatch;
 
 struct Count {
     std::int64_t total = 0;

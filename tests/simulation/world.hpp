@@ -12,7 +12,7 @@
 
 namespace sim {
 
-using Client = redlatch::BasicClient<Transport>;
+using Client = redlatch::Client;
 
 // The servers, processes and faults of one seed.
 class World {

@@ -53,9 +53,9 @@ int run_worker(std::span<const std::string> args) {
     options.watchdog_timeout = watchdog_timeout;
     options.command_timeout = command_timeout;
     options.unreachable_timeout = unreachable_timeout;
-    SoakClient client{args[0], options};
-    std::vector<std::unique_ptr<SoakClient>> steady;
-    for (const std::string& url : args.subspan(5)) steady.push_back(std::make_unique<SoakClient>(url, options));
+    Client client{args[0], options};
+    std::vector<std::unique_ptr<Client>> steady;
+    for (const std::string& url : args.subspan(5)) steady.push_back(std::make_unique<Client>(url, options));
 
     std::vector<std::unique_ptr<Crew>> crews;
     std::vector<std::thread> threads;

@@ -15,26 +15,17 @@
 #include "journal.hpp"
 #include "redlatch/base/ids.hpp"
 #include "redlatch/error.hpp"
+#include "redlatch/fwd.hpp"
 #include "setting.hpp"
 #include "support/fenced_resource.hpp"
 #include "support/history.hpp"
 
-namespace redlatch {
-inline namespace v0_1 {
-class HiredisTransport;
-template <class T>
-class BasicClient;
-}  // namespace v0_1
-}  // namespace redlatch
-
 namespace redlatch::soak {
-
-using SoakClient = BasicClient<HiredisTransport>;
 
 // The surroundings of a worker's thread.
 struct Seat {
-    SoakClient& client;
-    const std::vector<std::unique_ptr<SoakClient>>& steady;  // of the servers without faults
+    Client& client;
+    const std::vector<std::unique_ptr<Client>>& steady;  // of the servers without faults
     Shared& shared;
     const Journal& journal;
     const Paths& paths;
@@ -112,8 +103,8 @@ public:
         journal_.append(failure);
     }
 
-    SoakClient& client;
-    const std::vector<std::unique_ptr<SoakClient>>& steady;
+    Client& client;
+    const std::vector<std::unique_ptr<Client>>& steady;
     Shared& shared;
     const Paths& paths;
     const std::size_t worker;

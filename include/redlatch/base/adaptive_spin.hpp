@@ -9,7 +9,7 @@
 #include <thread>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Polls for a reply for a moment before the thread goes to sleep. Waking a thread on an idle CPU takes longer than the
@@ -77,5 +77,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The longest pause between retries of anything that needs a server. All clients must work again within a second after
@@ -45,5 +45,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

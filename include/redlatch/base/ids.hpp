@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -14,7 +16,7 @@
 #include <sys/random.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Returns random bytes from the system's CSPRNG. Throws std::system_error if there is none.
@@ -99,5 +101,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -11,7 +11,7 @@
 // Defines the key rules shared with Redisson: how a primitive's name determines the names of its extra keys and
 // channels.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 inline constexpr std::size_t longest_name = 1024;
@@ -56,5 +56,5 @@ inline std::string suffixed_key(std::string_view name, std::string_view suffix) 
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

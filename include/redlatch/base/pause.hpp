@@ -8,7 +8,7 @@
 #include <stop_token>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Sleeps until the instant, or until a stop is requested.
@@ -20,5 +20,5 @@ inline void pause(Instant until, const std::stop_token& stop) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

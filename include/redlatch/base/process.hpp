@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +13,7 @@
 #include <unistd.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // All shared objects in a process must agree on these values, including those that hide their symbols. So the functions
@@ -70,5 +72,5 @@ struct ProcessMark {
 inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Returns true if a text contains the secret or a part of it: any four bytes in a row.
@@ -30,5 +32,5 @@ inline std::string quotable(std::string_view error, std::string_view secret) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -9,7 +9,7 @@
 #include <time.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 #ifdef CLOCK_BOOTTIME
@@ -63,5 +63,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+
 #include <thread>
 #include <utility>
 
 #include <signal.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Starts a thread that blocks all signals, so that the program's own threads receive them.
@@ -25,5 +27,5 @@ std::thread thread_with_signals_blocked(Function&& function) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

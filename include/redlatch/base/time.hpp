@@ -12,7 +12,7 @@
 // Converts durations of any kind to those of the library. Waits are rounded up and saturate. Leases are rounded down
 // and rejected if they make no sense.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 using Clock = std::chrono::steady_clock;
 using Instant = Clock::time_point;
@@ -95,5 +95,5 @@ inline Instant valid_until(Instant sent, Milliseconds lease) {
     return sent + lease - std::chrono::duration_cast<Clock::duration>(lease) / 500;
 }
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+
 #include <string>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 enum class TlsVersion { v1_2, v1_3 };
 
@@ -30,5 +32,5 @@ struct TlsOptions {
     TlsVersion minimum_version = TlsVersion::v1_2;
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

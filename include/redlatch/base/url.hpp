@@ -13,7 +13,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 namespace detail {
 class TlsConnector;
@@ -248,5 +248,5 @@ inline Url Url::parse(std::string_view text) {
     detail::bad_url("the scheme is unknown");
 }
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

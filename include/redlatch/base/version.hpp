@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+
 #include <string>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // The version is defined here only: CMake reads these three lines. A check compares the first two with the inline
-// namespace that contains everything, so that two versions of the library in one program have different symbols.
-// Include a header of the library instead of forward-declaring its names.
+// namespace that contains everything. Include redlatch/fwd.hpp instead of forward-declaring names of the library.
 inline constexpr int version_major = 0;
 inline constexpr int version_minor = 1;
 inline constexpr int version_patch = 0;
@@ -18,5 +19,5 @@ inline std::string version() {
     return std::to_string(version_major) + '.' + std::to_string(version_minor) + '.' + std::to_string(version_patch);
 }
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

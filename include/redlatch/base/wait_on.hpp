@@ -7,7 +7,7 @@
 #include <mutex>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Waits like wait_until(). `never` means without a timeout, because it would overflow a timespec. May wake spuriously.
@@ -19,5 +19,5 @@ inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>&
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

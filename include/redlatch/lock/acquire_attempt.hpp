@@ -13,7 +13,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // An acquire command that was sent, and its reply.
@@ -30,7 +30,6 @@ struct Asked {
 //   1. begin() takes the server's time, until which the command is wanted;
 //   2. call() is sent, and replied() takes the reply;
 //   3. that says what comes next: another call, the time once more, or nothing.
-template <class T, class Protocol>
 class AcquireAttempt {
 public:
     enum class Next {
@@ -39,7 +38,7 @@ public:
         done,  // the reply is in `asked`
     };
 
-    AcquireAttempt(LockCore<T, Protocol>& core, const Claim& wanted) : claim(wanted), core_(core) {
+    AcquireAttempt(LockCore& core, const Claim& wanted) : claim(wanted), core_(core) {
         asked.hold = claim.hold;
         asked.begun = asked.sent = Clock::now();
     }
@@ -50,7 +49,7 @@ public:
     // Starts a sending. `now`: the server's time.
     void begin(ServerMilliseconds now) {
         claim.until = now + core_.session.options().command_timeout.count();
-        if constexpr (requires { Protocol::fixes_lease_end; }) {
+        if (core_.kind.fixes_lease_end) {
             claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
             // The plain command would cost more than half of the lease: the script is sent.
             if (core_.session.clock_error() > claim.lease / 2) claim.first = false;
@@ -65,8 +64,7 @@ public:
     Next replied(Reply reply) {
         asked.sent = sent_.as_of_now();
         // The plain command fixes the end of the lease by the server's clock, of which we have an estimate only.
-        if constexpr (requires { Protocol::fixes_lease_end; })
-            if (!call_->script()) asked.sent -= core_.session.clock_error();
+        if (core_.kind.fixes_lease_end && !call_->script()) asked.sent -= core_.session.clock_error();
         if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
         asked.reply = std::move(reply);
         if (has_to_follow()) return Next::call;
@@ -80,16 +78,13 @@ private:
 
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {
-        const Protocol& protocol = core_.protocol;
-        if constexpr (requires { protocol.after_acquire(claim, *call_, asked.reply); })
-            if (std::optional<Call> following = protocol.after_acquire(claim, *call_, asked.reply)) {
-                call_ = std::move(following);
-                return true;
-            }
-        return false;
+        std::optional<Call> following = core_.protocol.after_acquire(claim, *call_, asked.reply);
+        if (!following) return false;
+        call_ = std::move(following);
+        return true;
     }
 
-    LockCore<T, Protocol>& core_;
+    LockCore& core_;
     std::optional<Call> call_;
     SendTime sent_;
     Instant learned_at_{};
@@ -97,5 +92,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

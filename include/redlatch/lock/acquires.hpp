@@ -22,15 +22,14 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Sends the acquire command of one lock, and applies the replies: it records what was acquired, and undoes what no
 // caller wants. `lock` holds the mutex of the lock.
-template <class T, class Protocol>
 class Acquires {
 public:
-    Acquires(LockCore<T, Protocol>& core, Deliveries<T, Protocol>& deliveries, Leases<T, Protocol>& leases)
+    Acquires(LockCore& core, Deliveries& deliveries, Leases& leases)
         : core_(core), deliveries_(deliveries), leases_(leases) {}
 
     // --- first holds ------------------------------------------------------------------------------------------
@@ -114,7 +113,7 @@ public:
     // Applies the reply to a reentry. Returns false if the hold is lost.
     bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
                              const std::optional<Milliseconds>& wanted, const Asked& asked) {
-        const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply, core_.key());
+        const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply);
         Hold* hold = core_.holds.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
@@ -136,7 +135,7 @@ public:
 
     // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
     bool refuses_reentry(Hold& hold) {
-        if (Protocol::reentrant || !hold.live()) return false;
+        if (core_.kind.reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
         leases_.lose_now(hold, "its lease expired");
         return false;
@@ -151,13 +150,13 @@ private:
     // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
     // patience ends. `first`: True for the first command of a call.
     Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim, bool first) {
-        Session<T>& session = core_.session;
+        Session& session = core_.session;
         // Start these before there is a hold: supervising a hold must not fail.
         session.start_losses();
         session.start_background();
         const Instant give_up = core_.patience.give_up_at(request, first);
         lock.unlock();
-        AcquireAttempt<T, Protocol> attempt(core_, claim);
+        AcquireAttempt attempt(core_, claim);
         Retry retry = session.retry(give_up, request.stop, request.one_try);
         do {
             if (retry.is_resend()) attempt.claim.first = false;
@@ -172,8 +171,8 @@ private:
         return std::move(attempt.asked);
     }
 
-    Reply send_once(AcquireAttempt<T, Protocol>& attempt, Instant deadline) try {
-        using Next = typename AcquireAttempt<T, Protocol>::Next;
+    Reply send_once(AcquireAttempt& attempt, Instant deadline) try {
+        using Next = AcquireAttempt::Next;
         for (;;) {
             Reply failure;
             const auto now = core_.session.server_time(core_.key(), deadline, failure);
@@ -208,18 +207,18 @@ private:
 
     AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
         try {
-            return core_.protocol.read_acquire(asked.reply, core_.key());
+            return core_.protocol.read_acquire(asked.reply);
         } catch (...) {
             undo(lock, asked, lease);
             throw;
         }
     }
 
-    LockCore<T, Protocol>& core_;
-    Deliveries<T, Protocol>& deliveries_;
-    Leases<T, Protocol>& leases_;
+    LockCore& core_;
+    Deliveries& deliveries_;
+    Leases& leases_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

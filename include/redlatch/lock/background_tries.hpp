@@ -21,19 +21,18 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Tries to acquire a lock without a thread that waits for the reply, for locks over several servers: completions drive
 // the attempt.
-template <class T, class Protocol>
 class BackgroundTries {
 public:
     // Takes the answer on any thread. Returns true if the hold that it reports is still wanted; otherwise the hold is
     // released.
     using Tell = std::function<bool(const TryAnswer&)>;
 
-    explicit BackgroundTries(LockParts<T, Protocol>& parts) : parts_(parts), core_(parts.core) {}
+    explicit BackgroundTries(LockParts& parts) : parts_(parts), core_(parts.core) {}
 
     // Tries once to acquire the lock, or one more level of it.
     void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Tell tell, Receiver receiver) {
@@ -68,8 +67,6 @@ public:
     }
 
 private:
-    using Attempt = AcquireAttempt<T, Protocol>;
-
     // A try in flight. It keeps the lock's state alive.
     struct Try {
         Try(BackgroundTries& tries, const Claim& claim, const std::optional<Milliseconds>& wanted, std::uint64_t hold,
@@ -81,7 +78,7 @@ private:
               tell(std::move(to)) {}
 
         const std::shared_ptr<BackgroundTask> keep;
-        Attempt attempt;
+        AcquireAttempt attempt;
         const std::optional<Milliseconds> lease;
         const std::uint64_t reentered;  // the hold that gets one more level; 0 for a first hold
         const Tell tell;
@@ -131,9 +128,9 @@ private:
         }
     }
 
-    void go_on(const TryPtr& one, typename Attempt::Next next) noexcept {
-        if (next == Attempt::Next::call) return send(one, Receiver::background);
-        if (next == Attempt::Next::done) return finish(*one);
+    void go_on(const TryPtr& one, AcquireAttempt::Next next) noexcept {
+        if (next == AcquireAttempt::Next::call) return send(one, Receiver::background);
+        if (next == AcquireAttempt::Next::done) return finish(*one);
         try {
             ask_time(one, Receiver::background);
         } catch (...) {
@@ -169,7 +166,7 @@ private:
 
     TryAnswer answer_of(std::unique_lock<std::mutex>& lock, const Try& one) {
         using Kind = TryAnswer::Kind;
-        Acquires<T, Protocol>& acquires = parts_.acquires;
+        Acquires& acquires = parts_.acquires;
         const Asked& asked = one.attempt.asked;
         const OwnerNumber owner = one.attempt.claim.owner;
         try {
@@ -188,11 +185,11 @@ private:
         }
     }
 
-    LockParts<T, Protocol>& parts_;
-    LockCore<T, Protocol>& core_;
+    LockParts& parts_;
+    LockCore& core_;
     std::vector<OwnerNumber> trying_;  // owners of the tries in flight
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -11,13 +11,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A level that is being released.
@@ -31,10 +32,9 @@ struct Leaving {
 
 // Delivers the releases that the foreground could not deliver, and those of numbers whose outcome is unknown: it posts
 // what is due in the outbox of a lock.
-template <class T, class Protocol>
 class Deliveries {
 public:
-    explicit Deliveries(LockCore<T, Protocol>& core) : core_(core) {}
+    explicit Deliveries(LockCore& core) : core_(core) {}
 
     // Returns when the server's clock is most likely past `unsettled`.
     Instant unsettled_until(std::int64_t unsettled) const {
@@ -57,11 +57,11 @@ public:
 
     // Withdraws the announcement that keeps others away for the waiting threads of this process.
     void cancel_announcement(std::unique_lock<std::mutex>& lock) {
-        if constexpr (requires { core_.protocol.cancel_announcement(); }) {
-            lock.unlock();
-            if (const auto call = core_.protocol.cancel_announcement()) core_.session.post(*call, [](const Reply&) {});
-            lock.lock();
-        }
+        const std::optional<Call> call = core_.protocol.cancel_announcement();
+        if (!call) return;
+        lock.unlock();
+        core_.session.post(*call, [](const Reply&) {});
+        lock.lock();
     }
 
     void give_back_later(const Hold& hold, Instant from) {
@@ -117,9 +117,9 @@ private:
         core_.schedule();
     }
 
-    LockCore<T, Protocol>& core_;
+    LockCore& core_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

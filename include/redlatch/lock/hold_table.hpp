@@ -14,7 +14,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The hold of one owner on one lock. Reentry stacks levels: each has its own lease or is under the watchdog. The
@@ -195,5 +195,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -17,15 +17,14 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The life of the holds that the threads of this process have on one lock: they are recorded, renewed by the watchdog,
 // and lost. All members are called with the mutex of the lock.
-template <class T, class Protocol>
 class Leases {
 public:
-    Leases(LockCore<T, Protocol>& core, Deliveries<T, Protocol>& deliveries) : core_(core), deliveries_(deliveries) {}
+    Leases(LockCore& core, Deliveries& deliveries) : core_(core), deliveries_(deliveries) {}
 
     // --- records ----------------------------------------------------------------------------------------------
 
@@ -43,7 +42,7 @@ public:
         hold.token = token;
         hold.enter(sent, lease, core_.watchdog_timeout());
         hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease));
-        core_.key_holds->taken({Protocol::family, owner, id, !Protocol::shared});
+        core_.key_holds->taken({core_.kind.family, owner, id, !core_.kind.shared});
         // Releasing it must not need memory.
         core_.outbox.make_room();
         core_.session.count_acquisition();
@@ -63,11 +62,11 @@ public:
 
     // Returns the error for a first hold if this process holds the key as another kind of lock.
     std::optional<Error> mixed_kinds() const {
-        const std::string_view other = core_.key_holds->other_than(Protocol::family);
+        const std::string_view other = core_.key_holds->other_than(core_.kind.family);
         if (other.empty()) return std::nullopt;
         return Error(errc::wrong_type, core_.key(),
-                     "this process uses this name for " + std::string(other) + ", so " + std::string(Protocol::family) +
-                         " cannot use it; choose another name");
+                     "this process uses this name for " + std::string(other) + ", so " +
+                         std::string(core_.kind.family) + " cannot use it; choose another name");
     }
 
     // --- queries without a command ----------------------------------------------------------------------------
@@ -99,7 +98,7 @@ public:
             if (!hold.live()) continue;
             if (hold.renewing || hold.ask_at() > horizon) continue;
             due.push_back(
-                {core_.keep(), core_.key(), hold.owner, hold.id, &Protocol::renewal, core_.protocol.text(hold.id)});
+                {core_.keep(), core_.key(), hold.owner, hold.id, &core_.kind.renewal, core_.protocol.text(hold.id)});
             if (!hold.watched()) due.back().lease = Milliseconds(1);
             hold.renewing = true;
         }
@@ -152,7 +151,7 @@ public:
             hold.check_suspension();
             if (now < hold.lost_at()) continue;
             // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
-            if (Protocol::outlives_lease) deliveries_.give_back_later(hold, hold.valid_until);
+            if (core_.kind.outlives_lease) deliveries_.give_back_later(hold, hold.valid_until);
             lose(hold, hold.watched() ? "its lease was not renewed in time" : "its lease expired");
         }
         core_.holds.erase_lost();
@@ -175,7 +174,7 @@ public:
         if (hold.unsettled != 0)
             deliveries_.give_back_later(
                 hold, std::max(deliveries_.unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
-        core_.session.lost_levels().add(Protocol::kind, core_.key(), hold.owner, hold.count);
+        core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count);
         if (hold.lost) core_.session.losses().tell(std::move(*hold.lost));
         core_.key_holds->ended(hold.id);
         hold.count = 0;
@@ -191,11 +190,11 @@ public:
     }
 
 private:
-    LockCore<T, Protocol>& core_;
-    Deliveries<T, Protocol>& deliveries_;
+    LockCore& core_;
+    Deliveries& deliveries_;
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -5,6 +5,7 @@
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/lock/lock_parts.hpp"
 #include "redlatch/lock/lock_queue.hpp"
+#include "redlatch/lock/turn_queue.hpp"
 #include "redlatch/protocol/claim.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/transport/server_errors.hpp"
@@ -24,7 +25,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Lets the waiting threads of this process share one representative. The representative asks the server and listens to
@@ -33,20 +34,19 @@ namespace detail {
 //
 // The mutex of the lock guards all members. Besides the events of the waiting room, the thread that hands its hold over
 // wakes its successor.
-template <class T, class Protocol>
-class LocalQueue {
-    using Room = WaitingRoom<T, LockQueue>;
+class LocalQueue final : public TurnQueue {
+    using Room = WaitingRoom<LockQueue>;
 
 public:
-    explicit LocalQueue(LockParts<T, Protocol>& parts)
+    explicit LocalQueue(LockParts& parts)
         : parts_(parts), core_(parts.core), room_(core_.session, core_.task, core_.protocol.channel()) {}
 
-    bool is_waited_for() const { return !room_.queue.empty() || core_.releasing; }
+    bool is_waited_for() const override { return !room_.queue.empty() || core_.releasing; }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) {
+    bool acquire(const LockRequest& request) override {
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) core_.patience.answered();
         if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
@@ -100,8 +100,8 @@ public:
     // --- releasing --------------------------------------------------------------------------------------------
 
     // Releases the last level of a hold: to the server, or by a hand-over.
-    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) {
-        if constexpr (Protocol::hands_over)
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+        if (core_.kind.hands_over)
             if (LockWaiter* successor = room_.queue.successor();
                 successor && handoffs_ < core_.session.options().local_handoff_limit)
                 return hand_over(lock, hold, *successor);
@@ -116,27 +116,29 @@ public:
                 room_.queue.notify();
             }
             // Who waits here for a shared lock does not wait for this hold.
-            if constexpr (!Protocol::shared) released_here(answer.listeners > 1);
+            if (!core_.kind.shared) released_here(answer.listeners > 1);
         });
     }
 
     // --- events -----------------------------------------------------------------------------------------------
 
-    void may_be_free() { room_.notify(); }
+    void may_be_free() override { room_.notify(); }
 
-    void on_timer(std::unique_lock<std::mutex>&, Instant) {}
+    void on_timer(std::unique_lock<std::mutex>&, Instant) override {}
 
-    void subscribed(const std::string&) {
+    void subscribed(const std::string&) override {
         expect_anything();
         room_.subscribed();
     }
 
-    void subscription_refused(const std::string&, const Reply& why) { room_.refused(error_of(why, core_.key())); }
+    void subscription_refused(const std::string&, const Reply& why) override {
+        room_.refused(error_of(why, core_.key()));
+    }
 
     // Any message may mean that the lock is free. Skips the message of our own release: the local waiters have already
     // retried. Messages keep the server's order. If this one is of another process's release, that came before ours,
     // and the message of ours is still to come.
-    void message(const std::string&, std::string_view) {
+    void message(const std::string&, std::string_view) override {
         ++messages_;
         if (own_messages_ > 0)
             --own_messages_;
@@ -144,7 +146,7 @@ public:
             room_.notify();
     }
 
-    void disconnected(const std::string&) {
+    void disconnected(const std::string&) override {
         room_.disconnected();
         expect_anything();
     }
@@ -154,7 +156,7 @@ private:
     bool is_busy() const { return core_.releasing || held_locally_until() > Clock::now(); }
 
     // Returns until when a thread of this process excludes the others; a time in the past if none does.
-    Instant held_locally_until() const { return Protocol::shared ? Instant{} : core_.holds.held_until(); }
+    Instant held_locally_until() const { return core_.kind.shared ? Instant{} : core_.holds.held_until(); }
 
     // Stops waiting for messages of our own releases: one that has not come by now may never come.
     void expect_anything() {
@@ -188,7 +190,7 @@ private:
     }
 
     void acquired_locally() {
-        if constexpr (Protocol::shared)
+        if (core_.kind.shared)
             room_.notify();  // other waiters may share the lock now
         else
             room_.queue.acquired_locally();
@@ -199,7 +201,7 @@ private:
     }
 
     void stand_again(LockWaiter& me) {
-        core_.session.lost_levels().take(Protocol::kind, core_.key(), me.owner);
+        core_.session.lost_levels().take(core_.kind.name, core_.key(), me.owner);
         me.phase = Waiter::Phase::waiting;
         room_.queue.join_first(me);
     }
@@ -224,7 +226,7 @@ private:
         send_hand_over(lock, sent);
         LockWaiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
         const Instant sent_at = sent.sent_at.as_of_now();
-        const HandOverAnswer answer = Protocol::read_hand_over(sent.reply);
+        const HandOverAnswer answer = core_.protocol.read_hand_over(sent.reply);
         const bool answered =
             classify(sent.reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
@@ -259,7 +261,7 @@ private:
     }
 
     Reply hand_over_once(HandOver& hand_over, Instant deadline) try {
-        Session<T>& session = core_.session;
+        Session& session = core_.session;
         for (int tries = 1;; ++tries) {
             Reply failure;
             const auto now = session.server_time(core_.key(), deadline, failure);
@@ -323,8 +325,8 @@ private:
         }
     }
 
-    LockParts<T, Protocol>& parts_;
-    LockCore<T, Protocol>& core_;
+    LockParts& parts_;
+    LockCore& core_;
     Room room_;
     unsigned handoffs_ = 0;            // in a row, within this process
     LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
@@ -333,5 +335,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

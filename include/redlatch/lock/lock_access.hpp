@@ -3,10 +3,15 @@
 
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/lock/lock_api.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
+#include <optional>
+#include <stop_token>
+#include <system_error>
+
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Reaches the members of a lock that act for a given owner. They are not public: users hold locks as threads. MultiLock,
@@ -16,40 +21,20 @@ struct LockAccess {
     static auto state(Lock& lock) -> decltype(lock.state()) {
         return lock.state();
     }
-    template <class Lock>
-    static bool acquire(Lock& lock, const LockRequest& request) {
-        return lock.acquire(request);
-    }
-    template <class Lock>
-    static auto release(Lock& lock, OwnerNumber owner) {
-        return lock.release(owner);
-    }
-    template <class Lock>
-    static auto valid_until(Lock& lock, OwnerNumber owner) {
-        return lock.valid_until_of(owner);
-    }
-    template <class Lock>
-    static auto lost(Lock& lock, OwnerNumber owner) {
-        return lock.lost_of(owner);
-    }
-    template <class Lock>
-    static bool force_release(Lock& lock, Instant limit = never) {
-        return lock.force_release(limit);
-    }
-    template <class Lock>
-    static bool ask_locked(Lock& lock, Instant limit = never) {
-        return lock.ask_locked(limit);
-    }
-    template <class Lock>
-    static int ask_hold_count(Lock& lock, OwnerNumber owner, Instant limit = never) {
+    static bool acquire(LockApi& lock, const LockRequest& request) { return lock.acquire(request); }
+    static std::error_code release(LockApi& lock, OwnerNumber owner) { return lock.release(owner); }
+    static Instant valid_until(LockApi& lock, OwnerNumber owner) { return lock.valid_until_of(owner); }
+    static std::stop_token lost(LockApi& lock, OwnerNumber owner) { return lock.lost_of(owner); }
+    static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }
+    static bool ask_locked(LockApi& lock, Instant limit = never) { return lock.ask_locked(limit); }
+    static int ask_hold_count(LockApi& lock, OwnerNumber owner, Instant limit = never) {
         return lock.ask_hold_count(owner, limit);
     }
-    template <class Lock>
-    static auto ask_remaining_lease(Lock& lock, Instant limit = never) {
+    static std::optional<Milliseconds> ask_remaining_lease(LockApi& lock, Instant limit = never) {
         return lock.ask_remaining_lease(limit);
     }
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

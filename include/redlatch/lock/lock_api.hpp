@@ -18,19 +18,21 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Implements the public members of every lock on top of the members of `Lock` that act for a given owner: bool
-// acquire(const LockRequest&), std::error_code release(OwnerNumber), and the queries.
+// The public members of every lock, on top of members that act for a given owner.
 //
 // Any number of threads may call all members at once. Each throws Error; with a trailing std::error_code& it stores the
 // code instead and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes. For a server
 // that cannot be reached it waits at most ClientOptions::unreachable_timeout, then fails with errc::unreachable. A call
 // that fails, times out or is stopped leaves no hold behind.
-template <class Lock>
 class LockApi {
 public:
+    LockApi(const LockApi&) = delete;
+    LockApi& operator=(const LockApi&) = delete;
+    virtual ~LockApi() = default;
+
     // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
     // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not
     // reentrant. A Mutex and a SpinLock poll the server while they wait.)
@@ -76,14 +78,14 @@ public:
     // errno.
     void unlock() {
         const KeepErrno kept;
-        [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number());
+        [[maybe_unused]] const std::error_code quiet = release(this_thread_number());
     }
 
     // Does the same without throwing. `ec` holds every outcome: not_owner, hold_lost, unreachable, …
     void unlock(std::error_code& ec) {
         const KeepErrno kept;
         try {
-            ec = self().release(this_thread_number());
+            ec = release(this_thread_number());
         } catch (const std::system_error& error) {
             ec = error.code();
         }
@@ -91,7 +93,7 @@ public:
 
     // Returns true if any thread of any process holds the lock. One round trip, as for the next three queries, which
     // ask the server, too.
-    bool is_locked() { return self().ask_locked(); }
+    bool is_locked() { return ask_locked(never); }
     bool is_locked(std::error_code& ec) {
         return detail::answer([&] { return is_locked(); }, false, ec);
     }
@@ -101,14 +103,14 @@ public:
     bool is_held(std::error_code& ec) { return hold_count(ec) > 0; }
 
     // Returns how many levels this thread holds, according to the server; 0 if it holds none.
-    int hold_count() { return self().ask_hold_count(this_thread_number()); }
+    int hold_count() { return ask_hold_count(this_thread_number(), never); }
     int hold_count(std::error_code& ec) {
         return detail::answer([&] { return hold_count(); }, 0, ec);
     }
 
     // Returns how long the current holder's lease still lasts; nothing if the lock is free, milliseconds::max() for a
     // key without a TTL.
-    std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
+    std::optional<std::chrono::milliseconds> remaining_lease() { return ask_remaining_lease(never); }
     std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
         return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
     }
@@ -116,26 +118,42 @@ public:
     // Returns until when this thread certainly holds the lock, a conservative estimate; time_point::min() if it holds
     // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
     // come late. Counts the time for which the machine was suspended (Linux).
-    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
-        return self().valid_until_of(this_thread_number());
-    }
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() { return valid_until_of(this_thread_number()); }
 
     // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
     // valid_until() at the latest, plus the time the machine needs to run a thread. It is also requested when the
     // client is destroyed during the hold, and from the start if this thread holds nothing. The callbacks should be
     // short: a thread of the client runs them one after another. When a client is destroyed, the destroying thread runs
     // them. Sends no command.
-    [[nodiscard]] std::stop_token lost() { return self().lost_of(this_thread_number()); }
+    [[nodiscard]] std::stop_token lost() { return lost_of(this_thread_number()); }
 
     // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
     // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
-    bool force_unlock() { return self().force_release(); }
+    bool force_unlock() { return force_release(never); }
     bool force_unlock(std::error_code& ec) {
         return detail::answer([&] { return force_unlock(); }, false, ec);
     }
 
+protected:
+    LockApi() = default;
+
 private:
-    Lock& self() { return static_cast<Lock&>(*this); }
+    friend struct LockAccess;
+
+    // --- on behalf of an owner ----------------------------------------------------------------------------------
+
+    virtual bool acquire(const LockRequest& request) = 0;
+    virtual std::error_code release(OwnerNumber owner) = 0;
+    virtual bool force_release(Instant limit) = 0;
+    virtual Instant valid_until_of(OwnerNumber owner) = 0;
+    virtual std::stop_token lost_of(OwnerNumber owner) = 0;
+
+    // Queries. They try to reach the server until `limit`, but for unreachable_timeout at most.
+    virtual bool ask_locked(Instant limit) = 0;
+    virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
+    virtual std::optional<Milliseconds> ask_remaining_lease(Instant limit) = 0;
+
+    // --- the calling thread's request ---------------------------------------------------------------------------
 
     // Sets the owner to the calling thread. No layer below reads the thread number.
     template <class... Tail>
@@ -156,9 +174,9 @@ private:
     template <class... Tail>
     bool obtain(const LockRequest& request, Tail&... tail) {
         if constexpr (detail::has_error_code<Tail&...>)
-            return detail::answer([&] { return self().acquire(request); }, false, tail...);
+            return detail::answer([&] { return acquire(request); }, false, tail...);
         else
-            return self().acquire(request);
+            return acquire(request);
     }
 
     template <class... Tail>
@@ -170,5 +188,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -7,8 +7,9 @@
 #include "redlatch/options.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/claim.hpp"
-#include "redlatch/session/background_task.hpp"
+#include "redlatch/protocol/lock_protocol.hpp"
 #include "redlatch/session/key_holds.hpp"
+#include "redlatch/session/named_state.hpp"
 #include "redlatch/session/session.hpp"
 #include "redlatch/wait/patience.hpp"
 
@@ -23,49 +24,30 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The state of a lock, as its parts see it.
-class LockTask : public BackgroundTask {
+class LockTask : public NamedState {
 public:
     // Called with the mutex of the lock when the lock may be free for a thread of this process, for a reason that the
     // server does not publish.
     virtual void may_be_free() = 0;
 };
 
-// What the parts of one lock in this process share. `Protocol` makes the calls of its kind of lock, and reads the replies:
-//   kind, key(), channel(), text(number)               names, and the owner's name on the server
-//   acquire(claim), read_acquire(reply, name)          one acquire, also of one more level
-//   release(number, levels left, lease), read_release  one release
-//   give_up(names)                                     releases whatever these numbers have; replies the server's time
-//   hand_over(number, claim), read_hand_over           where hands_over is True
-//   holders(), is_locked(), hold_count(number), remaining_lease()  queries
-// Optional hooks, for plain commands where servers have them:
-//   after_acquire(claim, sent, reply)                  the call that has to follow, if there is one
-//   first_release(number), after_release(number, sent, reply)
-// These properties:
-//   family          the kind of lock; two kinds on one key would mistake each other's holds for their own
-//   renewal         the script that renews holds of this kind
-//   shared          True if many may hold it at a time; then a thread of this process may ask while others hold it
-//   reentrant       True if its holder may acquire it once more
-//   hands_over      True if one thread of this process can hand its hold over to another
-//   outlives_lease  True if the server may keep a hold beyond its lease, so that an expired one has to be released
-//   fixes_lease_end, if it is there: the acquire call names the end of the lease by the server's clock
-//   cancel_announcement()  cancels the announcement of a waiting thread, where there is one
+// What the parts of one lock in this process share.
 //
 // Each first hold has a number of its own, by which the server knows its owner. So a late command names a hold that is
 // gone. Only this process knows which thread has which hold.
 //
 // mutex guards all members except the constant ones, and the parts. It is never held during a command, nor while user
 // code runs.
-template <class T, class Protocol>
 struct LockCore {
-    LockCore(LockTask& state, Session<T>& of, const std::string& key)
+    LockCore(LockTask& state, Session& of, std::unique_ptr<LockProtocol> by)
         : task(state),
           session(of),
-          protocol(of.protocol_context(), key),
-          key_holds(of.key_holds(key)),
+          owned_protocol(std::move(by)),
+          key_holds(of.key_holds(key())),
           patience(of.options().command_timeout, of.options().unreachable_timeout) {}
 
     const std::string& key() const noexcept { return protocol.key(); }
@@ -82,7 +64,7 @@ struct LockCore {
     Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
                    const std::optional<Milliseconds>& lease) const {
         Claim claim{owner, number, count, lease_of(lease)};
-        if constexpr (Protocol::shared) claim.writer = key_holds->writer_of(owner);
+        if (kind.shared) claim.writer = key_holds->writer_of(owner);
         return claim;
     }
 
@@ -113,8 +95,10 @@ struct LockCore {
     }
 
     LockTask& task;
-    Session<T>& session;
-    Protocol protocol;
+    Session& session;
+    const std::unique_ptr<LockProtocol> owned_protocol;
+    LockProtocol& protocol = *owned_protocol;
+    const LockKind& kind = protocol.kind;
     const std::shared_ptr<KeyHolds> key_holds;
 
     std::mutex mutex;
@@ -126,5 +110,5 @@ struct LockCore {
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -7,24 +7,25 @@
 #include "redlatch/lock/lock_core.hpp"
 #include "redlatch/lock/releases.hpp"
 
-#include <string>
+#include <memory>
+#include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The parts of one lock that send commands and keep its holds. A queue adds the waiting.
-template <class T, class Protocol>
 struct LockParts {
-    LockParts(LockTask& state, Session<T>& session, const std::string& key) : core(state, session, key) {}
+    LockParts(LockTask& state, Session& session, std::unique_ptr<LockProtocol> protocol)
+        : core(state, session, std::move(protocol)) {}
 
-    LockCore<T, Protocol> core;
-    Deliveries<T, Protocol> deliveries{core};
-    Leases<T, Protocol> leases{core, deliveries};
-    Releases<T, Protocol> releases{core, deliveries, leases};
-    Acquires<T, Protocol> acquires{core, deliveries, leases};
+    LockCore core;
+    Deliveries deliveries{core};
+    Leases leases{core, deliveries};
+    Releases releases{core, deliveries, leases};
+    Acquires acquires{core, deliveries, leases};
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -12,7 +12,7 @@
 #include <optional>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // One thread that waits for a lock.
@@ -62,5 +62,5 @@ public:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -5,12 +5,15 @@
 #include "redlatch/lock/background_tries.hpp"
 #include "redlatch/lock/local_queue.hpp"
 #include "redlatch/lock/lock_parts.hpp"
-#include "redlatch/session/background_task.hpp"
+#include "redlatch/lock/turn_queue.hpp"
+#include "redlatch/protocol/lock_protocol.hpp"
+#include "redlatch/session/named_state.hpp"
 #include "redlatch/session/session.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -22,38 +25,46 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // One lock in this process: all objects of its name share it. It is made of parts: the holds and the commands
 // (LockParts), and a queue in which threads wait. It passes calls and events on to them.
 //
 // The mutex of LockCore guards all parts.
-template <class T, class Protocol, class Queue = LocalQueue<T, Protocol>>
 class LockState final : public LockTask {
 public:
-    static constexpr std::string_view kind = Protocol::kind;
+    // Makes the state of one kind of lock.
+    template <class Protocol, class Queue = LocalQueue>
+    static std::shared_ptr<NamedState> make(Session& session, const std::string& key) {
+        return std::make_shared<LockState>(
+            session, std::make_unique<Protocol>(session.protocol_context(), key),
+            [](LockParts& parts) -> std::unique_ptr<TurnQueue> { return std::make_unique<Queue>(parts); });
+    }
 
-    LockState(Session<T>& session, const std::string& key) : parts_(*this, session, key) {}
+    LockState(Session& session, std::unique_ptr<LockProtocol> protocol,
+              std::unique_ptr<TurnQueue> (*make_queue)(LockParts&))
+        : parts_(*this, session, std::move(protocol)), queue_(make_queue(parts_)) {}
 
     ~LockState() override {
         session().timers().forget(*this);
         session().losses().timers().forget(*this);
     }
 
-    const std::string& key() const noexcept { return core_.key(); }
-    Session<T>& session() const noexcept { return core_.session; }
-    Protocol& protocol() noexcept { return core_.protocol; }
+    std::string_view kind() const noexcept override { return core_.kind.name; }
+    const std::string& key() const noexcept override { return core_.key(); }
+    Session& session() const noexcept override { return core_.session; }
+    LockProtocol& protocol() noexcept { return core_.protocol; }
 
-    bool is_idle() {
+    bool is_idle() override {
         const std::lock_guard lock(core_.mutex);
-        return !core_.holds.any_live() && core_.outbox.empty() && core_.in_flight == 0 && !queue_.is_waited_for();
+        return !core_.holds.any_live() && core_.outbox.empty() && core_.in_flight == 0 && !queue_->is_waited_for();
     }
 
     // --- acquiring and releasing ------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) { return !request.stop.stop_requested() && queue_.acquire(request); }
+    bool acquire(const LockRequest& request) { return !request.stop.stop_requested() && queue_->acquire(request); }
 
     // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
     // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
@@ -61,7 +72,7 @@ public:
         std::unique_lock lock(core_.mutex);
         Hold* hold = parts_.releases.hold_to_release(lock, owner);
         if (!hold) return parts_.releases.gone_before(owner);
-        return hold->count > 1 ? parts_.releases.release_level(lock, *hold) : queue_.release_hold(lock, *hold);
+        return hold->count > 1 ? parts_.releases.release_level(lock, *hold) : queue_->release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
         // A hold whose release could not be sent ends with its lease.
         return make_error_code(std::errc::not_enough_memory);
@@ -101,7 +112,7 @@ public:
 
     void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         std::unique_lock lock(core_.mutex);
-        queue_.on_timer(lock, now);
+        queue_->on_timer(lock, now);
         parts_.leases.add_due(horizon, due);
         parts_.deliveries.drop_expired(now);
         core_.schedule();
@@ -130,35 +141,35 @@ public:
         parts_.leases.renewed(lock, renewal, outcome, sent);
     }
 
-    void may_be_free() override { queue_.may_be_free(); }
+    void may_be_free() override { queue_->may_be_free(); }
 
     void subscribed(const std::string& channel) override {
         const std::lock_guard lock(core_.mutex);
-        queue_.subscribed(channel);
+        queue_->subscribed(channel);
     }
 
     void subscription_refused(const std::string& channel, const Reply& why) override {
         const std::lock_guard lock(core_.mutex);
-        queue_.subscription_refused(channel, why);
+        queue_->subscription_refused(channel, why);
     }
 
     void message(const std::string& channel, std::string_view payload) override {
         const std::lock_guard lock(core_.mutex);
-        queue_.message(channel, payload);
+        queue_->message(channel, payload);
     }
 
     void disconnected(const std::string& channel) override {
         const std::lock_guard lock(core_.mutex);
-        queue_.disconnected(channel);
+        queue_->disconnected(channel);
     }
 
 private:
-    LockParts<T, Protocol> parts_;
-    LockCore<T, Protocol>& core_ = parts_.core;
-    BackgroundTries<T, Protocol> tries_{parts_};
-    Queue queue_{parts_};
+    LockParts parts_;
+    LockCore& core_ = parts_.core;
+    BackgroundTries tries_{parts_};
+    const std::unique_ptr<TurnQueue> queue_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+#include "redlatch/base/ids.hpp"
+#include "redlatch/base/time.hpp"
 #include "redlatch/lock/lock_access.hpp"
 #include "redlatch/lock/lock_api.hpp"
-#include "redlatch/protocol/lock_queries.hpp"
-#include "redlatch/session/queries.hpp"
 #include "redlatch/session/state_handle.hpp"
+#include "redlatch/wait/lock_request.hpp"
 
 #include <memory>
 #include <optional>
@@ -13,52 +15,45 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Implements LockApi for one named lock. Locks that query the server in another way redefine the ask_* members.
-template <class Lock, class T, class State>
-class NamedLock : public LockApi<Lock> {
+class LockState;
+
+// Implements LockApi for one named lock. Locks that query the server in another way override the ask_* members.
+class NamedLock : public LockApi {
 public:
     // The name as given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
+    const std::string& name() const noexcept { return handle_.name(); }
 
 protected:
-    friend class LockApi<Lock>;
-    friend struct LockAccess;
-
-    NamedLock(std::shared_ptr<SessionHandle<T>> core, std::string_view name) : binding_(std::move(core), name) {}
+    NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
+        : handle_(std::move(core), maker, name) {}
 
     // Returns this process's state of the lock.
-    State& state() { return binding_.state(); }
+    LockState& state();
 
-    // --- on behalf of an owner --------------------------------------------------------------------------------
-
-    bool acquire(const LockRequest& request) { return state().acquire(request); }
-    std::error_code release(OwnerNumber owner) { return state().release(owner); }
-    bool force_release(Instant limit = never) { return state().force_release(limit); }
-    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
-    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
-    bool ask_locked(Instant limit = never) {
-        State& s = state();
-        return read_is_locked(query(s.session(), s.key(), s.protocol().is_locked(), limit), s.key());
-    }
-    int ask_hold_count(OwnerNumber owner, Instant limit = never) {
-        State& s = state();
-        return read_count(query(s.session(), s.key(), s.protocol().hold_count(s.part(owner).hold), limit), s.key());
-    }
-    std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
-        State& s = state();
-        return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
-    }
+    REDLATCH_INLINE bool acquire(const LockRequest& request) override;
+    REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE bool force_release(Instant limit) override;
+    REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
+    REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
+    REDLATCH_INLINE bool ask_locked(Instant limit) override;
+    REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
+    REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
 
 private:
-    StateHandle<T, State> binding_;
+    friend struct LockAccess;
+
+    StateHandle handle_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/lock/named_lock.ipp"
+#endif

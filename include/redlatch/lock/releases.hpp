@@ -24,34 +24,32 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Marks that a last release or a hand-over is in flight, so that no thread of this process asks the server meanwhile.
 // The destructor clears the mark, also after an exception.
-template <class T, class Protocol>
 class InFlightGuard {
 public:
-    InFlightGuard(LockCore<T, Protocol>& core, std::unique_lock<std::mutex>& lock) : core_(core), lock_(lock) {
-        if (!Protocol::shared) core_.releasing = true;
+    InFlightGuard(LockCore& core, std::unique_lock<std::mutex>& lock) : core_(core), lock_(lock) {
+        if (!core_.kind.shared) core_.releasing = true;
     }
     InFlightGuard(const InFlightGuard&) = delete;
     InFlightGuard& operator=(const InFlightGuard&) = delete;
     ~InFlightGuard() {
         if (!lock_.owns_lock()) lock_.lock();
-        if (!Protocol::shared) core_.releasing = false;
+        if (!core_.kind.shared) core_.releasing = false;
     }
 
 private:
-    LockCore<T, Protocol>& core_;
+    LockCore& core_;
     std::unique_lock<std::mutex>& lock_;
 };
 
 // Releases the holds of one lock, level by level. `lock` holds the mutex of the lock.
-template <class T, class Protocol>
 class Releases {
 public:
-    Releases(LockCore<T, Protocol>& core, Deliveries<T, Protocol>& deliveries, Leases<T, Protocol>& leases)
+    Releases(LockCore& core, Deliveries& deliveries, Leases& leases)
         : core_(core), deliveries_(deliveries), leases_(leases) {}
 
     Instant foreground_deadline() const { return Clock::now() + core_.session.options().command_timeout; }
@@ -70,7 +68,7 @@ public:
     // lock.
     std::error_code gone_before(OwnerNumber owner) {
         // In a forked child the caller is most likely a guard of the parent, whose stack is being unwound.
-        if (core_.session.lost_levels().take(Protocol::kind, core_.key(), owner) || core_.session.is_fork_child())
+        if (core_.session.lost_levels().take(core_.kind.name, core_.key(), owner) || core_.session.is_fork_child())
             return errc::hold_lost;
         throw Error(errc::not_owner, core_.key(), "only the thread that holds the lock can unlock() it");
     }
@@ -141,7 +139,7 @@ public:
         if (!hold) {
             lock.unlock();
             // Removes one lost level, if there is one.
-            core_.session.lost_levels().take(Protocol::kind, core_.key(), owner);
+            core_.session.lost_levels().take(core_.kind.name, core_.key(), owner);
             return done(errc::hold_lost);
         }
         const Leaving leaving = leave_level(*hold);
@@ -233,18 +231,15 @@ private:
 
     // Sends the last release. `again`: True if an earlier sending may have taken effect.
     Reply call_release(std::uint64_t hold, bool again, Instant deadline) try {
-        Protocol& protocol = core_.protocol;
-        if constexpr (requires { protocol.first_release(hold); })
-            if (!again) {
-                Call call = protocol.first_release(hold);
-                Reply reply = core_.session.call(call, deadline);
-                while (std::optional<Call> following = protocol.after_release(hold, call, reply)) {
-                    call = *std::move(following);
-                    reply = core_.session.call(call, deadline);
-                }
-                return reply;
-            }
-        return core_.session.call(protocol.release(hold, 0, Milliseconds(0)), deadline);
+        const LockProtocol& protocol = core_.protocol;
+        if (again) return core_.session.call(protocol.release(hold, 0, Milliseconds(0)), deadline);
+        Call call = protocol.first_release(hold);
+        Reply reply = core_.session.call(call, deadline);
+        while (std::optional<Call> following = protocol.after_release(hold, call, reply)) {
+            call = *std::move(following);
+            reply = core_.session.call(call, deadline);
+        }
+        return reply;
     } catch (const std::bad_alloc&) {
         return detail::short_of_memory();
     }
@@ -290,11 +285,11 @@ private:
                                                        : error_of(reply, core_.key()).code();
     }
 
-    LockCore<T, Protocol>& core_;
-    Deliveries<T, Protocol>& deliveries_;
-    Leases<T, Protocol>& leases_;
+    LockCore& core_;
+    Deliveries& deliveries_;
+    Leases& leases_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -4,6 +4,7 @@
 #include "redlatch/error.hpp"
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/lock/lock_parts.hpp"
+#include "redlatch/lock/turn_queue.hpp"
 #include "redlatch/protocol/fair_lock.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/session/session.hpp"
@@ -30,7 +31,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // One thread that stands in the server's queue, and what it knows from its last command.
@@ -53,17 +54,17 @@ struct FairWaiter : Waiter {
 //   at every refresh, in case such a message was lost.
 //
 // The mutex of the lock guards all members.
-template <class T>
-class ServerQueue {
+class ServerQueue final : public TurnQueue {
 public:
-    explicit ServerQueue(LockParts<T, FairProtocol>& parts) : parts_(parts), core_(parts.core) {}
+    explicit ServerQueue(LockParts& parts)
+        : parts_(parts), core_(parts.core), protocol_(static_cast<const FairProtocol&>(core_.protocol)) {}
 
-    bool is_waited_for() const { return waiting_ > 0; }
+    bool is_waited_for() const override { return waiting_ > 0; }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) {
+    bool acquire(const LockRequest& request) override {
         std::unique_lock lock(core_.mutex);
         if (waiting_ == 0) core_.patience.answered();
         if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
@@ -113,7 +114,7 @@ public:
 
     // --- releasing --------------------------------------------------------------------------------------------
 
-    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) {
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
         const std::uint64_t id = hold.id;
         const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
@@ -125,9 +126,9 @@ public:
     // --- events -----------------------------------------------------------------------------------------------
 
     // The server notifies the head of its queue.
-    void may_be_free() {}
+    void may_be_free() override {}
 
-    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) {
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) override {
         if (now >= refresh_at_) refresh(lock, now);
         // The session drops subscriptions that have been idle for keep_warm. Drop their tickets, too.
         std::erase_if(tickets_, [&](const auto& entry) {
@@ -138,17 +139,17 @@ public:
         if (!tickets_.empty()) core_.session.timers().schedule(core_.task, now + Subscriptions::keep_warm);
     }
 
-    void subscribed(const std::string& channel) {
+    void subscribed(const std::string& channel) override {
         if (Ticket* ticket = ticket_of(channel)) ticket->room.subscribed();
     }
 
-    void subscription_refused(const std::string& channel, const Reply& why) {
+    void subscription_refused(const std::string& channel, const Reply& why) override {
         if (Ticket* ticket = ticket_of(channel)) ticket->room.refused(error_of(why, core_.key()));
     }
 
     // The payload reports that the lock is free, or, to the new head of the queue, in how many ms the new holder's
     // lease is over.
-    void message(const std::string& channel, std::string_view payload) {
+    void message(const std::string& channel, std::string_view payload) override {
         Ticket* const ticket = ticket_of(channel);
         if (!ticket) return;
         std::int64_t lease = 0;
@@ -159,19 +160,19 @@ public:
         ticket->room.wake_front();
     }
 
-    void disconnected(const std::string& channel) {
+    void disconnected(const std::string& channel) override {
         if (Ticket* ticket = ticket_of(channel)) ticket->room.disconnected();
     }
 
 private:
     // What this process keeps for one waiter, and for a while afterwards, because its thread is likely to come again.
     struct Ticket {
-        Ticket(LockCore<T, FairProtocol>& core, std::uint64_t id)
-            : room(core.session, core.task, core.protocol.channel(id)) {}
+        Ticket(LockCore& core, const FairProtocol& protocol, std::uint64_t id)
+            : room(core.session, core.task, protocol.channel_of(id)) {}
 
         bool is_waiting() const { return idle_since == never; }
 
-        WaitingRoom<T, WaitQueue<FairWaiter>> room;
+        WaitingRoom<WaitQueue<FairWaiter>> room;
         Instant told_at = never;     // when it has to ask at the latest, according to a message
         Instant idle_since = never;  // when the last wait ended; `never` while a thread waits
     };
@@ -249,7 +250,7 @@ private:
         ticket.idle_since = ticket.told_at = never;
         ticket.room.queue.asked(generation == 0 ? ticket.room.queue.generation() : generation, me.ask_again);
         if (refresh_at_ == never) {
-            refresh_at_ = Clock::now() + core_.protocol.slot() / 3;
+            refresh_at_ = Clock::now() + protocol_.slot() / 3;
             core_.session.timers().schedule(core_.task, refresh_at_);
         }
         lock.unlock();
@@ -269,7 +270,7 @@ private:
     // Without memory for a ticket, gives up the slot in the queue and rethrows.
     Ticket& ticket_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
         try {
-            return tickets_.try_emplace(me.id, core_, me.id).first->second;
+            return tickets_.try_emplace(me.id, core_, protocol_, me.id).first->second;
         } catch (...) {
             undo_acquire(lock, request, me);
             throw;
@@ -298,7 +299,7 @@ private:
         std::vector<std::uint64_t> waiters;
         for (const auto& [id, ticket] : tickets_)
             if (ticket.is_waiting()) waiters.push_back(id);
-        refresh_at_ = waiters.empty() ? never : now + core_.protocol.slot() / 3;
+        refresh_at_ = waiters.empty() ? never : now + protocol_.slot() / 3;
         lock.unlock();
         for (std::size_t first = 0; first < waiters.size(); first += waiters_a_refresh) {
             const std::size_t size = std::min(waiters_a_refresh, waiters.size() - first);
@@ -309,7 +310,7 @@ private:
 
     void post_refresh(std::span<const std::uint64_t> waiters) {
         core_.session.post(
-            core_.protocol.refresh(waiters, core_.session.wanted_until(core_.key())),
+            protocol_.refresh(waiters, core_.session.wanted_until(core_.key())),
             [this, keep = core_.keep(), asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
              sent = Clock::now()](const Reply& reply) {
                 core_.session.learn_if_late(core_.key(), sent, reply);
@@ -323,7 +324,7 @@ private:
         const std::lock_guard lock(core_.mutex);
         if (classify(reply) != ReplyClass::answered) {
             if (waiting_ == 0) return;
-            refresh_at_ = std::min(refresh_at_, Clock::now() + core_.protocol.slot() / 20);
+            refresh_at_ = std::min(refresh_at_, Clock::now() + protocol_.slot() / 20);
             core_.session.timers().schedule(core_.task, refresh_at_);
             return;
         }
@@ -335,8 +336,9 @@ private:
         }
     }
 
-    LockParts<T, FairProtocol>& parts_;
-    LockCore<T, FairProtocol>& core_;
+    LockParts& parts_;
+    LockCore& core_;
+    const FairProtocol& protocol_;
     std::map<std::uint64_t, Ticket> tickets_;  // by id: of the waiters, and of recent ones
     std::vector<std::uint64_t> spare_;         // ids of recent holders, ready to be used again
     std::size_t waiting_ = 0;
@@ -344,5 +346,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

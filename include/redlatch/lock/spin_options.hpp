@@ -9,7 +9,7 @@
 #include <string_view>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // How a SpinLock or a Mutex waits: pauses start at initial_delay and double up to max_delay. Jitter shortens each by up
 // to a half, so that waiters do not retry at the same time.
@@ -18,8 +18,10 @@ struct SpinOptions {
     std::chrono::milliseconds max_delay{128};
 };
 
+namespace detail {
+
 // Throws Error(errc::invalid_argument) if initial_delay is below 1 ms or above max_delay, or max_delay is above 1 h.
-inline detail::Polling polling_of(const SpinOptions& options, std::string_view name) {
+inline Polling polling_of(const SpinOptions& options, std::string_view name) {
     if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
         options.max_delay > std::chrono::hours(1))
         throw Error(errc::invalid_argument, name,
@@ -27,5 +29,7 @@ inline detail::Polling polling_of(const SpinOptions& options, std::string_view n
     return {options.initial_delay, options.max_delay};
 }
 
-}  // namespace v0_1
+}  // namespace detail
+
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

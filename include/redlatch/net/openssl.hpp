@@ -27,7 +27,7 @@
 #include <sys/socket.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Empties OpenSSL's error queue of this thread, because SSL_get_error() looks at all of it. Restores the errors of the
@@ -359,5 +359,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Looks up the addresses of a host before a deadline. The system's look-up has no deadline, so it runs on a thread of
@@ -119,5 +119,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

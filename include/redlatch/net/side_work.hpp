@@ -8,7 +8,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Runs work that waits for the network (a look-up, a connection, a log-in) for a thread that must not wait: on a thread
@@ -51,5 +51,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Returns the time-out for poll() until `deadline`, in ms: rounded up, so that poll() never returns early and spins.
@@ -368,5 +368,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

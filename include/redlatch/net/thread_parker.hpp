@@ -20,7 +20,7 @@
 #endif
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Parks one thread until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on which a
@@ -116,5 +116,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -12,7 +12,7 @@
 #include <sys/types.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The encryption of one connection. It does no input or output: a Socket carries the bytes. So it never waits, and a
@@ -59,5 +59,5 @@ public:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Stands for the command by which the script reaches the subscribers: PUBLISH or SPUBLISH. Only the transport knows
@@ -136,5 +136,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The contents of one acquire command.
@@ -25,5 +25,5 @@ struct Claim {
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

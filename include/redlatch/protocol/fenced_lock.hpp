@@ -17,34 +17,34 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Makes the calls of the fenced lock: those of the reentrant lock, but acquire and hand-over draw a fencing token.
 class FencedProtocol : public RLockProtocol {
 public:
-    static constexpr std::string_view kind = "fenced lock ";
-    static constexpr std::string_view family = "FencedLock";
+    static constexpr LockKind lock_kind{
+        .name = "fenced lock ", .family = "FencedLock", .renewal = digested<scripts::rlock_renew>, .hands_over = true};
 
-    FencedProtocol(const ProtocolContext& context, std::string key)
-        : RLockProtocol(context, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
+    FencedProtocol(const ProtocolContext& context, const std::string& key)
+        : RLockProtocol(context, key, lock_kind), counter_(prefixed_key("redisson_lock_token", key)) {}
 
-    Call acquire(const Claim& claim) const {
+    Call acquire(const Claim& claim) const override {
         return {digested<scripts::fenced_acquire>,
                 {key(), counter_},
                 {text(claim.hold), claim.count, claim.lease, claim.until},
                 Effect::grants};
     }
 
-    Call hand_over(std::uint64_t hold, const Claim& successor) const {
+    Call hand_over(std::uint64_t hold, const Claim& successor) const override {
         return {digested<scripts::fenced_hand_over>,
                 {key(), counter_, channel()},
                 {text(hold), text(successor.hold), successor.lease, PublishCommand(), successor.until},
                 Effect::grants};
     }
 
-    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
-        if (!is_pair(reply)) throw unexpected(reply, name);
+    AcquireAnswer read_acquire(const Reply& reply) const override {
+        if (!is_pair(reply)) throw unexpected(reply, key());
         const std::int64_t value = reply.elements[1].integer;
         switch (reply.elements[0].integer) {
             case 1:
@@ -54,10 +54,10 @@ public:
             case -2: return {AcquireAnswer::Kind::gone, {}, 0};
             default: break;
         }
-        throw unexpected(reply, name);
+        throw unexpected(reply, key());
     }
 
-    static HandOverAnswer read_hand_over(const Reply& reply) noexcept {
+    HandOverAnswer read_hand_over(const Reply& reply) const noexcept override {
         if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
         if (!is_pair(reply) || reply.elements[0].integer != 1 || !is_token(reply.elements[1].integer))
             return {HandOverAnswer::Kind::senseless, 0};
@@ -77,5 +77,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -11,7 +11,7 @@
 #include <string_view>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The reply of an acquire script.
@@ -62,5 +62,5 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -16,7 +16,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The queries of a lock that is a hash of owner -> hold count on the server.
@@ -67,5 +67,5 @@ inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_vi
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -12,7 +12,7 @@
 #include <system_error>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Returns the number in a text, or 0 for nil. Throws Error for anything else, and for a number of 2^53 or more, which
@@ -32,5 +32,5 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

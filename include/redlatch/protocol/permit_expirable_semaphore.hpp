@@ -6,6 +6,7 @@
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/numbers.hpp"
 #include "redlatch/protocol/permit_id.hpp"
+#include "redlatch/protocol/permit_lease.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
@@ -24,17 +25,8 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
-
-// For how long a permit is acquired: with a lease of its own, without a TTL, or under the watchdog.
-struct PermitLease {
-    enum class Kind { watched, limited, forever } kind = Kind::watched;
-    Milliseconds length{};  // if limited
-
-    static PermitLease of(const Lease& lease) { return {Kind::limited, lease.length()}; }
-    static PermitLease of(Lease::Forever) { return {Kind::forever, {}}; }
-};
 
 // Makes the calls of the semaphore whose permits have leases, and reads the replies.
 class PermitProtocol {
@@ -180,5 +172,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -14,7 +14,7 @@
 #include <string_view>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
 // text it has 32 hex digits, the same that Redisson shows.
@@ -68,7 +68,7 @@ private:
     std::array<unsigned char, 16> bytes_;
 };
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
 template <>

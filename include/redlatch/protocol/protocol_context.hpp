@@ -7,7 +7,7 @@
 #include <string>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What the protocols of all primitives need to know of their client. The client outlives them.
@@ -18,5 +18,5 @@ struct ProtocolContext {
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -5,7 +5,7 @@
 #include "redlatch/base/names.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/claim.hpp"
-#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/protocol/lock_protocol.hpp"
 #include "redlatch/protocol/lock_queries.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/scripts/read_write_lock.hpp"
@@ -20,36 +20,23 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The names that both sides of a read-write lock share, and their common calls. Both sides listen to one channel.
-class ReadWriteProtocol {
-public:
-    static constexpr std::string_view family = "ReadWriteLock";
-    static constexpr bool reentrant = true;
-
-    const std::string& key() const noexcept { return key_; }
-    const std::string& channel() const noexcept { return channel_; }
-
-    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
-    static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
-
+class ReadWriteProtocol : public LockProtocol {
 protected:
-    ReadWriteProtocol(const ProtocolContext& context, std::string key)
-        : uuid_(context.uuid),
-          key_(std::move(key)),
-          channel_(prefixed_key("redisson_rwlock", key_)),
+    ReadWriteProtocol(const LockKind& of, const ProtocolContext& context, const std::string& key)
+        : LockProtocol(of, context, key, prefixed_key("redisson_rwlock", key)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
           mark_(suffixed_key(key_, "redlatch_writer_waits")) {}
-    ~ReadWriteProtocol() = default;
 
     // `field` is the owner as a holder of this side.
-    Call release(const Script& script, const OwnerText& field, std::uint32_t remaining, Milliseconds lease) const {
+    Call release_by(const Script& script, const OwnerText& field, std::uint32_t remaining, Milliseconds lease) const {
         return {script, {key_, channel_}, {field, remaining, lease, PublishCommand(), tag_}};
     }
 
-    Call give_up(const Script& script, std::span<const std::string_view> owners) const {
+    Call give_up_by(const Script& script, std::span<const std::string_view> owners) const {
         Call call(script, {key_, channel_}, {PublishCommand(), tag_});
         call.append(owners);
         return call;
@@ -58,9 +45,6 @@ protected:
     OwnerText reader(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
     OwnerText writer(std::uint64_t hold) const noexcept { return {uuid_, hold, ":write"}; }
 
-    const std::string& uuid_;
-    const std::string key_;
-    const std::string channel_;
     const std::string tag_;   // prefix of the names of the timeout keys
     const std::string mark_;  // redlatch's own key: exists while a writer with precedence waits
 };
@@ -68,53 +52,48 @@ protected:
 // Makes the calls of the readers' side.
 class ReadProtocol final : public ReadWriteProtocol {
 public:
-    static constexpr std::string_view kind = "readers ";
-    static constexpr const Script& renewal = digested<scripts::read_renew>;
-    static constexpr bool shared = true;
-    static constexpr bool hands_over = false;
-    static constexpr bool outlives_lease = false;
+    static constexpr LockKind lock_kind{
+        .name = "readers ", .family = "ReadWriteLock", .renewal = digested<scripts::read_renew>, .shared = true};
 
-    ReadProtocol(const ProtocolContext& context, std::string key) : ReadWriteProtocol(context, std::move(key)) {}
+    ReadProtocol(const ProtocolContext& context, const std::string& key) : ReadWriteProtocol(lock_kind, context, key) {}
 
-    Call acquire(const Claim& claim) const {
+    Call acquire(const Claim& claim) const override {
         return {digested<scripts::read_acquire>,
                 {key_, mark_},
                 {text(claim.hold), claim.count, claim.lease, writer(claim.writer), tag_, claim.until},
                 Effect::grants};
     }
 
-    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
-        return ReadWriteProtocol::release(digested<scripts::read_release>, text(hold), remaining, lease);
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
+        return release_by(digested<scripts::read_release>, text(hold), remaining, lease);
     }
 
-    // Releases everything that these owners hold. The reply is the server's clock.
-    Call give_up(std::span<const std::string_view> owners) const {
-        return ReadWriteProtocol::give_up(digested<scripts::read_give_up>, owners);
+    Call give_up(std::span<const std::string_view> owners) const override {
+        return give_up_by(digested<scripts::read_give_up>, owners);
     }
 
-    // Returns the list of owners that hold this side, whichever they are.
-    Call holders() const { return {digested<scripts::read_holders>, {key_}, {tag_}}; }
-    Call remaining_lease() const { return {digested<scripts::read_remaining_lease>, {key_}, {tag_}}; }
-    Call hold_count(std::uint64_t hold) const {
+    Call holders() const override { return {digested<scripts::read_holders>, {key_}, {tag_}}; }
+    Call remaining_lease() const override { return {digested<scripts::read_remaining_lease>, {key_}, {tag_}}; }
+    Call hold_count(std::uint64_t hold) const override {
         return {digested<scripts::read_hold_count>, {key_}, {text(hold), tag_}};
     }
 
-    OwnerText text(std::uint64_t hold) const noexcept { return reader(hold); }
+    OwnerText text(std::uint64_t hold) const noexcept override { return reader(hold); }
 };
 
 // Makes the calls of the writer's side.
 class WriteProtocol final : public ReadWriteProtocol {
 public:
-    static constexpr std::string_view kind = "writers ";
-    static constexpr const Script& renewal = digested<scripts::rlock_renew>;
-    static constexpr bool shared = false;
-    static constexpr bool hands_over = false;
     // A read hold of the same owner keeps the key.
-    static constexpr bool outlives_lease = true;
+    static constexpr LockKind lock_kind{.name = "writers ",
+                                        .family = "ReadWriteLock",
+                                        .renewal = digested<scripts::rlock_renew>,
+                                        .outlives_lease = true};
 
-    WriteProtocol(const ProtocolContext& context, std::string key) : ReadWriteProtocol(context, std::move(key)) {}
+    WriteProtocol(const ProtocolContext& context, const std::string& key)
+        : ReadWriteProtocol(lock_kind, context, key) {}
 
-    Call acquire(const Claim& claim) {
+    Call acquire(const Claim& claim) const override {
         if (claim.announced) marked_ = true;
         return {
             digested<scripts::write_acquire>,
@@ -123,42 +102,39 @@ public:
             Effect::grants};
     }
 
-    AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
-        const AcquireAnswer answer = decode_acquire(reply, name);
+    AcquireAnswer read_acquire(const Reply& reply) const override {
+        const AcquireAnswer answer = decode_acquire(reply, key_);
         // The script that acquired the lock deleted the mark.
         if (answer.kind == AcquireAnswer::Kind::held) marked_ = false;
         return answer;
     }
 
-    // Deletes the mark that a waiting thread of this process may have left. Returns nothing if there is none.
-    std::optional<Call> cancel_announcement() {
+    // Deletes the mark that a waiting thread of this process may have left.
+    std::optional<Call> cancel_announcement() const override {
         if (!marked_.exchange(false)) return std::nullopt;
         return Call(digested<scripts::write_withdraw>, {mark_, channel_}, {uuid_, PublishCommand()});
     }
 
-    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
-        return ReadWriteProtocol::release(digested<scripts::write_release>, text(hold), remaining, lease);
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
+        return release_by(digested<scripts::write_release>, text(hold), remaining, lease);
     }
 
-    // Releases everything that these owners hold. The reply is the server's clock.
-    Call give_up(std::span<const std::string_view> owners) const {
-        return ReadWriteProtocol::give_up(digested<scripts::write_give_up>, owners);
+    Call give_up(std::span<const std::string_view> owners) const override {
+        return give_up_by(digested<scripts::write_give_up>, owners);
     }
 
-    // Returns the list of owners that hold this side, whichever they are.
-    Call holders() const { return {digested<scripts::write_holders>, {key_}, {}}; }
-    Call remaining_lease() const { return {digested<scripts::write_remaining_lease>, {key_}, {}}; }
-    Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
+    Call holders() const override { return {digested<scripts::write_holders>, {key_}, {}}; }
+    Call remaining_lease() const override { return {digested<scripts::write_remaining_lease>, {key_}, {}}; }
 
-    OwnerText text(std::uint64_t hold) const noexcept { return writer(hold); }
+    OwnerText text(std::uint64_t hold) const noexcept override { return writer(hold); }
 
 private:
     // How long a writer that dies while it waits keeps readers out, in ms. The mark is renewed after half of this time.
     static constexpr std::string_view mark_ttl = "5000";
 
-    std::atomic<bool> marked_{false};  // True if a mark of this process may be on the server
+    mutable std::atomic<bool> marked_{false};  // true if a mark of this process may be on the server
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

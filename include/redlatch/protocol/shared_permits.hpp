@@ -7,7 +7,7 @@
 #include <span>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The server's reply to an acquire of permits, or to a query for the end of a count.
@@ -33,5 +33,5 @@ bool share(std::int64_t taken, std::span<Want> wants) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

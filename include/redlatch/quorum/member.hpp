@@ -26,22 +26,8 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
-
-// A lock that can be a member of a lock over several: it lives on one server.
-template <class Lock>
-concept MemberLock = requires(Lock& lock, OwnerNumber owner) {
-    { LockAccess::state(lock).part(owner) } -> std::same_as<HeldPart>;
-    LockAccess::state(lock).try_in_background(
-        owner, std::nullopt, [](const TryAnswer&) { return true; }, Receiver::poster);
-};
-
-// A lock with a writer's side that can be a member.
-template <class Lock>
-concept WriteSided = requires(Lock& lock) {
-    {lock.write_lock()};
-};
 
 // Returns how long a server has been running according to its INFO; nothing if INFO does not contain it.
 inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
@@ -56,7 +42,7 @@ inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
     return std::chrono::seconds(std::max<std::int64_t>(seconds, 0));
 }
 
-// Hides the type of one member of a lock over several, and the type of its client.
+// One member of a lock over several, and its client.
 class QuorumMember {
 public:
     virtual ~QuorumMember() = default;
@@ -94,63 +80,6 @@ public:
     virtual void start_losses() = 0;
 };
 
-template <MemberLock Lock>
-class QuorumMemberOf final : public QuorumMember {
-public:
-    explicit QuorumMemberOf(Lock& lock) : lock_(lock) {}
-
-    const std::string& name() const override { return lock_.name(); }
-    const std::string& key() const override { return state().key(); }
-    const void* lock() const override { return &state(); }
-    const void* client() const override { return &state().session(); }
-
-    bool acquire(const LockRequest& request) override { return LockAccess::acquire(lock_, request); }
-    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
-                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
-        state().try_in_background(owner, lease, std::move(tell), receiver);
-    }
-    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
-                               Receiver receiver) override {
-        state().release_in_background(owner, done, receiver);
-    }
-    void attend() override { session().attend(); }
-    void stop_attending() override { session().stop_attending(); }
-    HeldPart part(OwnerNumber owner) override { return state().part(owner); }
-    bool force_release(Instant limit) override { return LockAccess::force_release(lock_, limit); }
-    bool ask_locked(Instant limit) override { return LockAccess::ask_locked(lock_, limit); }
-    int ask_hold_count(OwnerNumber owner, Instant limit) override {
-        return LockAccess::ask_hold_count(lock_, owner, limit);
-    }
-    std::optional<Milliseconds> ask_remaining_lease(Instant limit) override {
-        return LockAccess::ask_remaining_lease(lock_, limit);
-    }
-
-    std::optional<std::uint64_t> connections() override {
-        if constexpr (requires { session().transport().connections(); }) return session().transport().connections();
-        return std::nullopt;
-    }
-
-    void ask_info(Completion done) override {
-        static constexpr std::array<std::string_view, 2> words{"INFO", "server"};
-        session().post({words, 0}, std::move(done));
-    }
-
-    const ClientOptions& options() override { return session().options(); }
-    Timers& timers() override { return session().timers(); }
-    void start_background() override { session().start_background(); }
-    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept override {
-        session().raise(kind, name, detail);
-    }
-    Losses& losses() override { return session().losses(); }
-    void start_losses() override { session().start_losses(); }
-
-private:
-    auto& state() const { return LockAccess::state(lock_); }
-    auto& session() { return state().session(); }
-
-    Lock& lock_;
-};
-
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -4,6 +4,7 @@
 #include "redlatch/base/adaptive_spin.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/quorum/member.hpp"
+#include "redlatch/quorum/quorum_rules.hpp"
 #include "redlatch/quorum/round.hpp"
 #include "redlatch/session/background_task.hpp"
 
@@ -18,7 +19,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What the parts of one lock over several share.
@@ -104,5 +105,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -20,7 +20,7 @@
 #include <system_error>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Releases the members of one lock over several, all at the same time. A thread that waits for the replies sleeps on the
@@ -108,5 +108,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -10,8 +10,8 @@
 #include "redlatch/quorum/quorum_core.hpp"
 #include "redlatch/quorum/quorum_holds.hpp"
 #include "redlatch/quorum/quorum_releases.hpp"
+#include "redlatch/quorum/quorum_rules.hpp"
 #include "redlatch/quorum/quorum_votes.hpp"
-#include "redlatch/quorum/round.hpp"
 #include "redlatch/session/background_task.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
@@ -24,7 +24,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // One lock over several in this process: it is held while `needed` of its members are held. It is made of parts, and
@@ -101,5 +101,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

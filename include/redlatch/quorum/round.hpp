@@ -13,16 +13,8 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
-
-// The rules by which members make up a lock over several.
-struct QuorumRules {
-    std::size_t needed;            // how many members
-    Milliseconds node_timeout;     // how long a member may take to answer
-    bool independent = false;      // True if each has its own server: clocks drift apart, a young server has no vote
-    Milliseconds longest_lease{};  // a server that runs for less is young: holds from before its start may be valid
-};
 
 // One request to all members at once: their replies so far, and the outcome that follows. Plain data except for the
 // condition variable on which the requesting thread sleeps. The owner of the round guards it.
@@ -139,5 +131,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -13,7 +13,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Queries a server without blocking: looks the host up, connects, sends commands and collects the replies, each as far
@@ -141,5 +141,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

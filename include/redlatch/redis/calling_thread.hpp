@@ -6,7 +6,7 @@
 #include "redlatch/redis/answered.hpp"
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A thread that waits for the replies of its exchange, on the stack of that thread. No other thread touches it after
@@ -39,5 +39,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -19,7 +19,7 @@
 #include <poll.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A Redis Cluster. ClusterTopology knows its nodes, ClusterRouter carries the commands, ClusterChannels the
@@ -163,5 +163,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

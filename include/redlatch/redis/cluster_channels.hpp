@@ -18,7 +18,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The subscriptions of a Cluster. A sharded channel is subscribed at the node that serves its slot, on the connection of
@@ -201,5 +201,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

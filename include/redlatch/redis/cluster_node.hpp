@@ -19,7 +19,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // One node of a cluster: a connection for commands and one for sharded subscriptions, opened on first use. Commands that
@@ -140,5 +140,5 @@ public:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -16,7 +16,7 @@
 
 // Reads the replies of cluster nodes about which node serves which slot. No I/O.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The slots from `first` to `last`, and the nodes that serve them.
@@ -109,5 +109,5 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

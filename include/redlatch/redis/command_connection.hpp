@@ -20,7 +20,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Carries the commands of many threads over one connection, without a thread of its own.
@@ -448,5 +448,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

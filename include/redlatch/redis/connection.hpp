@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The role that a server must have.
@@ -127,5 +127,5 @@ private:
 using Opener = std::function<std::optional<Reply>(Connection& link, Instant deadline)>;
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The servers behind one URL, and the connections to them: Standalone, SentinelDeployment or Cluster. The functions mean
@@ -54,5 +54,5 @@ protected:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

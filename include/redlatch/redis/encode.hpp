@@ -7,7 +7,7 @@
 #include <string>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Appends a command in the format of Redis: an array of length-prefixed strings. hiredis offers the same, but only into
@@ -27,5 +27,5 @@ inline void append_command(std::string& out, const Command& command) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -5,7 +5,7 @@
 #include "redlatch/transport/reply.hpp"
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 // Copies a reply. If there is no memory, the copy has the text no_memory.
 inline void copy_reply(Reply& to, const Reply& from, Reply::Kind kind) noexcept {
@@ -34,5 +34,5 @@ inline Reply failure_reply(Reply::Kind kind, const char* before, const Url& url,
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

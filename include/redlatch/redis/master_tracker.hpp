@@ -17,7 +17,7 @@
 
 // Finds out which server is the master from the replies and messages of sentinels. No I/O.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The answer of one sentinel: the master, and the epoch of the failover that made it master. The first failover has an
@@ -191,5 +191,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -10,7 +10,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Connections for commands that delay all that follow on the same connection (WAIT). Each is used by one caller at a
@@ -83,5 +83,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -9,7 +9,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Decides when the next attempt to connect may begin, and keeps the reason why there is no connection. Connects nothing.
@@ -91,5 +91,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -15,7 +15,7 @@
 #include <hiredis/read.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Parses received bytes into replies. hiredis parses; we build Reply objects in place. Replies that are larger, deeper
@@ -171,5 +171,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -13,7 +13,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Waits for the next replies of a connection, and parses all that have arrived. Used by one thread at a time.
@@ -66,5 +66,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -22,7 +22,7 @@
 #include <poll.h>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 inline void append_words(std::string& out, std::initializer_list<std::string_view> words) {
@@ -51,11 +51,11 @@ inline void begin_talk(AsyncQuery& talk, const Url& url, const HostPort& sentine
 // any sentinel has answered, it receives TLS errors.
 inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, Reply& why) {
     constexpr Milliseconds patience{200};
-    struct Asked {
+    struct Query {
         AsyncQuery talk;
         std::vector<Reply> replies;
     };
-    std::vector<Asked> asked(url.sentinels.size());
+    std::vector<Query> asked(url.sentinels.size());
     for (std::size_t i = 0; i < asked.size(); ++i)
         begin_talk(asked[i].talk, url, url.sentinels[i], detail::questions_for_vote(url.master), why.text);
     std::vector<MasterVote> votes;
@@ -63,7 +63,7 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
     for (;;) {
         std::vector<pollfd> ready;
         Instant until = deadline;
-        for (Asked& one : asked) {
+        for (Query& one : asked) {
             one.talk.proceed();
             Reply reply;
             while (one.replies.size() < 2 && one.talk.next(reply)) one.replies.push_back(std::move(reply));
@@ -219,5 +219,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -19,7 +19,7 @@
 
 // Which node of a cluster serves which slot. No I/O.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What a SlotMap knows of a node.
@@ -183,5 +183,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

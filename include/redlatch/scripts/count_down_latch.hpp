@@ -11,7 +11,7 @@
 // A second key, the round, is ours alone. It changes whenever a count ends. It exists long enough for waiters that look
 // only after the next count was set: they see that theirs has ended.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -97,5 +97,5 @@ inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_d
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

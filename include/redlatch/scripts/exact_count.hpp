@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+
 #include <string_view>
 
 // A key that should hold a number may hold something else. Lua accepts texts as numbers that Redis does not: '0x10',
 // 'nan', ' 7'. Above 2^53 it does not represent every whole number. So scripts check the text before they change
 // anything.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts::parts {
 
@@ -24,5 +26,5 @@ end
 
 }  // namespace scripts::parts
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

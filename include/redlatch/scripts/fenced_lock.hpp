@@ -14,7 +14,7 @@
 // microseconds has advanced meanwhile. The counter never gets a TTL, is never deleted, and stays below 2^53, where
 // Lua's numbers are exact.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -130,5 +130,5 @@ inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

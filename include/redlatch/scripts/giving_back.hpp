@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+
 #include <string_view>
 
 // The common parts of the scripts that release locks. Before the first two stands a function release(owner, remaining
 // count, lease in ms for a remaining hold, publish command, tag).
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts::parts {
 
@@ -34,5 +36,5 @@ local function no_lease() return redis.error_reply('WRONGTYPE the key has no lea
 
 }  // namespace scripts::parts
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

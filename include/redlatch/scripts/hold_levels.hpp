@@ -13,7 +13,7 @@
 // A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
 // error. The waiters ask again when the lease would have ended.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts::parts {
 
@@ -73,5 +73,5 @@ inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_level
 
 }  // namespace scripts::parts
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

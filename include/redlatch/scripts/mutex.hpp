@@ -14,7 +14,7 @@
 // Order of writes: under maxmemory Redis refuses SET, unless the script has written before. So scripts that must always
 // succeed begin with PEXPIRE or DEL.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -127,5 +127,5 @@ inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

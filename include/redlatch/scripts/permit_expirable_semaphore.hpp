@@ -10,7 +10,7 @@
 // Message: the new number of permits, if there are any. It is published before the number changes, as for the
 // semaphore.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -341,5 +341,5 @@ inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -20,7 +20,7 @@
 // that is out of memory allows. The mark of a waiting writer is ours alone: while it exists, a reader of ours without a
 // hold does not enter.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -358,5 +358,5 @@ inline constexpr Script digested<scripts::write_withdraw>{scripts::write_withdra
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -18,7 +18,7 @@
 // it. The mark stays for a margin longer. So the mark exists as long as a copy could take effect. If a client looks
 // within the margin and finds no mark, no copy has taken effect, and none will.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -93,5 +93,5 @@ inline constexpr Script digested<scripts::request_void>{scripts::request_void,
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

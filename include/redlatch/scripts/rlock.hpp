@@ -17,7 +17,7 @@
 // renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
 // numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -143,5 +143,5 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -8,7 +8,7 @@
 #include <string_view>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A Lua script and its SHA-1 digest, by which EVALSHA calls it.
@@ -36,9 +36,13 @@ namespace parts {
 
 template <const std::string_view&... parts>
 inline constexpr auto joined_array = [] {
+    // Plain loops: compilers evaluate them several times as fast as string_view::copy().
     std::array<char, (0 + ... + parts.size())> all{};
-    std::size_t size = 0;
-    ((size += parts.copy(all.data() + size, parts.size())), ...);
+    char* to = all.data();
+    const auto copy = [&to](const char* from, std::size_t size) {
+        for (std::size_t i = 0; i < size; ++i) *to++ = from[i];
+    };
+    (copy(parts.data(), parts.size()), ...);
     return all;
 }();
 
@@ -51,5 +55,5 @@ inline constexpr std::string_view joined{parts::joined_array<parts...>.data(), p
 }  // namespace scripts
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

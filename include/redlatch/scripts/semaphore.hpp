@@ -10,7 +10,7 @@
 // A script publishes before it changes the number. Clients cannot tell, because a script is atomic. So nothing has
 // changed yet if the user has no right to publish.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -170,5 +170,5 @@ inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -4,7 +4,7 @@
 #include "redlatch/scripts/script.hpp"
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
@@ -73,5 +73,5 @@ inline constexpr Script digested<scripts::server_check>{scripts::server_check,
 // clang-format on
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+
 #include <string_view>
 
 // A command may reach the server long after its sender has given up: a closed connection may still be delivered for
@@ -8,7 +10,7 @@
 // it is wanted, in milliseconds since 1970 by the server's clock. After that time it changes nothing and returns the
 // error LATE with the time of the server.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts::parts {
 
@@ -25,5 +27,5 @@ local function late(now) return redis.error_reply(string.format('LATE %.0f', now
 
 }  // namespace scripts::parts
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

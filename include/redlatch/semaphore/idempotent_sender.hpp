@@ -12,14 +12,13 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Sends requests that take effect at most once, and records in their ids what the replies reveal.
-template <Transport T>
 class IdempotentSender {
 public:
-    IdempotentSender(Session<T>& session, const RequestMarks& marks) : session_(session), marks_(marks) {}
+    IdempotentSender(Session& session, const RequestMarks& marks) : session_(session), marks_(marks) {}
 
     // Sends the request that `make(request_id)` builds. If it certainly did not take effect because it came too late,
     // sends it again as a new request, up to three tries in all. If the outcome is unknown, sets
@@ -70,10 +69,10 @@ public:
         "the server was unreachable for too long to find out whether the command took effect";
 
 private:
-    Session<T>& session_;
+    Session& session_;
     const RequestMarks& marks_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

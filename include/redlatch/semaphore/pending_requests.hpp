@@ -13,7 +13,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A request of a semaphore or latch for the background to deliver, because no server answered in time.
@@ -108,5 +108,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

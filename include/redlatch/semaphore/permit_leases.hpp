@@ -16,16 +16,15 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The part of a semaphore whose permits have leases: the permits that its watchdog renews.
-template <class T>
 class PermitLeases {
     using Want = PermitProtocol::Want;
 
 public:
-    PermitLeases(SynchronizerCore<T, PermitProtocol>& core, RequestDeliveries<T, PermitProtocol>& deliveries)
+    PermitLeases(SynchronizerCore<PermitProtocol>& core, RequestDeliveries<PermitProtocol>& deliveries)
         : core_(core), deliveries_(deliveries) {}
 
     // --- called by the public class, without the mutex ----------------------------------------------------------
@@ -213,12 +212,12 @@ private:
     } catch (...) {
     }
 
-    SynchronizerCore<T, PermitProtocol>& core_;
-    RequestDeliveries<T, PermitProtocol>& deliveries_;
+    SynchronizerCore<PermitProtocol>& core_;
+    RequestDeliveries<PermitProtocol>& deliveries_;
     std::vector<Watch> watched_;
     std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

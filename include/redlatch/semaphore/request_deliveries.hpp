@@ -17,15 +17,15 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Delivers the requests of a semaphore or latch that no server has answered in time. It posts each again until it is
 // answered or its mark has expired.
-template <class T, class Protocol>
+template <class Protocol>
 class RequestDeliveries {
 public:
-    explicit RequestDeliveries(SynchronizerCore<T, Protocol>& core) : core_(core) {}
+    explicit RequestDeliveries(SynchronizerCore<Protocol>& core) : core_(core) {}
 
     bool empty() const { return pending_.empty(); }
     Instant next_deadline() const { return pending_.next_deadline(); }
@@ -62,7 +62,7 @@ public:
     void drop_expired(Instant now) {
         for (const PendingRequest& request : pending_.take_expired(now)) {
             core_.slots.give_back(request.request_id);
-            report(request, request.request_id.may_be_done ? IdempotentSender<T>::unknowable
+            report(request, request.request_id.may_be_done ? IdempotentSender::unknowable
                                                            : "no server has replied for too long");
         }
     }
@@ -129,7 +129,7 @@ private:
             pending_.failed(number, Clock::now());
         } else if (is_void || core_.is_settled(reply)) {
             if (request->request_id.is_unknowable)
-                report(*request, IdempotentSender<T>::unknowable);
+                report(*request, IdempotentSender::unknowable);
             else if (!is_void && classify(reply) != ReplyClass::answered)
                 report(*request, error_of(reply, core_.key()).what());
             core_.slots.give_back(request->request_id);
@@ -148,10 +148,10 @@ private:
             core_.session.raise(Event::Kind::unlock_not_delivered, core_.key(), why);
     }
 
-    SynchronizerCore<T, Protocol>& core_;
+    SynchronizerCore<Protocol>& core_;
     PendingRequests pending_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

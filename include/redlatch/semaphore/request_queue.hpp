@@ -13,7 +13,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The answer to a query that was refused, and the generation from before it.
@@ -127,5 +127,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

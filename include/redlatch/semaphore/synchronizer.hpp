@@ -29,7 +29,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The part of a semaphore whose permits have no leases: it has nothing to keep.
@@ -62,15 +62,19 @@ struct NoLeases {
 // `Leases` is the part that keeps the leases of what was taken.
 //
 // The mutex of SynchronizerCore guards all parts.
-template <class T, class Protocol, class Leases = NoLeases>
+template <class Protocol, class Leases = NoLeases>
 class Synchronizer final : public SynchronizerTask {
 public:
-    static constexpr std::string_view kind = Protocol::kind;
+    // Makes the state of a name.
+    static constexpr StateMaker maker{Protocol::kind,
+                                      [](Session& session, const std::string& key) -> std::shared_ptr<NamedState> {
+                                          return std::make_shared<Synchronizer>(session, key);
+                                      }};
     using Want = typename Protocol::Want;
     using Queue = RequestQueue<Want>;
     using Member = typename Queue::Member;
 
-    Synchronizer(Session<T>& session, const std::string& key)
+    Synchronizer(Session& session, const std::string& key)
         : core_(*this, session, key),
           room_(session, *this, core_.protocol.channel()),
           patience_(session.options().command_timeout, patience_of(session.options())) {
@@ -83,12 +87,13 @@ public:
 
     ~Synchronizer() override { core_.session.timers().forget(*this); }
 
-    const std::string& key() const noexcept { return core_.key(); }
-    Session<T>& session() const noexcept { return core_.session; }
+    std::string_view kind() const noexcept override { return Protocol::kind; }
+    const std::string& key() const noexcept override { return core_.key(); }
+    Session& session() const noexcept override { return core_.session; }
     Protocol& protocol() noexcept { return core_.protocol; }
     Leases& leases() noexcept { return leases_; }
 
-    bool is_idle() {
+    bool is_idle() override {
         const std::lock_guard lock(core_.mutex);
         return room_.queue.empty() && deliveries_.empty() && leases_.empty();
     }
@@ -152,6 +157,12 @@ public:
         if (classify(reply) != ReplyClass::answered) throw core_.sender.failure(request_id, reply);
         has_changed();
         return reply;
+    }
+
+    // Reads the reply to a change: 1 if it was made, 0 if not.
+    bool is_one(const Reply& reply) const {
+        if (!reply.is_integer()) throw unexpected(reply, key());
+        return reply.integer == 1;
     }
 
     // --- the waiter's state machine; called by the waiting room -------------------------------------------------
@@ -351,13 +362,13 @@ private:
         core_.slots.give_back(request_id);
     }
 
-    SynchronizerCore<T, Protocol> core_;
-    RequestDeliveries<T, Protocol> deliveries_{core_};
+    SynchronizerCore<Protocol> core_;
+    RequestDeliveries<Protocol> deliveries_{core_};
     Leases leases_{core_, deliveries_};
-    WaitingRoom<T, Queue> room_;
+    WaitingRoom<Queue> room_;
     Patience patience_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -12,11 +12,11 @@
 #include <string>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The state of a semaphore or latch, as its parts see it.
-class SynchronizerTask : public BackgroundTask {
+class SynchronizerTask : public NamedState {
 public:
     // Called with its mutex after a change that this process made on the server: its waiters may be served now.
     virtual void has_changed() = 0;
@@ -29,9 +29,9 @@ public:
 //
 // mutex guards all members except the constant ones, and the parts. It is never held during a command, nor while user
 // code runs.
-template <class T, class Protocol>
+template <class Protocol>
 struct SynchronizerCore {
-    SynchronizerCore(SynchronizerTask& state, Session<T>& of, const std::string& key)
+    SynchronizerCore(SynchronizerTask& state, Session& of, const std::string& key)
         : task(state), session(of), protocol(of.protocol_context(), key), sender(of, protocol.marks()) {}
 
     const std::string& key() const noexcept { return protocol.key(); }
@@ -45,14 +45,14 @@ struct SynchronizerCore {
     static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
 
     SynchronizerTask& task;
-    Session<T>& session;
+    Session& session;
     Protocol protocol;
-    const IdempotentSender<T> sender;
+    const IdempotentSender sender;
 
     std::mutex mutex;
     RequestSlots slots;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -20,7 +20,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The background thread of a session. It starts with the first try, wait or posted command. It runs the transport,
@@ -28,11 +28,9 @@ namespace detail {
 // subscriptions and the executor wake it through the transport.
 //
 // mutex_ guards the start of the thread. No thread waits here but the one in end().
-template <Transport T>
 class Background {
 public:
-    Background(Executor<T>& executor, Watchdog<T>& watchdog, Timers& timers, Subscriptions& subscriptions,
-               Listener& listener)
+    Background(Executor& executor, Watchdog& watchdog, Timers& timers, Subscriptions& subscriptions, Listener& listener)
         : executor_(executor),
           transport_(executor.transport()),
           watchdog_(watchdog),
@@ -58,23 +56,15 @@ public:
     // Makes the calling thread receive messages itself until one has arrived, interrupts() differs from `seen`, or
     // `until` has come. Returns false if it has to leave that to the background thread.
     bool watch(Instant until, std::uint64_t seen) {
-        if constexpr (LetsWatch<T>) {
-            if (!transport_.watch(listener_, until, seen)) return false;
-            if (subscriptions_.has_several_active()) transport_.wake();
-            return true;
-        }
-        return false;
+        if (!transport_.watch(listener_, until, seen)) return false;
+        if (subscriptions_.has_several_active()) transport_.wake();
+        return true;
     }
 
     // Read it before unlocking the mutex under which interrupt_watch() is called.
-    std::uint64_t interrupts() {
-        if constexpr (LetsWatch<T>) return transport_.interrupts();
-        return 0;
-    }
+    std::uint64_t interrupts() { return transport_.interrupts(); }
 
-    void interrupt_watch() {
-        if constexpr (LetsWatch<T>) transport_.interrupt_watch();
-    }
+    void interrupt_watch() { transport_.interrupt_watch(); }
 
 private:
     void serve() {
@@ -109,9 +99,9 @@ private:
         for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->on_timer(now, horizon, due);
     }
 
-    Executor<T>& executor_;
-    T& transport_;
-    Watchdog<T>& watchdog_;
+    Executor& executor_;
+    TransportPort& transport_;
+    Watchdog& watchdog_;
     Timers& timers_;
     Subscriptions& subscriptions_;
     Listener& listener_;
@@ -124,5 +114,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -11,7 +11,7 @@
 // Defines the trailing options of a call: at most one Lease, one std::stop_token and one std::error_code&, in that
 // order.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 template <class Argument>
@@ -83,5 +83,5 @@ template <class... Tail>
 concept PermitOption = detail::is_tail<Tail...>();
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -12,7 +12,7 @@
 #include <string_view>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What a session hears from its transport: passes everything on to the subscriptions, and tracks whether the server can
@@ -60,5 +60,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // A number that any thread may raise and read. It orders nothing else.
@@ -31,5 +31,5 @@ struct Counters {
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -14,6 +14,7 @@
 #include "redlatch/session/retry.hpp"
 #include "redlatch/transport/server_errors.hpp"
 #include "redlatch/transport/transport.hpp"
+#include "redlatch/transport/transport_port.hpp"
 
 #include <algorithm>
 #include <array>
@@ -27,7 +28,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Returns the reply to a command for which memory was short, after a moment in which there may be more.
@@ -45,15 +46,14 @@ enum class Receiver { background, poster };
 //
 // The transport is destroyed before the executor, because the completions of posted commands refer to the executor.
 // After end() it neither wakes the transport nor subscribes, because that is asked of it even later.
-template <Transport T>
 class Executor {
 public:
-    Executor(T& transport, const ClientOptions& options, Counters& counters, Events& events)
+    Executor(TransportPort& transport, const ClientOptions& options, Counters& counters, Events& events)
         : transport_(transport), options_(options), counters_(counters), events_(events), replicas_(options) {}
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
-    T& transport() noexcept { return transport_; }
+    TransportPort& transport() noexcept { return transport_; }
     RemoteClock& clock() noexcept { return clock_; }
     ReplicaAcks& replicas() noexcept { return replicas_; }
 
@@ -134,13 +134,9 @@ public:
     }
 
     // Makes the posting thread receive the replies that have arrived.
-    void attend() {
-        if constexpr (LetsAttend<T>) transport_.attend();
-    }
+    void attend() { transport_.attend(); }
 
-    void stop_attending() {
-        if constexpr (LetsAttend<T>) transport_.wake();
-    }
+    void stop_attending() { transport_.stop_attending(); }
 
     // --- the background thread's ------------------------------------------------------------------------------
 
@@ -176,17 +172,14 @@ private:
     }
 
     void post_granting(const Command& command, Completion done) {
-        if constexpr (PostsSeveral<T>) {
-            const ReplicaAcks::Batch batch(replicas_, command, route_of(command));
-            std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
-            counters_.commands.add(batch.commands().size() - 1);
-            transport_.post_all(batch.commands(), receivers);
-        }
+        const ReplicaAcks::Batch batch(replicas_, command, route_of(command));
+        std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
+        counters_.commands.add(batch.commands().size() - 1);
+        transport_.post_all(batch.commands(), receivers);
     }
 
     void pass_on(Receiver receiver, const Command& command, Completion done) {
-        if constexpr (LetsAttend<T>)
-            if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
+        if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
         transport_.post(command, std::move(done));
     }
 
@@ -203,10 +196,10 @@ private:
 
     // On a cluster this may have to ask a server first, so only calls that publish do.
     std::string_view publish_command_for(const Call& call) {
-        return call.publishes() ? std::string_view(transport_.publish_command()) : std::string_view();
+        return call.publishes() ? transport_.publish_command() : std::string_view();
     }
 
-    T& transport_;
+    TransportPort& transport_;
     const ClientOptions& options_;
     Counters& counters_;
     Events& events_;
@@ -217,5 +210,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -7,7 +7,7 @@
 #include <atomic>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Measures how late one thread recently was to do its due work: the longest delay of the last one or two spans. A span
@@ -42,5 +42,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

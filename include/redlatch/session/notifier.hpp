@@ -13,7 +13,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Runs the user's event handlers on a thread of its own, in order, with no lock of ours held. So a handler that blocks,
@@ -96,5 +96,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

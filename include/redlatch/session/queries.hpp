@@ -13,12 +13,11 @@
 // Queries the state of a primitive on the server. One round trip each. If the server is unreachable, a query retries
 // for unreachable_timeout, or until `limit` if that is earlier. All throw Error.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Sends a call that may be repeated at will and returns the reply.
-template <class T>
-Reply query(Session<T>& session, std::string_view key, const Call& call, Instant limit = never) {
+inline Reply query(Session& session, std::string_view key, const Call& call, Instant limit = never) {
     const Instant give_up = std::min(limit, deadline_after(Clock::now(), session.options().unreachable_timeout));
     Retry retry = session.retry(give_up);
     Reply reply;
@@ -29,5 +28,5 @@ Reply query(Session<T>& session, std::string_view key, const Call& call, Instant
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/session/background_task.hpp"
+#include "redlatch/session/named_state.hpp"
 
 #include <cstddef>
 #include <functional>
@@ -14,11 +14,10 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The local state of every name in use: one state per kind of primitive and key, shared by all objects of that name. A
-// State is a BackgroundTask with a static `kind`, key() and is_idle().
+// The local state of every name in use: one state per kind of primitive and key, shared by all objects of that name.
 //
 // mutex_ guards states_. A state's own mutex may be taken while it is held, never the other way round. No thread waits
 // here.
@@ -28,30 +27,23 @@ public:
     Registry(const Registry&) = delete;
     Registry& operator=(const Registry&) = delete;
 
-    // Returns the state of `key` and counts one more user. If there is none, makes it: State(owner, key).
-    template <class State, class Owner>
-    State& use(Owner& owner, const std::string& key) {
+    // Returns the state of `key` and counts one more user. Makes the state if there is none.
+    NamedState& use(const StateMaker& maker, Session& session, const std::string& key) {
         const std::lock_guard lock(mutex_);
-        auto entry = states_.find({State::kind, key});
+        auto entry = states_.find({maker.kind, key});
         if (entry == states_.end()) {
-            auto state = std::make_shared<State>(owner, key);
-            const Name name{State::kind, state->key()};
+            auto state = maker.make(session, key);
+            const Name name{state->kind(), state->key()};
             entry = states_.emplace(name, Entry{std::move(state)}).first;
         }
         ++entry->second.users;
-        return static_cast<State&>(*entry->second.state);
+        return *entry->second.state;
     }
 
     // Counts one user less. A state without users and holds is removed.
-    template <class State>
-    void leave(State& state) {
-        forget(state, 1);
-    }
+    void leave(NamedState& state) { forget(state, 1); }
 
-    template <class State>
-    void forget_if_unused(State& state) {
-        forget(state, 0);
-    }
+    void forget_if_unused(NamedState& state) { forget(state, 0); }
 
     void on_failover() {
         for (const auto& state : all()) state->on_failover();
@@ -72,16 +64,15 @@ private:
     };
 
     struct Entry {
-        std::shared_ptr<BackgroundTask> state;
+        std::shared_ptr<NamedState> state;
         std::size_t users = 0;
     };
 
-    template <class State>
-    void forget(State& state, std::size_t users_less) {
+    void forget(NamedState& state, std::size_t users_less) {
         // Destroyed after mutex_ is free: a state's destructor takes other mutexes.
-        std::shared_ptr<BackgroundTask> last;
+        std::shared_ptr<NamedState> last;
         const std::lock_guard lock(mutex_);
-        const auto entry = states_.find({State::kind, state.key()});
+        const auto entry = states_.find({state.kind(), state.key()});
         if (entry == states_.end() || entry->second.state.get() != &state) return;
         entry->second.users -= users_less;
         if (entry->second.users > 0 || !state.is_idle()) return;
@@ -89,8 +80,8 @@ private:
         states_.erase(entry);
     }
 
-    std::vector<std::shared_ptr<BackgroundTask>> all() {
-        std::vector<std::shared_ptr<BackgroundTask>> states;
+    std::vector<std::shared_ptr<NamedState>> all() {
+        std::vector<std::shared_ptr<NamedState>> states;
         const std::lock_guard lock(mutex_);
         for (const auto& [_, entry] : states_) states.push_back(entry.state);
         return states;
@@ -101,5 +92,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

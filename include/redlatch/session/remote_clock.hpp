@@ -12,7 +12,7 @@
 #include <unordered_map>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Reads the reply to TIME. Returns nothing if it is malformed.
@@ -115,5 +115,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

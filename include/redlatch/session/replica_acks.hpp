@@ -21,7 +21,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Makes replicas confirm what is granted: ClientOptions::require_replicas. WAIT follows a granting command in the same
@@ -127,5 +127,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

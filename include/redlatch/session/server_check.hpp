@@ -24,7 +24,7 @@
 
 // Finds the properties of a server that endanger the locks on it, as text. warnings_about() does no I/O.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What the server reports about itself. A reply is an error where the user may not query it.
@@ -136,8 +136,7 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
 
 // Queries the server and returns the warnings. A refused query is a warning of its own. Throws
 // Error(errc::unreachable).
-template <class T>
-std::vector<std::string> check_server(Session<T>& session) {
+inline std::vector<std::string> check_server(Session& session) {
     const Instant give_up = deadline_after(Clock::now(), session.options().unreachable_timeout);
     const auto answer = [&](auto send) {
         Retry retry = session.retry(give_up);
@@ -165,5 +164,5 @@ std::vector<std::string> check_server(Session<T>& session) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -16,15 +16,14 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Finds out until when a command is wanted, by the clock of the server that receives it. Queries the server only if the
 // reading of its clock is too old.
-template <Transport T>
 class ServerTime {
 public:
-    ServerTime(Executor<T>& executor, const ClientOptions& options) : executor_(executor), options_(options) {}
+    ServerTime(Executor& executor, const ClientOptions& options) : executor_(executor), options_(options) {}
     ServerTime(const ServerTime&) = delete;
     ServerTime& operator=(const ServerTime&) = delete;
 
@@ -98,10 +97,10 @@ private:
     RemoteClock& clock() const noexcept { return executor_.clock(); }
     std::uint32_t route_of(std::string_view key) const { return executor_.transport().route(key); }
 
-    Executor<T>& executor_;
+    Executor& executor_;
     const ClientOptions& options_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

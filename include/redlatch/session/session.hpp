@@ -23,6 +23,7 @@
 #include "redlatch/session/timers.hpp"
 #include "redlatch/session/watchdog.hpp"
 #include "redlatch/transport/transport.hpp"
+#include "redlatch/transport/transport_port.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -34,7 +35,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Owns what all primitives of one client share within one process: the transport, the identity, the counters, the
@@ -42,27 +43,27 @@ namespace detail {
 // of its own, which documents the members that are passed on to it here.
 //
 // Urgent work at the end of a hold is left to the thread of Losses, which never waits for a server.
-template <Transport T>
 class Session {
 public:
-    Session(T transport, const ClientOptions& options, const Session* parent = nullptr)
-        : options_(options),
+    Session(std::unique_ptr<TransportPort> transport, const ClientOptions& options, const Session* parent = nullptr)
+        : transport_(std::move(transport)),
+          options_(options),
           parent_(parent),
           timers_([this] { executor_.wake(); }),
           subscriptions_([this](const std::string& channel, bool wanted) { executor_.subscribe(channel, wanted); },
-                         [this] { executor_.wake(); }),
-          transport_(std::move(transport)) {}
+                         [this] { executor_.wake(); }) {}
 
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
-    // No thread of ours is left when the states report their holds as lost, and all of that is reported before the
-    // first member is destroyed.
+    // No thread of ours is left when the states report their holds as lost, and all of that is reported before anything
+    // is destroyed: first the transport, whose completions refer to the states and to everything else.
     ~Session() {
         executor_.end();
         background_.end();
         registry_.abandon();
         losses_.end();
+        transport_.reset();
     }
 
     const ClientOptions& options() const noexcept { return options_; }
@@ -80,7 +81,8 @@ public:
 
     ProtocolContext protocol_context() noexcept { return {uuid_, options_, native_commands_}; }
 
-    T& transport() noexcept { return transport_; }
+    // Also valid while the transport is being destroyed.
+    TransportPort& transport() noexcept { return executor_.transport(); }
     Timers& timers() noexcept { return timers_; }
     Losses& losses() noexcept { return losses_; }
     Subscriptions& subscriptions() noexcept { return subscriptions_; }
@@ -158,30 +160,19 @@ public:
     void count_renewal() { counters_.renewals.add(); }
     void count_lost_hold() { counters_.lost_holds.add(); }
 
-    Stats stats() const {
-        if constexpr (requires { transport_.reconnects(); }) return counters_.stats(transport_.reconnects());
-        return counters_.stats(0);
-    }
+    Stats stats() const { return counters_.stats(transport_->reconnects()); }
 
     // --- the local state of names: Registry, KeyHoldsTable ------------------------------------------------------
 
-    template <class State>
-    State& use_state(const std::string& key) {
-        return registry_.template use<State>(*this, key);
-    }
-    template <class State>
-    void leave_state(State& state) {
-        registry_.leave(state);
-    }
-    template <class State>
-    void forget_if_unused(State& state) {
-        registry_.forget_if_unused(state);
-    }
+    NamedState& use_state(const StateMaker& maker, const std::string& key) { return registry_.use(maker, *this, key); }
+    void leave_state(NamedState& state) { registry_.leave(state); }
+    void forget_if_unused(NamedState& state) { registry_.forget_if_unused(state); }
 
     // Returns the record of the threads of this process that hold the key, whatever the kind of lock.
     std::shared_ptr<KeyHolds> key_holds(const std::string& key) { return key_holds_.of(key); }
 
 private:
+    std::unique_ptr<TransportPort> transport_;
     const ClientOptions options_;
     const Session* const parent_;  // left as it was at the fork; never accessed
     const std::string uuid_ = make_uuid();
@@ -189,26 +180,25 @@ private:
     std::atomic<std::uint64_t> last_request_{0};
     std::atomic<bool> losses_started_{false};
 
-    // Destroyed in the reverse order: first the transport, whose completions refer to the states and to everything else.
-    // Then the last references to states, in the background and in the registry. Their destructors leave the timers and
-    // the subscriptions, which still call the executor. Then the rest.
+    // Destroyed in the reverse order, after the transport: first the last references to states, in the background and in
+    // the registry. Their destructors leave the timers and the subscriptions, which still call the executor. Then the
+    // rest.
     NativeCommands native_commands_;
     LostLevels lost_levels_;
     KeyHoldsTable key_holds_;
     Counters counters_;
     Events events_{options_};
     Losses losses_;
-    Executor<T> executor_{transport_, options_, counters_, events_};
-    ServerTime<T> server_time_{executor_, options_};
-    Watchdog<T> watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout};
+    Executor executor_{*transport_, options_, counters_, events_};
+    ServerTime server_time_{executor_, options_};
+    Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout};
     Timers timers_;
     Subscriptions subscriptions_;
     Registry registry_;
     ConnectionListener listener_{subscriptions_, events_, registry_, executor_.clock(), executor_.replicas()};
-    Background<T> background_{executor_, watchdog_, timers_, subscriptions_, listener_};
-    T transport_;
+    Background background_{executor_, watchdog_, timers_, subscriptions_, listener_};
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -10,7 +10,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Gives a client and its primitives the session of the process in which they are used.
@@ -18,17 +18,16 @@ namespace detail {
 // After a fork the child gets its own session at its first use, with a new identity, new connections and no holds. The
 // parent's session is left alone, because threads that do not exist in the child may hold its mutexes. mutex_ makes one
 // thread of the child create the session.
-template <Transport T>
 class SessionHandle {
 public:
-    SessionHandle(T transport, const ClientOptions& options)
-        : session_(new Session<T>(std::move(transport), options)) {}
+    SessionHandle(std::unique_ptr<TransportPort> transport, const ClientOptions& options)
+        : session_(new Session(std::move(transport), options)) {}
     SessionHandle(const SessionHandle&) = delete;
     SessionHandle& operator=(const SessionHandle&) = delete;
 
     ~SessionHandle() {
         const KeepErrno kept;
-        Session<T>* session = session_.load();
+        Session* session = session_.load();
         // In a child that never used it there is no session to end. Only descriptors are closed.
         if (session->is_of_this_process())
             delete session;
@@ -36,25 +35,25 @@ public:
             session->transport().clone_after_fork();
     }
 
-    Session<T>& session() {
-        Session<T>* session = session_.load(std::memory_order_acquire);
+    Session& session() {
+        Session* session = session_.load(std::memory_order_acquire);
         return session->is_of_this_process() ? *session : after_fork();
     }
 
 private:
-    Session<T>& after_fork() {
+    Session& after_fork() {
         const std::lock_guard lock(mutex_);
-        Session<T>* parent = session_.load();
+        Session* parent = session_.load();
         if (parent->is_of_this_process()) return *parent;
-        auto* mine = new Session<T>(parent->transport().clone_after_fork(), parent->options(), parent);
+        auto* mine = new Session(parent->transport().clone_after_fork(), parent->options(), parent);
         session_.store(mine, std::memory_order_release);
         return *mine;
     }
 
     std::mutex mutex_;
-    std::atomic<Session<T>*> session_;
+    std::atomic<Session*> session_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

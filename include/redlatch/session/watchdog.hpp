@@ -22,7 +22,7 @@
 // The watchdog keeps the leases of holds that were taken without a lease of their own. BackgroundTask::on_timer() says
 // which renewals are due, the watchdog sends them, and BackgroundTask::renewed() receives the outcome.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 inline constexpr std::size_t renewals_a_call = 100;
@@ -62,10 +62,9 @@ inline BackgroundTask::Renewed outcome_of(const Reply& reply, std::size_t index,
 }
 
 // Sends renewals, up to a hundred in one call. Used by the background thread only, which never waits for a reply.
-template <Transport T>
 class Watchdog {
 public:
-    Watchdog(Executor<T>& executor, ServerTime<T>& server_time, Events& events, Counters& counters,
+    Watchdog(Executor& executor, ServerTime& server_time, Events& events, Counters& counters,
              Milliseconds watchdog_timeout)
         : executor_(executor),
           server_time_(server_time),
@@ -110,13 +109,13 @@ private:
         });
     }
 
-    Executor<T>& executor_;
-    ServerTime<T>& server_time_;
+    Executor& executor_;
+    ServerTime& server_time_;
     Events& events_;
     Counters& counters_;
     const Milliseconds watchdog_timeout_;
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -11,7 +11,7 @@
 #include <string_view>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The words of servers. A new error word that means "try again later" goes into
@@ -173,5 +173,5 @@ inline Error unexpected(const Reply& reply, std::string_view name) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -22,7 +22,7 @@
 //   - The commands of one thread reach the server in the order of its calls while a connection lives.
 //   - A connection whose replies can no longer be matched to commands is closed and never reused.
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 
 // The words of one command, each sent as it is, whatever bytes it contains. They must live only during the call.
 struct Command {
@@ -154,5 +154,5 @@ constexpr bool explain_transport() {
 
 }  // namespace detail
 
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -8,7 +8,7 @@
 #include <stop_token>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Retries a lock without messages after pauses that double, with jitter.
@@ -29,5 +29,5 @@ struct LockRequest {
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

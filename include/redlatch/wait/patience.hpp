@@ -9,7 +9,7 @@
 #include <optional>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Decides for how long the calls of one name go on while no server answers. The waiting callers of the name share that
@@ -66,5 +66,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -9,7 +9,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // What a waiter does next.
@@ -59,5 +59,5 @@ bool wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host,
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Queues the callers of this process that wait for one name, in order of arrival, with what they know. Only the first,
@@ -83,5 +83,5 @@ struct QueueStep {
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

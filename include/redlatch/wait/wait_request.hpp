@@ -8,7 +8,7 @@
 #include <type_traits>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Limits how long a caller waits.
@@ -30,5 +30,5 @@ WaitRequest wait_until(Instant deadline, const Tail&... tail) {
 }
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

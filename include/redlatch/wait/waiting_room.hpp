@@ -13,7 +13,7 @@
 #include <utility>
 
 namespace redlatch {
-inline namespace v0_1 {
+inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
@@ -26,13 +26,13 @@ namespace detail {
 //     releasing thread, a representative that leaves,
 //   the instant at which its next query is due, such as the end of the lease that it saw, and its deadline,
 //   its stop token.
-template <class T, class Queue>
+template <class Queue>
 class WaitingRoom {
 public:
     using Member = typename Queue::Member;
 
     // `listener` receives the messages of `channel`, and forwards them.
-    WaitingRoom(Session<T>& session, BackgroundTask& listener, std::string channel)
+    WaitingRoom(Session& session, BackgroundTask& listener, std::string channel)
         : session_(session), listener_(listener), channel_(std::move(channel)) {}
 
     WaitingRoom(const WaitingRoom&) = delete;
@@ -133,7 +133,7 @@ private:
         host.left(lock, me);
     }
 
-    Session<T>& session_;
+    Session& session_;
     BackgroundTask& listener_;
     const std::string channel_;
     bool listening_ = false;  // True while it wants messages
@@ -141,5 +141,5 @@ private:
 };
 
 }  // namespace detail
-}  // namespace v0_1
+}  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -402,8 +402,8 @@ private:
 }  // namespace
 
 TEST_CASE("a transport that does not count its connections: the server's age is queried each time") {
-    std::deque<redlatch::BasicClient<Plain>> clients;
-    std::deque<redlatch::BasicRLock<Plain>> locks;
+    std::deque<redlatch::Client> clients;
+    std::deque<redlatch::RLock> locks;
     for (const std::string& url : fleet().urls()) {
         clients.emplace_back(Plain(url), options());
         locks.emplace_back(clients.back(), "plain transport");

@@ -186,9 +186,9 @@ TEST_CASE("all_replicas with a server that has no replicas is an error") {
 
 TEST_CASE("require_replicas with a transport that cannot post several commands together is refused") {
     ScriptedRedis redis;
-    CHECK(code_of([&] { redlatch::BasicClient client(redis.transport(), requiring(1)); }) == errc::unsupported);
-    redlatch::BasicClient client{redis.transport()};
-    redlatch::BasicRLock orders{client, "orders"};
+    CHECK(code_of([&] { redlatch::Client client(redis.transport(), requiring(1)); }) == errc::unsupported);
+    redlatch::Client client{redis.transport()};
+    redlatch::RLock orders{client, "orders"};
     orders.lock();
     orders.unlock();
 }

@@ -26,14 +26,22 @@ namespace {
 constexpr std::int64_t noon = 1'700'000'000'000;
 
 struct Task final : LockTask {
+    explicit Task(Session& s) : of(s) {}
+    std::string_view kind() const noexcept override { return "task"; }
+    const std::string& key() const noexcept override { return name; }
+    Session& session() const noexcept override { return of; }
+    bool is_idle() override { return false; }
     void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void may_be_free() override {}
+
+    Session& of;
+    const std::string name = "orders";
 };
 
 template <class Protocol>
 struct Bench {
-    using Attempt = AcquireAttempt<ScriptedTransport, Protocol>;
-    using Next = typename Attempt::Next;
+    using Attempt = AcquireAttempt;
+    using Next = Attempt::Next;
 
     explicit Bench(bool first = true) : attempt(core, claim(first)) {
         session.server_clock().learn(0, Clock::now(), Clock::now(), noon);
@@ -46,9 +54,10 @@ struct Bench {
     }
 
     ScriptedRedis redis;
-    Session<ScriptedTransport> session{redis.transport(), ClientOptions{.command_timeout = 3s}};
-    std::shared_ptr<Task> task = std::make_shared<Task>();
-    LockCore<ScriptedTransport, Protocol> core{*task, session, "orders"};
+    Session session{std::make_unique<TransportPortOf<ScriptedTransport>>(redis.transport()),
+                    ClientOptions{.command_timeout = 3s}};
+    std::shared_ptr<Task> task = std::make_shared<Task>(session);
+    LockCore core{*task, session, std::make_unique<Protocol>(session.protocol_context(), "orders")};
     Attempt attempt;
 };
 
@@ -127,8 +136,8 @@ TEST_CASE("a Mutex with a lease that the estimate of the server's clock is too r
 
 TEST_CASE("a try in the background that came too late is sent again with the time that the server reported") {
     ScriptedRedis redis;
-    BasicClient<ScriptedTransport> client(redis.transport());
-    BasicRLock<ScriptedTransport> lock(client, "orders");
+    Client client(redis.transport());
+    RLock lock(client, "orders");
     redis.next("acquire", ScriptedRedis::late(ScriptedRedis::server_now() + 3'600'000));
     std::optional<TryAnswer::Kind> answer;
     std::mutex mutex;

@@ -39,8 +39,8 @@ struct Bench {
     }
 
     ScriptedRedis redis;
-    BasicClient<ScriptedTransport> client;
-    BasicFairLock<ScriptedTransport> lock;
+    Client client;
+    FairLock lock;
 };
 
 // The shortest slot lasts 100 ms.

@@ -49,8 +49,8 @@ struct Bench {
     }
 
     ScriptedRedis redis;
-    BasicClient<ScriptedTransport> client;
-    BasicMutex<ScriptedTransport> lock;
+    Client client;
+    Mutex lock;
 };
 
 std::error_code unlock(Bench& bench) {
@@ -120,7 +120,7 @@ TEST_CASE("each hold has its own value, which names the client") {
     Bench bench;
     std::set<std::string> values;
     for (std::size_t round = 0; round < 3; ++round) {
-        BasicMutex<ScriptedTransport> another(bench.client, "orders");  // a new object continues the numbering
+        Mutex another(bench.client, "orders");  // a new object continues the numbering
         another.lock();
         another.unlock();
         values.insert(bench.value(round));
@@ -254,12 +254,8 @@ TEST_CASE("a waiting thread sleeps no longer than the holder's lease") {
 
 TEST_CASE("invalid delays are refused") {
     Bench bench;
-    CHECK(code_of([&] {
-              BasicMutex<ScriptedTransport> bad(bench.client, "orders", SpinOptions{0ms, 1ms});
-          }) == errc::invalid_argument);
-    CHECK(code_of([&] {
-              BasicMutex<ScriptedTransport> bad(bench.client, "orders", SpinOptions{2ms, 1ms});
-          }) == errc::invalid_argument);
+    CHECK(code_of([&] { Mutex bad(bench.client, "orders", SpinOptions{0ms, 1ms}); }) == errc::invalid_argument);
+    CHECK(code_of([&] { Mutex bad(bench.client, "orders", SpinOptions{2ms, 1ms}); }) == errc::invalid_argument);
 }
 
 // --- not reentrant --------------------------------------------------------------------------------------------
@@ -267,7 +263,7 @@ TEST_CASE("invalid delays are refused") {
 TEST_CASE("a holder that acquires again gets would_deadlock, and nothing is sent") {
     Bench bench;
     bench.lock.lock();
-    BasicMutex<ScriptedTransport> same(bench.client, "orders");
+    Mutex same(bench.client, "orders");
     std::stop_source stop;
     std::error_code ec;
     CHECK(code_of([&] { bench.lock.lock(); }) == errc::would_deadlock);
@@ -306,7 +302,7 @@ TEST_CASE("server without a compare-and-delete command: a client tries it once o
         bench.lock.lock();
         CHECK_FALSE(unlock(bench));
     }
-    BasicMutex<ScriptedTransport> other(bench.client, "invoices");
+    Mutex other(bench.client, "invoices");
     other.lock();
     other.unlock();
     CHECK(bench.redis.history() ==

@@ -30,7 +30,7 @@ using namespace std::chrono_literals;
 namespace {
 
 using Sorts = std::vector<std::string>;
-using Lock = BasicReadWriteLock<ScriptedTransport>;
+using Lock = ReadWriteLock;
 
 const std::string channel = "redisson_rwlock:{orders}";
 
@@ -42,7 +42,7 @@ struct Bench {
     std::string owner(std::uint64_t number = 1) const { return client.id() + ":" + std::to_string(number); }
 
     ScriptedRedis redis;
-    BasicClient<ScriptedTransport> client;
+    Client client;
     Lock lock;
 };
 

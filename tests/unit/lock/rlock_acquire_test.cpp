@@ -40,8 +40,8 @@ struct Bench {
     bool is_free() { return lock.valid_until() == Instant::min() && lock.lost().stop_requested(); }
 
     ScriptedRedis redis;
-    BasicClient<ScriptedTransport> client;
-    BasicRLock<ScriptedTransport> lock;
+    Client client;
+    RLock lock;
 };
 
 std::error_code code_of(auto&& call) {
@@ -436,11 +436,11 @@ TEST_CASE("without the server's time nothing is sent, so there is nothing to rel
 
 TEST_CASE("a key that this process holds as one kind of lock is refused as another, and nothing is sent") {
     Bench bench;
-    BasicFairLock fair(bench.client, "orders");
-    BasicFencedLock fenced(bench.client, "orders");
-    BasicMutex mutex(bench.client, "orders");
-    BasicReadWriteLock both(bench.client, "orders");
-    BasicSpinLock spin(bench.client, "orders");
+    FairLock fair(bench.client, "orders");
+    FencedLock fenced(bench.client, "orders");
+    Mutex mutex(bench.client, "orders");
+    ReadWriteLock both(bench.client, "orders");
+    SpinLock spin(bench.client, "orders");
     bench.lock.lock();
     const auto all_refused = [&] {
         CHECK(code_of([&] { return fair.try_lock(); }) == errc::wrong_type);
@@ -470,7 +470,7 @@ TEST_CASE("a key that this process holds as one kind of lock is refused as anoth
 
 TEST_CASE("a lost hold does not block another kind of lock on its key") {
     Bench bench;
-    BasicMutex mutex(bench.client, "orders");
+    Mutex mutex(bench.client, "orders");
     bench.lock.lock(Lease(20ms));
     const std::stop_token lost_token = bench.lock.lost();
     REQUIRE(eventually([&] { return lost_token.stop_requested(); }));
@@ -733,10 +733,10 @@ TEST_CASE("with an error_code argument no error is thrown, and success clears th
 
 TEST_CASE("names are sent unchanged, whatever bytes they contain") {
     ScriptedRedis redis;
-    BasicClient client(redis.transport());
+    Client client(redis.transport());
     for (const std::string& name : {std::string("a\0b", 3), std::string("\r\n$-1\r\n"), std::string("%s%n 'x'"),
                                     std::string("\xff\xfe"), std::string(1024, 'n')}) {
-        BasicRLock lock(client, name);
+        RLock lock(client, name);
         lock.lock();
         CHECK(redis.sent("acquire").back().key(0) == name);
         lock.unlock();
@@ -748,9 +748,9 @@ TEST_CASE("names are sent unchanged, whatever bytes they contain") {
 
 TEST_CASE("bad arguments are refused before anything is sent") {
     Bench bench;
-    CHECK_THROWS_AS(BasicRLock(bench.client, ""), Error);
-    CHECK_THROWS_AS(BasicRLock(bench.client, "a{b"), Error);
-    CHECK_THROWS_AS(BasicRLock(bench.client, std::string(1025, 'n')), Error);
+    CHECK_THROWS_AS(RLock(bench.client, ""), Error);
+    CHECK_THROWS_AS(RLock(bench.client, "a{b"), Error);
+    CHECK_THROWS_AS(RLock(bench.client, std::string(1025, 'n')), Error);
     CHECK_THROWS_AS(bench.lock.lock(Lease(0ms)), Error);
     CHECK_THROWS_AS(static_cast<void>(bench.lock.try_lock(Lease(-1s))), Error);
     CHECK_THROWS_AS(static_cast<void>(bench.lock.try_lock_for(1s, Lease(999us))), Error);

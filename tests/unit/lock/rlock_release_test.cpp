@@ -52,8 +52,8 @@ struct Bench {
     std::mutex mutex;
     std::vector<Event> events;
     ScriptedRedis redis;
-    BasicClient<ScriptedTransport> client;
-    BasicRLock<ScriptedTransport> lock;
+    Client client;
+    RLock lock;
 };
 
 std::error_code unlock(Bench& bench) {
@@ -69,9 +69,9 @@ ClientOptions impatient() { return {.command_timeout = 20ms, .unreachable_timeou
 // A second copy of a release may arrive at any time, even while the same thread holds the lock again by any object.
 TEST_CASE("a late release ends no later hold: each hold has its own number, whatever object acquired it") {
     ScriptedRedis redis;
-    BasicClient<ScriptedTransport> client(redis.transport());
+    Client client(redis.transport());
     for (int i = 0; i < 2; ++i) {
-        BasicRLock<ScriptedTransport> lock(client, "orders");
+        RLock lock(client, "orders");
         lock.lock();
         redis.next("release", lost());
         lock.unlock();
@@ -365,13 +365,13 @@ TEST_CASE("unlock() after the end of the lease reports hold_lost") {
 TEST_CASE("unlock() through another object reports the lost hold, too") {
     Bench bench;
     {
-        BasicRLock first(bench.client, "invoices");
+        RLock first(bench.client, "invoices");
         first.lock(Lease(20ms));
         first.lock(Lease(20ms));
         const std::stop_token lost_token = first.lost();
         REQUIRE(eventually([&] { return lost_token.stop_requested(); }));
     }
-    BasicRLock second(bench.client, "invoices");
+    RLock second(bench.client, "invoices");
     std::error_code ec;
     second.unlock(ec);
     CHECK(ec == errc::hold_lost);

@@ -39,8 +39,8 @@ struct Bench {
     std::string owner(std::uint64_t number) const { return client.id() + ":" + std::to_string(number); }
 
     ScriptedRedis redis;
-    BasicClient<ScriptedTransport> client;
-    BasicRLock<ScriptedTransport> lock;
+    Client client;
+    RLock lock;
 };
 
 // This thread holds the lock, and the test confirms subscriptions: so no thread of this process has a reason to ask the

@@ -61,8 +61,8 @@ struct Bench {
     std::mutex mutex;
     std::vector<Event> events;
     ScriptedRedis redis;
-    BasicClient<ScriptedTransport> client;
-    BasicRLock<ScriptedTransport> lock;
+    Client client;
+    RLock lock;
 };
 
 }  // namespace
@@ -89,7 +89,7 @@ TEST_CASE("a hold without a lease is renewed after a third of the watchdog's tim
 
 TEST_CASE("renewals of several locks are sent in one command") {
     Bench bench;
-    std::list<BasicRLock<ScriptedTransport>> locks;
+    std::list<RLock> locks;
     for (int i = 0; i < 5; ++i) locks.emplace_back(bench.client, "lock " + std::to_string(i)).lock();
     // In the first command, unless this thread was slow to acquire them.
     const auto together = [&]() -> std::optional<SentCommand> {
@@ -104,7 +104,7 @@ TEST_CASE("renewals of several locks are sent in one command") {
 
 TEST_CASE("more than a hundred renewals are sent in several commands") {
     Bench bench;
-    std::list<BasicRLock<ScriptedTransport>> locks;
+    std::list<RLock> locks;
     for (int i = 0; i < 130; ++i) locks.emplace_back(bench.client, "lock " + std::to_string(i)).lock();
     REQUIRE(eventually([&] { return bench.client.stats().renewals >= 130; }));
     for (const SentCommand& sent : bench.redis.sent("renew")) CHECK(sent.key_count() <= 100);
@@ -116,7 +116,7 @@ TEST_CASE("after the last unlock there are no more renewals") {
     Bench bench;
     bench.lock.lock();
     bench.lock.unlock();
-    BasicRLock other(bench.client, "other");
+    RLock other(bench.client, "other");
     other.lock();
     REQUIRE(bench.redis.wait_for("renew"));
     for (const SentCommand& sent : bench.redis.sent("renew")) {
@@ -155,7 +155,7 @@ TEST_CASE("a watched level inside a lease is renewed until it is released") {
     REQUIRE(bench.redis.wait_for("renew"));
     CHECK_FALSE(bench.unlock());
     const std::size_t renewals = bench.redis.count("renew");
-    BasicRLock other(bench.client, "other");
+    RLock other(bench.client, "other");
     other.lock();
     REQUIRE(bench.redis.wait_for("renew", renewals + 1));
     CHECK(bench.redis.sent("renew").back().key(0) == "other");
@@ -189,7 +189,7 @@ TEST_CASE("a renewal that the server refuses is a lost hold, reported at once") 
 
 TEST_CASE("one refused renewal does not affect the others in the same command") {
     Bench bench;
-    BasicRLock other(bench.client, "other");
+    RLock other(bench.client, "other");
     bench.lock.lock();
     other.lock();
     bench.redis.next("renew", [](const SentCommand& sent) {
@@ -320,7 +320,7 @@ TEST_CASE("the reply to a renewal of an earlier hold changes nothing") {
 
 TEST_CASE("a lost() callback that blocks delays no renewal") {
     Bench bench;
-    BasicRLock other(bench.client, "other");
+    RLock other(bench.client, "other");
     std::promise<void> go_on;
     std::atomic<bool> called = false;
     bench.lock.lock(Lease(10ms));
@@ -344,12 +344,12 @@ TEST_CASE("an event handler that blocks delays no lost()") {
     ScriptedRedis redis;
     std::promise<void> end;
     std::atomic<bool> inside = false;
-    BasicClient client(redis.transport(), {.on_event = [&, may_end = end.get_future().share()](const Event&) {
-                           inside = true;
-                           may_end.wait();
-                       }});
-    BasicRLock first(client, "first");
-    BasicRLock second(client, "second");
+    Client client(redis.transport(), {.on_event = [&, may_end = end.get_future().share()](const Event&) {
+                      inside = true;
+                      may_end.wait();
+                  }});
+    RLock first(client, "first");
+    RLock second(client, "second");
     first.lock(Lease(10ms));
     CHECK(eventually([&] { return inside.load(); }));
     second.lock(Lease(10ms));

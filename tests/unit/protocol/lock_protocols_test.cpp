@@ -86,7 +86,7 @@ TEST_CASE("FairLock: only a call that may queue names a slot") {
         "orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} redlatch_lock_slots:{orders} ";
     const std::string channels = "PUBLISH redisson_lock__channel:{orders}: ";
     CHECK(lock.slot() == 5s);
-    CHECK(lock.channel(7) == "redisson_lock__channel:{orders}:" + owner7);
+    CHECK(lock.channel_of(7) == "redisson_lock__channel:{orders}:" + owner7);
     CHECK(words_of(lock.acquire(claim_of(7))) == keys + channels + owner7 + " 2 30000 0 5000");
     Claim queueing = claim_of(7);
     queueing.queues = true;
@@ -137,8 +137,8 @@ TEST_CASE("ReadWriteLock: an announcement is cancelled once, and not after the a
     CHECK(words_of(*call) == "{orders}:redlatch_writer_waits redisson_rwlock:{orders} " + uuid + " PUBLISH");
     CHECK_FALSE(writers.cancel_announcement());
     static_cast<void>(writers.acquire(claim));
-    CHECK(writers.read_acquire(Reply::of(100), "orders").kind == AcquireAnswer::Kind::blocked);
-    CHECK(writers.read_acquire(Reply{}, "orders").kind == AcquireAnswer::Kind::held);
+    CHECK(writers.read_acquire(Reply::of(100)).kind == AcquireAnswer::Kind::blocked);
+    CHECK(writers.read_acquire(Reply{}).kind == AcquireAnswer::Kind::held);
     CHECK_FALSE(writers.cancel_announcement());
 }
 

@@ -26,8 +26,8 @@ struct Bench {
     explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), latch(client, "start") {}
 
     ScriptedRedis redis;
-    BasicClient<ScriptedTransport> client;
-    BasicCountDownLatch<ScriptedTransport> latch;
+    Client client;
+    CountDownLatch latch;
 };
 
 Reply count_of(const std::string& count, const Reply& round = nil()) { return array({text(count), round}); }
@@ -55,7 +55,7 @@ TEST_CASE("keys and channel are derived from the latch's name") {
     CHECK(down.argument(6) == channel);
     CHECK(bench.redis.sent("look").at(0).key(1) == "redlatch_latch_round:{start}");
     // The keys use the tag of the name. The channel has braces of its own, as in Redisson.
-    BasicCountDownLatch<ScriptedTransport> tagged(bench.client, "{shop}start");
+    CountDownLatch tagged(bench.client, "{shop}start");
     tagged.reset();
     const SentCommand reset = bench.redis.sent("count down").at(1);
     CHECK(reset.key(2) == "redlatch_latch_round:{shop}start");

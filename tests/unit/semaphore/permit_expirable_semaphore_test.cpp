@@ -53,8 +53,8 @@ struct Bench {
     std::mutex mutex;
     std::vector<Event> events;
     ScriptedRedis redis;
-    BasicClient<ScriptedTransport> client;
-    BasicPermitExpirableSemaphore<ScriptedTransport> seats;
+    Client client;
+    PermitExpirableSemaphore seats;
 };
 
 std::error_code code_of(auto&& call) {
@@ -228,7 +228,7 @@ TEST_CASE("a Permit that goes out of scope is released without waiting for a rep
     Bench bench({.command_timeout = 20s, .unreachable_timeout = 20s});
     const Stopwatch watch;
     bench.redis.always("release by id", ScriptedRedis::hold_back);
-    { const BasicPermit<ScriptedTransport> permit(bench.seats); }
+    { const Permit permit(bench.seats); }
     CHECK(watch.within(10s));
     REQUIRE(bench.redis.wait_for("release by id"));
     const SentCommand released = bench.redis.sent("release by id").at(0);

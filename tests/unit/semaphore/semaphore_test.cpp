@@ -48,8 +48,8 @@ struct Bench {
     std::string marks() const { return "redlatch_semaphore_requests:{seats}:" + client.id(); }
 
     ScriptedRedis redis;
-    BasicClient<ScriptedTransport> client;
-    BasicSemaphore<ScriptedTransport> seats;
+    Client client;
+    Semaphore seats;
 };
 
 std::error_code code_of(auto&& call) {
@@ -107,8 +107,8 @@ TEST_CASE("a resend has the same request number, and is marked as a resend") {
 
 TEST_CASE("a key prefix is part of the keys and of the channel") {
     ScriptedRedis redis;
-    BasicClient client(redis.transport(), {.key_prefix = "shop:"});
-    BasicSemaphore<ScriptedTransport> seats(client, "seats");
+    Client client(redis.transport(), {.key_prefix = "shop:"});
+    Semaphore seats(client, "seats");
     seats.release();
     CHECK(seats.name() == "seats");
     CHECK(redis.sent("add permits").at(0).key(0) == "shop:seats");
@@ -255,7 +255,7 @@ TEST_CASE("a temporary refusal ends try_acquire(), but not a timed wait") {
 // A Semaphore and a PermitExpirableSemaphore with one name share a channel.
 TEST_CASE("message between query and subscription that reached another primitive only: the query is repeated") {
     Bench bench;
-    BasicPermitExpirableSemaphore<ScriptedTransport> slots(bench.client, "seats");
+    PermitExpirableSemaphore slots(bench.client, "seats");
     bench.redis.always("acquire by id", array({number(0), number(-1)}));
     std::stop_source stop;
     auto other = start([&] { return slots.acquire(stop.get_token()).has_value(); });

@@ -25,17 +25,17 @@ namespace {
 bool is_refused(const ClientOptions& options) {
     ScriptedRedis redis;
     try {
-        BasicClient client(redis.transport(), options);
+        Client client(redis.transport(), options);
         return false;
     } catch (const Error& e) {
         return e.code() == errc::invalid_argument;
     }
 }
 
-static_assert(!std::is_copy_constructible_v<BasicClient<ScriptedTransport>>);
-static_assert(!std::is_move_constructible_v<BasicClient<ScriptedTransport>>);
-static_assert(!std::is_copy_constructible_v<BasicRLock<ScriptedTransport>>);
-static_assert(!std::is_move_constructible_v<BasicRLock<ScriptedTransport>>);
+static_assert(!std::is_copy_constructible_v<Client>);
+static_assert(!std::is_move_constructible_v<Client>);
+static_assert(!std::is_copy_constructible_v<RLock>);
+static_assert(!std::is_move_constructible_v<RLock>);
 
 }  // namespace
 
@@ -63,8 +63,8 @@ TEST_CASE("invalid options are refused by the constructor") {
 TEST_CASE("each client has its own id, which does not change") {
     ScriptedRedis redis;
     ScriptedRedis other;
-    BasicClient a(redis.transport());
-    BasicClient b(other.transport());
+    Client a(redis.transport());
+    Client b(other.transport());
     CHECK(a.id().size() == 36);
     CHECK(a.id() == a.id());
     CHECK(a.id() != b.id());
@@ -72,8 +72,8 @@ TEST_CASE("each client has its own id, which does not change") {
 
 TEST_CASE("constructing clients and locks sends nothing") {
     ScriptedRedis redis;
-    BasicClient client(redis.transport());
-    BasicRLock lock(client, "x");
+    Client client(redis.transport());
+    RLock lock(client, "x");
     CHECK(lock.name() == "x");
     CHECK(lock.valid_until() == Instant::min());
     CHECK(lock.lost().stop_requested());
@@ -83,8 +83,8 @@ TEST_CASE("constructing clients and locks sends nothing") {
 
 TEST_CASE("a key prefix is part of every key, but not of name()") {
     ScriptedRedis redis;
-    BasicClient client(redis.transport(), {.key_prefix = "shop:"});
-    BasicRLock lock(client, "orders");
+    Client client(redis.transport(), {.key_prefix = "shop:"});
+    RLock lock(client, "orders");
     lock.lock();
     lock.unlock();
     CHECK(lock.name() == "orders");
@@ -95,18 +95,18 @@ TEST_CASE("a key prefix is part of every key, but not of name()") {
 
 TEST_CASE("a prefix and a name that are invalid only together are refused") {
     ScriptedRedis redis;
-    BasicClient client(redis.transport(), {.key_prefix = "{app}:"});
-    CHECK_THROWS_AS(BasicRLock(client, "{orders}"), Error);
-    CHECK_THROWS_AS(BasicRLock(client, std::string(1020, 'n')), Error);
-    CHECK_THROWS_AS(BasicRLock(client, ""), Error);
-    BasicRLock fine(client, "orders");
+    Client client(redis.transport(), {.key_prefix = "{app}:"});
+    CHECK_THROWS_AS(RLock(client, "{orders}"), Error);
+    CHECK_THROWS_AS(RLock(client, std::string(1020, 'n')), Error);
+    CHECK_THROWS_AS(RLock(client, ""), Error);
+    RLock fine(client, "orders");
     CHECK(redis.history().empty());
 }
 
 TEST_CASE("a lock may outlive the client that it was made from") {
     ScriptedRedis redis;
-    std::optional<BasicClient<ScriptedTransport>> client(std::in_place, redis.transport());
-    BasicRLock lock(*client, "x");
+    std::optional<Client> client(std::in_place, redis.transport());
+    RLock lock(*client, "x");
     client.reset();
     lock.lock();
     CHECK(lock.valid_until() > Clock::now());
@@ -116,11 +116,11 @@ TEST_CASE("a lock may outlive the client that it was made from") {
 
 TEST_CASE("a hold outlives the object that acquired it, and is released through another one") {
     ScriptedRedis redis;
-    BasicClient client(redis.transport());
-    std::optional<BasicRLock<ScriptedTransport>> first(std::in_place, client, "x");
+    Client client(redis.transport());
+    std::optional<RLock> first(std::in_place, client, "x");
     first->lock();
     first.reset();
-    BasicRLock second(client, "x");
+    RLock second(client, "x");
     CHECK(second.valid_until() > Clock::now());
     second.unlock();
     CHECK(redis.sent("release").at(0).argument(1) == "0");
@@ -128,10 +128,10 @@ TEST_CASE("a hold outlives the object that acquired it, and is released through 
 
 TEST_CASE("two objects with one name are the same lock, two names are two locks") {
     ScriptedRedis redis;
-    BasicClient client(redis.transport());
-    BasicRLock a(client, "x");
-    BasicRLock b(client, "x");
-    BasicRLock c(client, "y");
+    Client client(redis.transport());
+    RLock a(client, "x");
+    RLock b(client, "x");
+    RLock c(client, "y");
     a.lock();
     CHECK(b.valid_until() == a.valid_until());
     CHECK(c.valid_until() == Instant::min());
@@ -144,9 +144,9 @@ TEST_CASE("a client may be destroyed while locks are held and releases are pendi
     redis.always("release", ScriptedRedis::hold_back);
     redis.always("give up", ScriptedRedis::hold_back);
     {
-        BasicClient client(redis.transport(), {.command_timeout = 10ms});
-        BasicRLock held(client, "held");
-        BasicRLock pending(client, "pending");
+        Client client(redis.transport(), {.command_timeout = 10ms});
+        RLock held(client, "held");
+        RLock pending(client, "pending");
         held.lock();
         pending.lock();
         std::error_code ec;
@@ -159,8 +159,8 @@ TEST_CASE("a client may be destroyed while locks are held and releases are pendi
 
 TEST_CASE("stats() counts commands, resends and acquisitions") {
     ScriptedRedis redis;
-    BasicClient client(redis.transport());
-    BasicRLock lock(client, "x");
+    Client client(redis.transport());
+    RLock lock(client, "x");
     redis.next("acquire", lost());
     lock.lock();
     lock.lock();
@@ -179,11 +179,11 @@ TEST_CASE("stats() counts commands, resends and acquisitions") {
 TEST_CASE("an exception of an event handler is swallowed, and the next event is delivered") {
     ScriptedRedis redis;
     std::atomic<int> events = 0;
-    BasicClient client(redis.transport(), {.on_event = [&](const Event&) {
-                           ++events;
-                           throw std::runtime_error("on purpose");
-                       }});
-    BasicRLock lock(client, "x");
+    Client client(redis.transport(), {.on_event = [&](const Event&) {
+                      ++events;
+                      throw std::runtime_error("on purpose");
+                  }});
+    RLock lock(client, "x");
     for (int i = 0; i < 2; ++i) {
         lock.lock();
         redis.next("release", nil());
@@ -196,8 +196,8 @@ TEST_CASE("an event handler may use the library") {
     ScriptedRedis redis;
     std::atomic<bool> done = false;
     std::function<void()> handler;
-    BasicClient client(redis.transport(), {.on_event = [&](const Event&) { handler(); }});
-    BasicRLock lock(client, "x");
+    Client client(redis.transport(), {.on_event = [&](const Event&) { handler(); }});
+    RLock lock(client, "x");
     handler = [&] {
         lock.lock();
         lock.unlock();
@@ -213,12 +213,12 @@ TEST_CASE("a lost connection and its return are reported once each") {
     ScriptedRedis redis;
     std::mutex mutex;
     std::vector<Event::Kind> kinds;
-    BasicClient client(redis.transport(), {.on_event = [&](const Event& event) {
-                           const std::lock_guard lock(mutex);
-                           kinds.push_back(event.kind);
-                           CHECK(event.name.empty());
-                       }});
-    BasicRLock lock(client, "x");
+    Client client(redis.transport(), {.on_event = [&](const Event& event) {
+                      const std::lock_guard lock(mutex);
+                      kinds.push_back(event.kind);
+                      CHECK(event.name.empty());
+                  }});
+    RLock lock(client, "x");
     redis.next("acquire", lost());
     redis.next("acquire", lost());
     redis.next("acquire", lost());

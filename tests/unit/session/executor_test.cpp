@@ -25,9 +25,9 @@ struct Fixture {
     const ClientOptions options{.command_timeout = 50ms};
     Counters counters;
     Events events{options};
-    ScriptedTransport transport{redis.transport()};
-    Executor<ScriptedTransport> executor{transport, options, counters, events};
-    ServerTime<ScriptedTransport> server_time{executor, options};
+    TransportPortOf<ScriptedTransport> transport{redis.transport()};
+    Executor executor{transport, options, counters, events};
+    ServerTime server_time{executor, options};
 
     Call call{digested<scripts::rlock_remaining_lease>, {"orders"}, {}};
 

@@ -19,8 +19,8 @@ using namespace std::chrono_literals;
 // so the waiter asked without a pause.
 TEST_CASE("next expiry at the largest time: the waiter does not ask in a tight loop") {
     ScriptedRedis redis;
-    BasicClient client{redis.transport()};
-    BasicPermitExpirableSemaphore seats{client, "seats"};
+    Client client{redis.transport()};
+    PermitExpirableSemaphore seats{client, "seats"};
     redis.always("acquire by id", array({number(0), number(std::numeric_limits<std::int64_t>::max())}));
     CHECK_FALSE(seats.try_acquire_for(100ms));
     CHECK(redis.count("acquire by id") <= 3);

@@ -51,14 +51,17 @@ struct Mortal final : BackgroundTask {
 };
 
 // The state of a name with a hold that was not released.
-struct Held final : BackgroundTask {
-    static constexpr std::string_view kind = "held";
+struct Held final : NamedState {
+    static constexpr StateMaker maker{"held", [](Session& session, const std::string& key) {
+                                          return std::shared_ptr<NamedState>(std::make_shared<Held>(session, key));
+                                      }};
 
-    Held(Session<ScriptedTransport>& r, std::string k) : owner(r), name(std::move(k)) {}
+    Held(Session& r, std::string k) : owner(r), name(std::move(k)) {}
 
-    const std::string& key() const { return name; }
-    Session<ScriptedTransport>& session() const { return owner; }
-    bool is_idle() const { return !lost; }
+    std::string_view kind() const noexcept override { return "held"; }
+    const std::string& key() const noexcept override { return name; }
+    Session& session() const noexcept override { return owner; }
+    bool is_idle() override { return !lost; }
 
     void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void abandon() noexcept override {
@@ -66,7 +69,7 @@ struct Held final : BackgroundTask {
         lost.reset();
     }
 
-    Session<ScriptedTransport>& owner;
+    Session& owner;
     std::string name;
     std::optional<LossSource> lost;
 };
@@ -77,8 +80,9 @@ TEST_CASE("destroying a client with a hold reports its loss, whether the thread 
     for (const bool with_thread : {true, false}) {
         CAPTURE(with_thread);
         ScriptedRedis redis;
-        auto core = std::make_unique<SessionHandle<ScriptedTransport>>(redis.transport(), ClientOptions{});
-        Held& held = core->session().use_state<Held>("orders");
+        auto core = std::make_unique<SessionHandle>(
+            std::make_unique<TransportPortOf<ScriptedTransport>>(redis.transport()), ClientOptions{});
+        Held& held = static_cast<Held&>(core->session().use_state(Held::maker, "orders"));
         if (with_thread) core->session().start_losses();
         held.lost.emplace();
         const std::stop_token lost = held.lost->get_token();

@@ -4,28 +4,47 @@
 
 #include <redlatch/redlatch.hpp>
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "support/scripted_transport.hpp"
+
 using namespace redlatch;
 using namespace redlatch::detail;
+using namespace redlatch::test;
 
 namespace {
 
 // What happened to the states, in order.
 struct Log {
+    Log() { current = this; }
+
+    // Uses a state of this type.
+    template <class State>
+    State& use(const std::string& key) {
+        static constexpr StateMaker maker{State::text, [](Session&, const std::string& name) {
+                                              return std::shared_ptr<NamedState>(std::make_shared<State>(name));
+                                          }};
+        return static_cast<State&>(registry.use(maker, session, key));
+    }
+
+    static inline Log* current = nullptr;
     std::vector<std::string> lines;
+    ScriptedRedis redis;
+    Session session{std::make_unique<TransportPortOf<ScriptedTransport>>(redis.transport()), ClientOptions{}};
     Registry registry;
 };
 
-struct Task : BackgroundTask {
-    Task(Log& l, std::string k) : log(l), name(std::move(k)) {}
+struct Task : NamedState {
+    explicit Task(std::string k) : log(*Log::current), name(std::move(k)) {}
     ~Task() override { log.lines.push_back("destroyed " + name); }
 
-    const std::string& key() const { return name; }
-    bool is_idle() const { return idle; }
+    const std::string& key() const noexcept override { return name; }
+    Session& session() const noexcept override { return log.session; }
+    bool is_idle() override { return idle; }
 
     void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void abandon() noexcept override { log.lines.push_back("abandoned " + name); }
@@ -37,21 +56,24 @@ struct Task : BackgroundTask {
 };
 
 struct Lock final : Task {
-    static constexpr std::string_view kind = "lock";
+    static constexpr std::string_view text = "lock";
     using Task::Task;
+    std::string_view kind() const noexcept override { return text; }
 };
 
 struct Latch final : Task {
-    static constexpr std::string_view kind = "latch";
+    static constexpr std::string_view text = "latch";
     using Task::Task;
+    std::string_view kind() const noexcept override { return text; }
 };
 
 // Uses the registry in its destructor.
 struct Chain final : Task {
-    static constexpr std::string_view kind = "chain";
+    static constexpr std::string_view text = "chain";
     using Task::Task;
+    std::string_view kind() const noexcept override { return text; }
     ~Chain() override {
-        Lock& other = log.registry.use<Lock>(log, "other");
+        Lock& other = log.use<Lock>("other");
         log.registry.leave(other);
     }
 };
@@ -62,16 +84,16 @@ using Lines = std::vector<std::string>;
 
 TEST_CASE("all users of one kind and key share a state") {
     Log log;
-    Lock& first = log.registry.use<Lock>(log, "a");
-    CHECK(&log.registry.use<Lock>(log, "a") == &first);
-    CHECK(&log.registry.use<Lock>(log, "b") != &first);
-    CHECK(static_cast<void*>(&log.registry.use<Latch>(log, "a")) != static_cast<void*>(&first));
+    Lock& first = log.use<Lock>("a");
+    CHECK(&log.use<Lock>("a") == &first);
+    CHECK(&log.use<Lock>("b") != &first);
+    CHECK(static_cast<void*>(&log.use<Latch>("a")) != static_cast<void*>(&first));
 }
 
 TEST_CASE("a state goes with its last user") {
     Log log;
-    Lock& state = log.registry.use<Lock>(log, "a");
-    log.registry.use<Lock>(log, "a");
+    Lock& state = log.use<Lock>("a");
+    log.use<Lock>("a");
     log.registry.leave(state);
     CHECK(log.lines.empty());
     log.registry.leave(state);
@@ -80,12 +102,12 @@ TEST_CASE("a state goes with its last user") {
 
 TEST_CASE("a state without users stays while it is not idle") {
     Log log;
-    Lock& state = log.registry.use<Lock>(log, "a");
+    Lock& state = log.use<Lock>("a");
     state.idle = false;
     log.registry.leave(state);
     log.registry.forget_if_unused(state);
     CHECK(log.lines.empty());
-    CHECK(&log.registry.use<Lock>(log, "a") == &state);
+    CHECK(&log.use<Lock>("a") == &state);
     log.registry.leave(state);
     state.idle = true;
     log.registry.forget_if_unused(state);
@@ -94,7 +116,7 @@ TEST_CASE("a state without users stays while it is not idle") {
 
 TEST_CASE("an idle state with a user is not forgotten") {
     Log log;
-    Lock& state = log.registry.use<Lock>(log, "a");
+    Lock& state = log.use<Lock>("a");
     log.registry.forget_if_unused(state);
     CHECK(log.lines.empty());
     log.registry.leave(state);
@@ -102,24 +124,24 @@ TEST_CASE("an idle state with a user is not forgotten") {
 
 TEST_CASE("a state that has been replaced leaves its successor alone") {
     Log log;
-    Lock stray(log, "a");
-    Lock& state = log.registry.use<Lock>(log, "a");
+    Lock stray("a");
+    Lock& state = log.use<Lock>("a");
     log.registry.forget_if_unused(stray);
     log.registry.leave(stray);
     CHECK(log.lines.empty());
-    CHECK(&log.registry.use<Lock>(log, "a") == &state);
+    CHECK(&log.use<Lock>("a") == &state);
 }
 
 TEST_CASE("the destructor of a state runs without the mutex of the registry") {
     Log log;
-    Chain& state = log.registry.use<Chain>(log, "a");
+    Chain& state = log.use<Chain>("a");
     log.registry.leave(state);
     CHECK(log.lines == Lines{"destroyed other", "destroyed a"});
 }
 
 TEST_CASE("a failover and the end reach every state") {
     Log log;
-    log.registry.use<Lock>(log, "a");
+    log.use<Lock>("a");
     log.registry.on_failover();
     CHECK(log.lines == Lines{"failover a"});
     log.registry.abandon();

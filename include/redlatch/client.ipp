@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/base/names.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/base/url.hpp"
+#include "redlatch/client.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/session/server_check.hpp"
+#include "redlatch/session/session_handle.hpp"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#if __has_include(<hiredis/read.h>)
+#include "redlatch/redis/hiredis_transport.hpp"
+#endif
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+inline void check_options(const ClientOptions& options) {
+    static_cast<void>(Lease(options.watchdog_timeout));
+    if (options.watchdog_timeout < Milliseconds(30))
+        throw Error(errc::invalid_argument, {}, "watchdog_timeout must be at least 30 ms");
+    if (options.command_timeout < Milliseconds(1) || options.command_timeout > std::chrono::hours(1))
+        throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
+    if (options.unreachable_timeout < Milliseconds(0))
+        throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+    if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
+}
+
+inline std::shared_ptr<SessionHandle> new_session(std::unique_ptr<TransportPort> transport,
+                                                  const ClientOptions& options) {
+    check_options(options);
+    if (options.require_replicas > 0 && !transport->posts_several())
+        throw Error(errc::unsupported, {}, "require_replicas needs a transport with post_all()");
+    return std::make_shared<SessionHandle>(std::move(transport), options);
+}
+
+#if __has_include(<hiredis/read.h>)
+inline std::unique_ptr<TransportPort> connect(std::string_view text, const ClientOptions& options) {
+    Url url = Url::parse(text);
+    check_options(options);
+    return std::make_unique<TransportPortOf<HiredisTransport>>(
+        HiredisTransport(std::move(url), options.command_timeout, options.tls, options.pubsub));
+}
+#endif
+
+}  // namespace detail
+
+#if __has_include(<hiredis/read.h>)
+REDLATCH_INLINE Client::Client(std::string_view url, ClientOptions options)
+    : session_(detail::new_session(detail::connect(url, options), options)) {}
+#endif
+
+REDLATCH_INLINE Client::Client(Port, std::unique_ptr<detail::TransportPort> transport, ClientOptions options)
+    : session_(detail::new_session(std::move(transport), options)) {}
+
+REDLATCH_INLINE Client::~Client() = default;
+
+REDLATCH_INLINE std::string Client::id() const { return session_->session().uuid(); }
+
+REDLATCH_INLINE Stats Client::stats() const { return session_->session().stats(); }
+
+REDLATCH_INLINE std::vector<std::string> Client::check_server() const {
+    return detail::check_server(session_->session());
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/count_down_latch.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/protocol/count_down_latch.hpp"
+#include "redlatch/protocol/numbers.hpp"
+#include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/session/queries.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+using LatchState = Synchronizer<LatchProtocol>;
+
+inline LatchState& latch_of(StateHandle& handle) { return static_cast<LatchState&>(handle.state()); }
+
+// Throws Error(errc::invalid_argument).
+inline void check_count(std::ptrdiff_t n, std::ptrdiff_t least, std::string_view name, const char* rule) {
+    if (n < least || n > CountDownLatch::max()) throw Error(errc::invalid_argument, name, rule);
+}
+
+inline constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
+
+inline LatchProtocol::Lowered lower(LatchState& latch, std::ptrdiff_t n) {
+    const Reply reply =
+        latch.change([&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
+                     LatchState::Undelivered::retry);
+    return latch.protocol().decode_lower(reply);
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE CountDownLatch::CountDownLatch(Client& client, std::string_view name)
+    : handle_(detail::ClientAccess::session(client), detail::LatchState::maker, name) {}
+
+REDLATCH_INLINE bool CountDownLatch::try_set_count(std::ptrdiff_t count) {
+    detail::check_count(count, 1, name(), "the count must be from 1 to 2147483647");
+    auto& latch = detail::latch_of(handle_);
+    return latch.is_one(
+        latch.change([&](const detail::RequestId& request_id) { return latch.protocol().set(request_id, count); }));
+}
+
+REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
+    auto& latch = detail::latch_of(handle_);
+    const Reply reply = detail::query(latch.session(), latch.key(), latch.protocol().count());
+    return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
+}
+
+REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n) {
+    detail::check_count(n, 0, name(), detail::counts_down_by);
+    if (n > 0) detail::lower(detail::latch_of(handle_), n);
+}
+
+REDLATCH_INLINE bool CountDownLatch::reset() {
+    auto& latch = detail::latch_of(handle_);
+    const Reply reply = latch.change([&](const detail::RequestId& request_id) {
+        return latch.protocol().lower(request_id, detail::LatchProtocol::all);
+    });
+    return latch.protocol().decode_lower(reply).before != 0;
+}
+
+REDLATCH_INLINE bool CountDownLatch::wait_for_end(const detail::WaitRequest& request) const {
+    detail::LatchProtocol::Want want;
+    return detail::latch_of(handle_).obtain(want, request);
+}
+
+REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, const detail::WaitRequest& request) {
+    detail::check_count(n, 0, name(), detail::counts_down_by);
+    if (n == 0) return wait_for_end(request);
+    auto& latch = detail::latch_of(handle_);
+    auto [before, want] = detail::lower(latch, n);
+    return before <= n || latch.obtain(want, request);
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

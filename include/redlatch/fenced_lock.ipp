@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/base/ids.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/fenced_lock.hpp"
+#include "redlatch/lock/lock_state.hpp"
+#include "redlatch/protocol/fenced_lock.hpp"
+#include "redlatch/session/named_state.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+inline constexpr StateMaker fenced_maker{FencedProtocol::lock_kind.name, LockState::make<FencedProtocol>};
+}  // namespace detail
+
+REDLATCH_INLINE FencedLock::FencedLock(Client& client, std::string_view name)
+    : NamedLock(detail::ClientAccess::session(client), detail::fenced_maker, name) {}
+
+REDLATCH_INLINE std::int64_t FencedLock::token() {
+    const std::optional<std::int64_t> mine = token_or_none();
+    if (!mine)
+        throw Error(errc::not_owner, name(),
+                    "only the thread that holds the lock has its token; call token() between lock() and unlock()");
+    return *mine;
+}
+
+REDLATCH_INLINE std::int64_t FencedLock::token(std::error_code& ec) {
+    const std::optional<std::int64_t> mine = token_or_none();
+    ec = mine ? std::error_code() : make_error_code(errc::not_owner);
+    return mine.value_or(0);
+}
+
+REDLATCH_INLINE std::optional<std::int64_t> FencedLock::token_or_none() {
+    return state().token(detail::this_thread_number());
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

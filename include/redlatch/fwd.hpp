@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/version.hpp"
+
+// Declares the names of the public types, for headers that mention them only by reference or pointer.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+class Client;
+class CountDownLatch;
+class Error;
+class FairLock;
+class FencedLock;
+class HiredisTransport;
+class Lease;
+class MultiLock;
+class Mutex;
+class Permit;
+class PermitExpirableSemaphore;
+class PermitId;
+class RedLock;
+class ReadWriteLock;
+class RLock;
+class Semaphore;
+class SpinLock;
+struct ClientOptions;
+struct Event;
+struct ReadWriteOptions;
+struct RedLockOptions;
+struct SpinOptions;
+struct Stats;
+struct TlsOptions;
+enum class PubSub;
+enum class errc;
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

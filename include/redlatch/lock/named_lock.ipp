@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/lock/lock_state.hpp"
+#include "redlatch/lock/named_lock.hpp"
+#include "redlatch/protocol/lock_queries.hpp"
+#include "redlatch/session/queries.hpp"
+
+#include <optional>
+#include <stop_token>
+#include <system_error>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+REDLATCH_INLINE LockState& NamedLock::state() { return static_cast<LockState&>(handle_.state()); }
+
+REDLATCH_INLINE bool NamedLock::acquire(const LockRequest& request) { return state().acquire(request); }
+
+REDLATCH_INLINE std::error_code NamedLock::release(OwnerNumber owner) { return state().release(owner); }
+
+REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
+
+REDLATCH_INLINE Instant NamedLock::valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+
+REDLATCH_INLINE std::stop_token NamedLock::lost_of(OwnerNumber owner) { return state().lost(owner); }
+
+REDLATCH_INLINE bool NamedLock::ask_locked(Instant limit) {
+    LockState& s = state();
+    return read_is_locked(query(s.session(), s.key(), s.protocol().is_locked(), limit), s.key());
+}
+
+REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) {
+    LockState& s = state();
+    return read_count(query(s.session(), s.key(), s.protocol().hold_count(s.part(owner).hold), limit), s.key());
+}
+
+REDLATCH_INLINE std::optional<Milliseconds> NamedLock::ask_remaining_lease(Instant limit) {
+    LockState& s = state();
+    return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/permit_expirable_semaphore.hpp"
+#include "redlatch/protocol/permit_expirable_semaphore.hpp"
+#include "redlatch/semaphore/permit_leases.hpp"
+#include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/session/queries.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+using PermitState = Synchronizer<PermitProtocol, PermitLeases>;
+
+inline PermitState& permits_of(StateHandle& handle) { return static_cast<PermitState&>(handle.state()); }
+
+inline PermitProtocol::Count count_permits(StateHandle& handle) {
+    PermitState& semaphore = permits_of(handle);
+    const PermitProtocol& protocol = semaphore.protocol();
+    return protocol.read_count(query(semaphore.session(), semaphore.key(), protocol.count()));
+}
+
+// Throws Error(errc::invalid_argument).
+inline void check_permits(std::ptrdiff_t n, std::ptrdiff_t least, std::ptrdiff_t most, std::string_view name,
+                          const char* rule) {
+    if (n < least || n > most) throw Error(errc::invalid_argument, name, rule);
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE PermitExpirableSemaphore::PermitExpirableSemaphore(Client& client, std::string_view name)
+    : handle_(detail::ClientAccess::session(client), detail::PermitState::maker, name) {}
+
+// --- number of permits -------------------------------------------------------------------------------------------
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::try_set_permits(std::ptrdiff_t permits) {
+    detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
+    auto& semaphore = detail::permits_of(handle_);
+    return semaphore.is_one(semaphore.change(
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::set_permits(std::ptrdiff_t permits) {
+    detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
+    auto& semaphore = detail::permits_of(handle_);
+    semaphore.is_one(semaphore.change(
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::add_permits(std::ptrdiff_t n) {
+    detail::check_permits(n, -max(), max(), name(), "the number of permits must be from -2147483647 to 2147483647");
+    if (n == 0) return;
+    auto& semaphore = detail::permits_of(handle_);
+    semaphore.is_one(
+        semaphore.change([&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
+}
+
+REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::available_permits() {
+    return static_cast<std::ptrdiff_t>(detail::count_permits(handle_).available);
+}
+
+REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::acquired_permits() {
+    return static_cast<std::ptrdiff_t>(detail::count_permits(handle_).acquired);
+}
+
+REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::permits() {
+    const auto now = detail::count_permits(handle_);
+    return now.exists ? static_cast<std::ptrdiff_t>(now.available + now.acquired) : 0;
+}
+
+// --- acquiring and releasing -------------------------------------------------------------------------------------
+
+REDLATCH_INLINE std::vector<PermitId> PermitExpirableSemaphore::obtain(std::ptrdiff_t n,
+                                                                       const detail::PermitLease& lease,
+                                                                       const detail::WaitRequest& request) {
+    detail::check_permits(n, 1, max_at_once(), name(), "one call can acquire from 1 to 10000 permits");
+    detail::PermitProtocol::Want want;
+    want.ids.reserve(static_cast<std::size_t>(n));
+    for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
+    want.lease = lease;
+    if (!detail::permits_of(handle_).obtain(want, request)) return {};
+    return std::move(want.ids);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::release(std::span<const PermitId> ids) {
+    if (!try_release(ids))
+        throw Error(errc::unknown_permit, name(),
+                    ids.size() == 1 ? "this permit is not held" : "one of these permits is not held");
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::try_release(std::span<const PermitId> ids) {
+    if (ids.empty()) return true;
+    auto& semaphore = detail::permits_of(handle_);
+    // Made first: from unwatch() on nothing may fail for want of memory.
+    const std::function<detail::Call(const detail::RequestId&)> make =
+        [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const detail::RequestId& request_id) {
+            return semaphore.protocol().release(request_id, kept);
+        };
+    const auto watches = semaphore.leases().unwatch(ids);
+    const bool released = semaphore.is_one(semaphore.change(make, detail::PermitState::Undelivered::retry));
+    if (!released) semaphore.leases().watch_again(watches);
+    return released;
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::release_later(const PermitId& id) noexcept try {
+    detail::permits_of(handle_).leases().release_later(id);
+} catch (...) {
+}
+
+// --- leases ------------------------------------------------------------------------------------------------------
+
+REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, const detail::PermitLease& lease) {
+    auto& semaphore = detail::permits_of(handle_);
+    const auto watches = semaphore.leases().unwatch_settled(std::span(&id, 1));
+    Reply reply;
+    try {
+        reply = semaphore.change(
+            [&](const detail::RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
+    } catch (...) {
+        semaphore.leases().watch_again(watches);
+        throw;
+    }
+    if (!semaphore.is_one(reply)) throw Error(errc::unknown_permit, name(), "this permit is not held");
+}
+
+REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphore::remaining_lease(const PermitId& id) {
+    auto& semaphore = detail::permits_of(handle_);
+    const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
+    return semaphore.protocol().read_remaining(reply);
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/claim.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/protocol/lock_queries.hpp"
+#include "redlatch/protocol/protocol_context.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// What tells one kind of lock from another, apart from its calls.
+struct LockKind {
+    std::string_view name;    // tells the local states of one key apart
+    std::string_view family;  // two families on one key would mistake each other's holds for their own
+    const Script& renewal;    // renews holds of this kind
+    bool shared = false;      // many may hold it at a time; then a thread may ask while others of its process hold it
+    bool reentrant = true;    // its holder may acquire it once more
+    bool hands_over = false;  // one thread of this process can hand its hold over to another
+    bool outlives_lease = false;   // the server may keep a hold beyond its lease, so an expired one has to be released
+    bool fixes_lease_end = false;  // the acquire call names the end of the lease by the server's clock
+};
+
+// Makes the calls of one kind of lock and reads the replies. It does no I/O. The defaults are those of a lock that is a
+// hash of owner -> hold count on the server. Every call may be resent and may arrive late.
+class LockProtocol {
+public:
+    LockProtocol(const LockKind& of, const ProtocolContext& context, std::string key, std::string channel = {})
+        : kind(of), uuid_(context.uuid), key_(std::move(key)), channel_(std::move(channel)) {}
+    LockProtocol(const LockProtocol&) = delete;
+    LockProtocol& operator=(const LockProtocol&) = delete;
+    virtual ~LockProtocol() = default;
+
+    const LockKind& kind;
+
+    const std::string& key() const noexcept { return key_; }
+
+    // The channel that a release notifies; empty if there is none for all waiters.
+    const std::string& channel() const noexcept { return channel_; }
+
+    // Returns the hold's owner as the server knows it.
+    virtual OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
+
+    // --- acquiring: one acquire, also of one more level -------------------------------------------------------
+
+    virtual Call acquire(const Claim& claim) const = 0;
+    virtual AcquireAnswer read_acquire(const Reply& reply) const { return decode_acquire(reply, key_); }
+
+    // Returns the call that has to follow `sent` after this reply, if there is one: a plain command was refused.
+    virtual std::optional<Call> after_acquire(const Claim&, const Call& /*sent*/, const Reply&) const {
+        return std::nullopt;
+    }
+
+    // Cancels the announcement of a waiting thread of this process. Returns nothing if there is none.
+    virtual std::optional<Call> cancel_announcement() const { return std::nullopt; }
+
+    // --- releasing --------------------------------------------------------------------------------------------
+
+    virtual Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const = 0;
+    virtual ReleaseAnswer read_release(const Reply& reply) const noexcept { return decode_release(reply); }
+
+    // Releases the last level, in the first sending. Returns the call that has to follow it, if there is one.
+    virtual Call first_release(std::uint64_t hold) const { return release(hold, 0, Milliseconds(0)); }
+    virtual std::optional<Call> after_release(std::uint64_t, const Call& /*sent*/, const Reply&) const {
+        return std::nullopt;
+    }
+
+    // Releases everything that these owners hold. The reply is the server's clock.
+    virtual Call give_up(std::span<const std::string_view> owners) const = 0;
+
+    // Called only if kind.hands_over.
+    virtual Call hand_over(std::uint64_t hold, const Claim& successor) const {
+        return release(hold, 0, successor.lease);
+    }
+    virtual HandOverAnswer read_hand_over(const Reply& reply) const noexcept { return decode_hand_over(reply); }
+
+    // --- queries ----------------------------------------------------------------------------------------------
+
+    // Returns the list of owners that hold the lock, whichever they are.
+    virtual Call holders() const { return hash_holders(key_); }
+    virtual Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
+    virtual Call is_locked() const { return hash_size(key_); }
+    virtual Call remaining_lease() const { return key_lease(key_); }
+
+protected:
+    const std::string& uuid_;
+    const std::string key_;
+    const std::string channel_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

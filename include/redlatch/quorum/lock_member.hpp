@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/lock/lock_access.hpp"
+#include "redlatch/lock/lock_state.hpp"
+#include "redlatch/lock/named_lock.hpp"
+#include "redlatch/quorum/member.hpp"
+#include "redlatch/session/session.hpp"
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// A named lock as a member of a lock over several.
+class LockMember final : public QuorumMember {
+public:
+    explicit LockMember(NamedLock& lock) : lock_(lock) {}
+
+    const std::string& name() const override { return lock_.name(); }
+    const std::string& key() const override { return state().key(); }
+    const void* lock() const override { return &state(); }
+    const void* client() const override { return &session(); }
+
+    bool acquire(const LockRequest& request) override { return LockAccess::acquire(lock_, request); }
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
+        state().try_in_background(owner, lease, std::move(tell), receiver);
+    }
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
+                               Receiver receiver) override {
+        state().release_in_background(owner, done, receiver);
+    }
+    void attend() override { session().attend(); }
+    void stop_attending() override { session().stop_attending(); }
+    HeldPart part(OwnerNumber owner) override { return state().part(owner); }
+    bool force_release(Instant limit) override { return LockAccess::force_release(lock_, limit); }
+    bool ask_locked(Instant limit) override { return LockAccess::ask_locked(lock_, limit); }
+    int ask_hold_count(OwnerNumber owner, Instant limit) override {
+        return LockAccess::ask_hold_count(lock_, owner, limit);
+    }
+    std::optional<Milliseconds> ask_remaining_lease(Instant limit) override {
+        return LockAccess::ask_remaining_lease(lock_, limit);
+    }
+
+    std::optional<std::uint64_t> connections() override { return session().transport().connections(); }
+
+    void ask_info(Completion done) override {
+        static constexpr std::array<std::string_view, 2> words{"INFO", "server"};
+        session().post({words, 0}, std::move(done));
+    }
+
+    const ClientOptions& options() override { return session().options(); }
+    Timers& timers() override { return session().timers(); }
+    void start_background() override { session().start_background(); }
+    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept override {
+        session().raise(kind, name, detail);
+    }
+    Losses& losses() override { return session().losses(); }
+    void start_losses() override { session().start_losses(); }
+
+private:
+    LockState& state() const { return LockAccess::state(lock_); }
+    Session& session() const { return state().session(); }
+
+    NamedLock& lock_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

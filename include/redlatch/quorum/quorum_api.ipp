@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/base/keep_errno.hpp"
+#include "redlatch/base/thread.hpp"
+#include "redlatch/quorum/lock_member.hpp"
+#include "redlatch/quorum/member.hpp"
+#include "redlatch/quorum/quorum_api.hpp"
+#include "redlatch/quorum/quorum_state.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+inline std::string names_of(const QuorumMembers& members) {
+    std::vector<std::string> names;
+    for (const auto& member : members)
+        if (std::find(names.begin(), names.end(), member->name()) == names.end()) names.push_back(member->name());
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+    return all;
+}
+
+// Queries all members at the same time. Returns the largest value that enough of the answers reach to be true of the
+// whole lock. Members that fail or take longer than node_timeout give no answer. If too few do, throws the first failure.
+template <class Answer, class Ask>
+Answer ask_quorum(const QuorumMembers& members, const QuorumRules& rules, Ask ask) {
+    std::vector<std::optional<Answer>> answers(members.size());
+    std::vector<std::exception_ptr> errors(members.size());
+    const Instant limit = deadline_after(Clock::now(), rules.node_timeout);
+    const auto one = [&](std::size_t i) {
+        try {
+            answers[i] = ask(*members[i], limit);
+        } catch (...) {
+            errors[i] = std::current_exception();
+        }
+    };
+    std::vector<std::thread> others;
+    others.reserve(members.size());
+    for (std::size_t i = 1; i < members.size(); ++i) {
+        try {
+            others.push_back(thread_with_signals_blocked([&one, i] { one(i); }));
+        } catch (const std::exception&) {
+            one(i);  // no more threads, or no memory for one
+        }
+    }
+    one(0);
+    for (std::thread& other : others) other.join();
+    std::vector<Answer> given;
+    for (std::optional<Answer>& answer : answers)
+        if (answer) given.push_back(std::move(*answer));
+    if (given.size() < rules.needed)
+        for (const std::exception_ptr& error : errors)
+            if (error) std::rethrow_exception(error);
+    std::sort(given.begin(), given.end(), std::greater<>());
+    return given[rules.needed - 1];
+}
+
+REDLATCH_INLINE QuorumApi::QuorumApi(QuorumMembers members, const QuorumRules& rules)
+    : members_(std::move(members)), rules_(rules), name_(names_of(members_)), state_(new_state(false)) {}
+
+REDLATCH_INLINE QuorumApi::~QuorumApi() {
+    const KeepErrno kept;
+    const State mine = *state_.load();
+    if (!mine->is_of_this_process()) return;
+    mine->close();
+    delete state_.load();
+}
+
+REDLATCH_INLINE QuorumMembers QuorumApi::members_of(const std::vector<NamedLock*>& locks) {
+    QuorumMembers members;
+    for (NamedLock* lock : locks) members.push_back(std::make_shared<LockMember>(*lock));
+    return members;
+}
+
+// --- on behalf of an owner ---------------------------------------------------------------------------------------
+
+REDLATCH_INLINE bool QuorumApi::acquire(const LockRequest& request) { return state().acquire(request); }
+
+REDLATCH_INLINE std::error_code QuorumApi::release(OwnerNumber owner) { return state().release(owner); }
+
+REDLATCH_INLINE Instant QuorumApi::valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+
+REDLATCH_INLINE std::stop_token QuorumApi::lost_of(OwnerNumber owner) { return state().lost(owner); }
+
+// Ends the holds of all members. Returns true if one of them was held.
+REDLATCH_INLINE bool QuorumApi::force_release(Instant) {
+    std::atomic<bool> was_held{false};
+    ask_quorum<bool>(members_, rules_, [&](QuorumMember& member, Instant limit) {
+        const bool was = member.force_release(limit);
+        if (was) was_held = true;
+        return was;
+    });
+    state().look();
+    return was_held;
+}
+
+// Returns true if enough members are held for the whole lock to be held.
+REDLATCH_INLINE bool QuorumApi::ask_locked(Instant) {
+    return ask_quorum<bool>(members_, rules_,
+                            [](QuorumMember& member, Instant limit) { return member.ask_locked(limit); });
+}
+
+REDLATCH_INLINE int QuorumApi::ask_hold_count(OwnerNumber owner, Instant) {
+    return ask_quorum<int>(
+        members_, rules_, [owner](QuorumMember& member, Instant limit) { return member.ask_hold_count(owner, limit); });
+}
+
+REDLATCH_INLINE std::optional<Milliseconds> QuorumApi::ask_remaining_lease(Instant) {
+    return ask_quorum<std::optional<Milliseconds>>(
+        members_, rules_, [](QuorumMember& member, Instant limit) { return member.ask_remaining_lease(limit); });
+}
+
+// --- the state of this process -----------------------------------------------------------------------------------
+
+REDLATCH_INLINE QuorumApi::State* QuorumApi::new_state(bool is_fork_child) const {
+    return new State(std::make_shared<QuorumState>(members_, rules_, name_, is_fork_child));
+}
+
+// Returns this process's state. A forked child makes a new one and leaves the parent's alone: its mutex may be held by a
+// thread that does not exist in the child.
+REDLATCH_INLINE QuorumState& QuorumApi::state() {
+    State* state = state_.load(std::memory_order_acquire);
+    while (!(*state)->is_of_this_process()) {
+        State* mine = new_state(true);
+        if (state_.compare_exchange_strong(state, mine)) return **mine;
+        delete mine;
+    }
+    return **state;
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/lock/lock_access.hpp"
+#include "redlatch/lock/lock_state.hpp"
+#include "redlatch/protocol/read_write_lock.hpp"
+#include "redlatch/read_write_lock.hpp"
+#include "redlatch/session/named_state.hpp"
+
+#include <optional>
+#include <stop_token>
+#include <string_view>
+#include <system_error>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+inline constexpr StateMaker read_maker{ReadProtocol::lock_kind.name, LockState::make<ReadProtocol>};
+inline constexpr StateMaker write_maker{WriteProtocol::lock_kind.name, LockState::make<WriteProtocol>};
+}  // namespace detail
+
+// --- the sides ---------------------------------------------------------------------------------------------------
+
+REDLATCH_INLINE bool ReadWriteLock::Side::ask_locked(Instant limit) { return ask_remaining_lease(limit).has_value(); }
+
+REDLATCH_INLINE ReadWriteLock::ReadLock::ReadLock(Client& client, std::string_view name)
+    : Side(detail::ClientAccess::session(client), detail::read_maker, name) {}
+
+REDLATCH_INLINE ReadWriteLock::WriteLock::WriteLock(Client& client, std::string_view name, ReadLock& readers,
+                                                    ReadWriteOptions options)
+    : Side(detail::ClientAccess::session(client), detail::write_maker, name), readers_(readers), options_(options) {}
+
+REDLATCH_INLINE bool ReadWriteLock::WriteLock::acquire(const detail::LockRequest& request) {
+    const Instant now = Clock::now();
+    if (detail::LockAccess::valid_until(readers_, request.owner) > now && valid_until_of(request.owner) <= now)
+        throw Error(errc::would_deadlock, state().key(),
+                    "this thread holds the read side; release that before locking the write side");
+    if (!options_.writer_preference) return NamedLock::acquire(request);
+    detail::LockRequest first = request;
+    first.precedence = true;
+    return NamedLock::acquire(first);
+}
+
+// --- both --------------------------------------------------------------------------------------------------------
+
+REDLATCH_INLINE ReadWriteLock::ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options)
+    : read_(client, name), write_(client, name, read_, options) {}
+
+REDLATCH_INLINE bool ReadWriteLock::acquire(const detail::LockRequest& request) {
+    return detail::LockAccess::acquire(write_, request);
+}
+
+REDLATCH_INLINE std::error_code ReadWriteLock::release(detail::OwnerNumber owner) {
+    return detail::LockAccess::release(write_, owner);
+}
+
+REDLATCH_INLINE bool ReadWriteLock::force_release(Instant limit) {
+    return detail::LockAccess::force_release(write_, limit);
+}
+
+REDLATCH_INLINE Instant ReadWriteLock::valid_until_of(detail::OwnerNumber owner) {
+    return detail::LockAccess::valid_until(write_, owner);
+}
+
+REDLATCH_INLINE std::stop_token ReadWriteLock::lost_of(detail::OwnerNumber owner) {
+    return detail::LockAccess::lost(write_, owner);
+}
+
+REDLATCH_INLINE bool ReadWriteLock::ask_locked(Instant limit) { return detail::LockAccess::ask_locked(write_, limit); }
+
+REDLATCH_INLINE int ReadWriteLock::ask_hold_count(detail::OwnerNumber owner, Instant limit) {
+    return detail::LockAccess::ask_hold_count(write_, owner, limit);
+}
+
+REDLATCH_INLINE std::optional<Milliseconds> ReadWriteLock::ask_remaining_lease(Instant limit) {
+    return detail::LockAccess::ask_remaining_lease(write_, limit);
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/session/background_task.hpp"
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+class Session;
+
+// The local state of one name: all objects of that kind and name in this process share it. Registry keeps it.
+class NamedState : public BackgroundTask {
+public:
+    virtual std::string_view kind() const noexcept = 0;
+    virtual const std::string& key() const noexcept = 0;
+    virtual Session& session() const noexcept = 0;
+
+    // Returns true if nothing would be lost with it: no hold, no waiter, no command that is still to be delivered.
+    virtual bool is_idle() = 0;
+};
+
+// Makes the local state of a name, for objects of one kind.
+struct StateMaker {
+    std::string_view kind;
+    std::shared_ptr<NamedState> (*make)(Session& session, const std::string& key);
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/rlock.ipp"
+#include "redlatch/spin_lock.hpp"
+
+#include <string_view>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+REDLATCH_INLINE SpinLock::SpinLock(Client& client, std::string_view name, SpinOptions options)
+    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name),
+      polling_(detail::polling_of(options, name)) {}
+
+REDLATCH_INLINE bool SpinLock::acquire(const detail::LockRequest& request) {
+    detail::LockRequest polling = request;
+    polling.polling = polling_;
+    return NamedLock::acquire(polling);
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
