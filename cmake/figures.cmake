@@ -89,6 +89,10 @@ print(largest_folder_share "${share}% ${largest_folder}")
 foreach(header IN LISTS headers)
     file(STRINGS ${include_dir}/${header} targets REGEX "^[ \t]*#[ \t]*include[ \t]*\"redlatch/")
     list(TRANSFORM targets REPLACE "^[^\"]*\"([^\"]+)\".*$" "\\1")
+    if(header MATCHES "\\.ipp$") # its header includes it at the end
+        string(REGEX REPLACE "\\.ipp$" ".hpp" declarations ${header})
+        list(REMOVE_ITEM targets ${declarations})
+    endif()
     set(includes_of_${header} ${targets})
 endforeach()
 
