@@ -20,7 +20,7 @@ const std::string release_by_id = digest(digested<scripts::permit_release>);
 const std::string add_to_total = digest(digested<scripts::permit_add>);
 const std::string set_total = digest(digested<scripts::permit_set_total>);
 const std::string set_count = digest(digested<scripts::count_down_latch_set>);
-const std::string lower = digest(digested<scripts::count_down_latch_lower>);
+const std::string lower_count = digest(digested<scripts::count_down_latch_lower>);
 
 // Longer than any mark stays, and than a command is wanted.
 constexpr auto beyond_marks = 126s;
@@ -290,7 +290,7 @@ TEST_CASE("fault: late copies of commands of a latch: they change nothing") {
         CHECK(gate.count() == 0);
 
         gate.try_set_count(3);
-        path.proxy.hold_next_requests(1, lower);
+        path.proxy.hold_next_requests(1, lower_count);
         gate.count_down();
         path.jump(after);
         path.let_late_ones_arrive();
@@ -304,7 +304,7 @@ TEST_CASE("fault: reply to a count-down lost in an outage: it does not count twi
         LatePath path;
         CountDownLatch gate{path.client, "gate"};
         gate.try_set_count(3);
-        path.proxy.drop_next_replies(1, lower, Then::silence);
+        path.proxy.drop_next_replies(1, lower_count, Then::silence);
         auto counted = start([&] {
             std::error_code ec;
             gate.count_down(ec);
