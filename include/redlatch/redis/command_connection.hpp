@@ -295,8 +295,7 @@ private:
     // Called by a thread that has left the role of reader or writer. Commands posted meanwhile are left to the driver,
     // which could not connect before the connection was closed.
     void close_if_failed(std::unique_lock<std::mutex>& lock) {
-        if (!close_if_unused()) return;
-        if (pipeline_.in_flight() > 0) call_driver(lock);
+        if (close_if_unused() && pipeline_.in_flight() > 0) call_driver(lock);
     }
 
     // --- writing ----------------------------------------------------------------------------------------------
@@ -362,8 +361,7 @@ private:
     void leave(std::unique_lock<std::mutex>& lock, CallingThread& caller) {
         pipeline_.abandon(caller, reconnector_.reply(Reply::Kind::unanswered, "", " did not reply in time"));
         caller.finish();
-        const bool is_needed = needs_writer() || (!is_reading() && pipeline_.in_flight() > 0);
-        if (is_needed && !call_reader()) call_driver(lock);
+        if ((needs_writer() || (!is_reading() && pipeline_.in_flight() > 0)) && !call_reader()) call_driver(lock);
     }
 
     void read_for_all(std::unique_lock<std::mutex>& lock, CallingThread& caller, Instant deadline) {
@@ -373,8 +371,7 @@ private:
                            deadline + Milliseconds(1) >= pipeline_.due();
         read(lock, std::min(deadline, pipeline_.due()), &caller, alone);
         // If this thread needs no more replies, another one must read.
-        const bool is_needed = caller.is_finished() && is_connected() && pipeline_.in_flight() > 0;
-        if (is_needed && !call_reader()) call_driver(lock);
+        if (caller.is_finished() && is_connected() && pipeline_.in_flight() > 0 && !call_reader()) call_driver(lock);
     }
 
     // Wakes a thread that waits for a reply, to read or write. The one that sent last is the best choice: until its own
