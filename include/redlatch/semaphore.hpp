@@ -142,8 +142,8 @@ public:
     }
 
     // Takes all available permits and leaves none. Returns their number, which is negative if some were owed.
-    std::ptrdiff_t drain_permits();
-    std::ptrdiff_t drain_permits(std::error_code& ec) {
+    [[nodiscard]] std::ptrdiff_t drain_permits();
+    [[nodiscard]] std::ptrdiff_t drain_permits(std::error_code& ec) {
         return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
     }
 

@@ -2961,6 +2961,19 @@ public:
         return nullptr;
     }
 
+    // Makes all tasks due at `at`. Allocates no memory.
+    void hasten_all(Instant at) noexcept {
+        const std::lock_guard lock(mutex_);
+        TimerEntries all;
+        while (!entries_.empty()) {
+            auto entry = entries_.extract(entries_.begin());
+            const Instant sooner = std::min(entry.value().first, at);
+            (entry.value().second->*slot_).scheduled_ = entry.value().first = sooner;
+            all.insert(std::move(entry));
+        }
+        entries_.swap(all);
+    }
+
     // Returns the number of scheduled tasks. Takes no mutex, so it may be called with any lock held.
     std::size_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
 
@@ -3027,9 +3040,14 @@ inline Clock::duration suspended() noexcept {
     return found;
 }
 
+// How often a thread that sleeps until an instant has to look whether the machine was suspended: nothing wakes it then.
+inline constexpr Clock::duration suspension_check = std::chrono::seconds(1);
+
 #else
 
 inline Clock::duration suspended() noexcept { return {}; }
+
+inline constexpr Clock::duration suspension_check = Clock::duration::max();
 
 #endif
 
@@ -3749,9 +3767,15 @@ private:
     static constexpr std::chrono::microseconds one_telling{10};  // a generous estimate
 
     static void work(Desk& desk) {
-        while (sleep(desk, desk.timers.sleep_until())) {
+        Clock::duration suspended = detail::suspended();
+        while (sleep(desk, desk.timers.sleep_until(), suspended)) {
             const Instant due = desk.timers.sleep_until();  // may be an earlier one that woke the thread
             const Instant now = Clock::now();
+            if (const auto grown = suspended_since(suspended); grown > Clock::duration::zero()) {
+                // The leases went on meanwhile: each lock looks how much is left.
+                suspended += grown;
+                desk.timers.hasten_all(now);
+            }
             // One after another, so that no owner waits for the callbacks of later ones.
             while (expire_first_due(desk, now)) tell_all(desk);
             tell_all(desk);
@@ -3773,11 +3797,16 @@ private:
         return true;
     }
 
-    // Sleeps until there is work. Returns false at the end.
-    static bool sleep(Desk& desk, Instant until) {
+    // Sleeps until there is work: something to report, an earlier deadline, or the end of a suspension of the machine.
+    // `suspended`: for how long it was suspended when the deadlines were computed. Returns false at the end.
+    static bool sleep(Desk& desk, Instant until, Clock::duration suspended) {
         std::unique_lock lock(desk.mutex);
-        while (!desk.ended && !desk.woken && desk.told.empty() && Clock::now() < until)
-            wait_on(desk.changed, lock, until);
+        while (!desk.ended && !desk.woken && desk.told.empty()) {
+            const Instant now = Clock::now();
+            if (now >= until || suspended_since(suspended) > Clock::duration::zero()) break;
+            wait_on(desk.changed, lock,
+                    until == never ? never : std::min(until, deadline_after(now, suspension_check)));
+        }
         desk.woken = false;
         return !desk.ended;
     }
@@ -6701,8 +6730,7 @@ private:
     // Called by a thread that has left the role of reader or writer. Commands posted meanwhile are left to the driver,
     // which could not connect before the connection was closed.
     void close_if_failed(std::unique_lock<std::mutex>& lock) {
-        if (!close_if_unused()) return;
-        if (pipeline_.in_flight() > 0) call_driver(lock);
+        if (close_if_unused() && pipeline_.in_flight() > 0) call_driver(lock);
     }
 
     // --- writing ----------------------------------------------------------------------------------------------
@@ -6768,8 +6796,7 @@ private:
     void leave(std::unique_lock<std::mutex>& lock, CallingThread& caller) {
         pipeline_.abandon(caller, reconnector_.reply(Reply::Kind::unanswered, "", " did not reply in time"));
         caller.finish();
-        const bool is_needed = needs_writer() || (!is_reading() && pipeline_.in_flight() > 0);
-        if (is_needed && !call_reader()) call_driver(lock);
+        if ((needs_writer() || (!is_reading() && pipeline_.in_flight() > 0)) && !call_reader()) call_driver(lock);
     }
 
     void read_for_all(std::unique_lock<std::mutex>& lock, CallingThread& caller, Instant deadline) {
@@ -6779,8 +6806,7 @@ private:
                            deadline + Milliseconds(1) >= pipeline_.due();
         read(lock, std::min(deadline, pipeline_.due()), &caller, alone);
         // If this thread needs no more replies, another one must read.
-        const bool is_needed = caller.is_finished() && is_connected() && pipeline_.in_flight() > 0;
-        if (is_needed && !call_reader()) call_driver(lock);
+        if (caller.is_finished() && is_connected() && pipeline_.in_flight() > 0 && !call_reader()) call_driver(lock);
     }
 
     // Wakes a thread that waits for a reply, to read or write. The one that sent last is the best choice: until its own
@@ -12047,10 +12073,10 @@ public:
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() { return valid_until_of(this_thread_number()); }
 
     // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
-    // valid_until() at the latest, plus the time the machine needs to run a thread. It is also requested when the
-    // client is destroyed during the hold, and from the start if this thread holds nothing. The callbacks should be
-    // short: a thread of the client runs them one after another. When a client is destroyed, the destroying thread runs
-    // them. Sends no command.
+    // valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of the machine
+    // (Linux), within a second of its resumption. It is also requested when the client is destroyed during the hold,
+    // and from the start if this thread holds nothing. The callbacks should be short: a thread of the client runs them
+    // one after another. When a client is destroyed, the destroying thread runs them. Sends no command.
     [[nodiscard]] std::stop_token lost() { return lost_of(this_thread_number()); }
 
     // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
@@ -12215,13 +12241,14 @@ struct Hold {
 
     Clock::duration suspended = detail::suspended();  // the machine's suspended time when valid_until was computed
 
-    // Shortens valid_until by the time for which the machine was suspended: the steady clock stands still meanwhile,
-    // but the lease does not. Returns true if it was suspended since the last call.
-    bool check_suspension() noexcept {
+    // Brings the end of the lease and the next renewal nearer by the time for which the machine was suspended since the
+    // last call, and returns that time: the steady clock stands still meanwhile, but the lease does not.
+    Clock::duration check_suspension() noexcept {
         const Clock::duration grown = suspended_since(suspended);
         suspended += grown;
+        renew_at -= grown;
         if (valid_until != Instant::min()) valid_until -= grown;
-        return grown > Clock::duration::zero();
+        return grown;
     }
 
     bool live() const noexcept { return count > 0; }
@@ -13253,7 +13280,7 @@ public:
         Hold* hold = core_.holds.find(owner);
         if (!hold || !hold->live()) return nullptr;
         // Its end is nearer now, so its loss is due earlier.
-        if (hold->check_suspension()) core_.schedule();
+        if (hold->check_suspension() > Clock::duration::zero()) core_.schedule();
         return hold;
     }
 
@@ -16495,6 +16522,7 @@ private:
     void look_at(Hold& hold, Instant now) {
         if (!hold.live()) return;
         Shares& shares = shares_.at(hold.owner);
+        shares.leases_end -= hold.check_suspension();
         for (std::size_t i = 0; i < shares.of.size(); ++i)
             if (!has(shares.of[i], core_.members[i]->part(hold.owner), now)) shares.of[i].votes_from = never;
         const auto votes_since = [&](Instant then) {
@@ -19111,7 +19139,7 @@ end
 inline constexpr std::string_view read_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
 -- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field that it has as a writer, tag, wanted until.
--- Answer: nil = held; n >= -1 = blocked for n ms; -2 = the hold to re-enter is gone.
+-- Answer: nil = held; n >= 0 = blocked for n ms; -2 = the hold to re-enter is gone.
 local lock, mark = KEYS[1], KEYS[2]
 local owner, count, lease, writer, tag, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local now = time_in_ms()
@@ -19127,7 +19155,9 @@ if current == 0 then
     if mode ~= 'write' then
         if redis.call('exists', mark) == 1 then return redis.call('pttl', mark) end
     elseif redis.call('hexists', lock, writer) == 0 then
-        return redis.call('pttl', lock)
+        local left = redis.call('pttl', lock)
+        if left == -1 then return no_lease() end
+        return left
     end
 end
 -- This level exists if the command is a resend. Levels above it exist if a release has not arrived: this one inherits
@@ -19209,7 +19239,7 @@ inline constexpr std::string_view write_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
 -- ARGV: the field of the owner, wanted count (1 = a first hold), lease in ms, tag, the id of the client that leaves the
 -- mark, TTL of the mark in ms ('0' = leave none), wanted until.
--- Answer: nil = held; n >= -1 = blocked for n ms; -2 = the hold to re-enter is gone.
+-- Answer: nil = held; n >= 0 = blocked for n ms; -2 = the hold to re-enter is gone.
 local lock, mark = KEYS[1], KEYS[2]
 local writer, count, lease, tag, who, mark_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local now = time_in_ms()
@@ -19220,15 +19250,19 @@ if mode == 'write' then
     if current then return enter_again(lock, writer, current, count, lease) end
 end
 if count ~= '1' then return -2 end
-if mode == 'write' then return redis.call('pttl', lock) end
+if mode == 'write' then
+    local left = redis.call('pttl', lock)
+    if left == -1 then return no_lease() end
+    return left
+end
 if mode then
     local left = read_lease(lock, tag)
+    if left == -1 then return no_lease() end
     if left ~= -2 then
         if mark_ttl == '0' then return left end
         redis.pcall('set', mark, who, 'px', mark_ttl)
         -- The writer must ask again in time to renew the mark.
-        local refresh = math.floor(mark_ttl / 2)
-        return left == -1 and refresh or math.min(left, refresh)
+        return math.min(left, math.floor(mark_ttl / 2))
     end
     redis.call('del', lock)
 elseif redis.call('exists', lock) == 1 then
@@ -19314,7 +19348,7 @@ return read_lease(KEYS[1], ARGV[1])
 }  // namespace parts
 
 inline constexpr std::string_view read_acquire =
-    joined<parts::wanted_until, parts::all_or_none, parts::read_level, parts::read_acquire>;
+    joined<parts::wanted_until, parts::no_lease, parts::all_or_none, parts::read_level, parts::read_acquire>;
 inline constexpr std::string_view read_release =
     joined<parts::all_or_none, parts::read_level, parts::read_lease, parts::read_release, parts::release_levels>;
 inline constexpr std::string_view read_give_up = joined<parts::wanted_until, parts::all_or_none, parts::read_level,
@@ -19322,8 +19356,8 @@ inline constexpr std::string_view read_give_up = joined<parts::wanted_until, par
 inline constexpr std::string_view read_holders = joined<parts::read_lease, parts::read_holders>;
 inline constexpr std::string_view read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
 inline constexpr std::string_view read_renew = joined<parts::wanted_until, parts::read_renew>;
-inline constexpr std::string_view write_acquire =
-    joined<parts::wanted_until, parts::all_or_none, parts::more_levels, parts::read_lease, parts::write_acquire>;
+inline constexpr std::string_view write_acquire = joined<parts::wanted_until, parts::no_lease, parts::all_or_none,
+                                                         parts::more_levels, parts::read_lease, parts::write_acquire>;
 inline constexpr std::string_view write_release =
     joined<parts::leaving_levels, parts::read_lease, parts::write_release, parts::release_levels>;
 inline constexpr std::string_view write_give_up =
@@ -19872,8 +19906,8 @@ public:
     }
 
     // Takes all available permits and leaves none. Returns their number, which is negative if some were owed.
-    std::ptrdiff_t drain_permits();
-    std::ptrdiff_t drain_permits(std::error_code& ec) {
+    [[nodiscard]] std::ptrdiff_t drain_permits();
+    [[nodiscard]] std::ptrdiff_t drain_permits(std::error_code& ec) {
         return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
     }
 

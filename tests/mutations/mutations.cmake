@@ -95,7 +95,7 @@ mutate(unknown_acquire_left_behind lock/acquires.hpp
 mutate(late_acquire_not_released_again lock/outbox.hpp
     "if (item.unwanted.hold != hold || item.unsettled < server_now) continue;"
     "if (item.unwanted.hold != hold || item.unsettled >= 0) continue;"
-    "unit/pending|faults/late_locks")
+    "unit/outbox|faults/late_locks")
 
 # A release whose reply was lost is reported as a lost hold.
 mutate(resent_release_is_a_loss lock/releases.hpp
@@ -446,7 +446,7 @@ mutate(permits_beyond_an_int scripts/semaphore.hpp
 mutate(big_request_blocks_for_good semaphore/request_queue.hpp
     "return !is_within_reach(want, now);"
     "return false;"
-    "unit/caller_queue|integration/semaphore")
+    "unit/request_queue|integration/semaphore")
 
 # A request for many permits starves.
 mutate(small_requests_overtake scripts/semaphore.hpp
@@ -912,6 +912,18 @@ mutate(nobody_goes_first quorum/round.hpp
 mutate(suspension_is_not_seen lock/hold_table.hpp
     "const Clock::duration grown = suspended_since(suspended);"
     "const Clock::duration grown{};"
+    "integration/suspended")
+
+# After a suspension nothing is reported before somebody looks at the hold.
+mutate(resumption_is_not_noticed session/losses.hpp
+    "desk.timers.hasten_all(now);"
+    "static_cast<void>(now);"
+    "integration/suspended")
+
+# A lock over several goes on counting with the lease that it computed before a suspension.
+mutate(quorum_ignores_a_suspension quorum/quorum_holds.hpp
+    "shares.leases_end -= hold.check_suspension();"
+    "static_cast<void>(hold.check_suspension());"
     "integration/suspended")
 
 # A lost hold ignores that a copy of its acquire may still arrive.

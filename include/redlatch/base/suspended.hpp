@@ -38,9 +38,14 @@ inline Clock::duration suspended() noexcept {
     return found;
 }
 
+// How often a thread that sleeps until an instant has to look whether the machine was suspended: nothing wakes it then.
+inline constexpr Clock::duration suspension_check = std::chrono::seconds(1);
+
 #else
 
 inline Clock::duration suspended() noexcept { return {}; }
+
+inline constexpr Clock::duration suspension_check = Clock::duration::max();
 
 #endif
 

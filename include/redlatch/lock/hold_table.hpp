@@ -38,13 +38,14 @@ struct Hold {
 
     Clock::duration suspended = detail::suspended();  // the machine's suspended time when valid_until was computed
 
-    // Shortens valid_until by the time for which the machine was suspended: the steady clock stands still meanwhile,
-    // but the lease does not. Returns true if it was suspended since the last call.
-    bool check_suspension() noexcept {
+    // Brings the end of the lease and the next renewal nearer by the time for which the machine was suspended since the
+    // last call, and returns that time: the steady clock stands still meanwhile, but the lease does not.
+    Clock::duration check_suspension() noexcept {
         const Clock::duration grown = suspended_since(suspended);
         suspended += grown;
+        renew_at -= grown;
         if (valid_until != Instant::min()) valid_until -= grown;
-        return grown > Clock::duration::zero();
+        return grown;
     }
 
     bool live() const noexcept { return count > 0; }

@@ -32,7 +32,7 @@ public:
         Hold* hold = core_.holds.find(owner);
         if (!hold || !hold->live()) return nullptr;
         // Its end is nearer now, so its loss is due earlier.
-        if (hold->check_suspension()) core_.schedule();
+        if (hold->check_suspension() > Clock::duration::zero()) core_.schedule();
         return hold;
     }
 

@@ -121,10 +121,10 @@ public:
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() { return valid_until_of(this_thread_number()); }
 
     // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
-    // valid_until() at the latest, plus the time the machine needs to run a thread. It is also requested when the
-    // client is destroyed during the hold, and from the start if this thread holds nothing. The callbacks should be
-    // short: a thread of the client runs them one after another. When a client is destroyed, the destroying thread runs
-    // them. Sends no command.
+    // valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of the machine
+    // (Linux), within a second of its resumption. It is also requested when the client is destroyed during the hold,
+    // and from the start if this thread holds nothing. The callbacks should be short: a thread of the client runs them
+    // one after another. When a client is destroyed, the destroying thread runs them. Sends no command.
     [[nodiscard]] std::stop_token lost() { return lost_of(this_thread_number()); }
 
     // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first

@@ -250,6 +250,7 @@ private:
     void look_at(Hold& hold, Instant now) {
         if (!hold.live()) return;
         Shares& shares = shares_.at(hold.owner);
+        shares.leases_end -= hold.check_suspension();
         for (std::size_t i = 0; i < shares.of.size(); ++i)
             if (!has(shares.of[i], core_.members[i]->part(hold.owner), now)) shares.of[i].votes_from = never;
         const auto votes_since = [&](Instant then) {

@@ -58,7 +58,7 @@ end
 inline constexpr std::string_view read_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
 -- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field that it has as a writer, tag, wanted until.
--- Answer: nil = held; n >= -1 = blocked for n ms; -2 = the hold to re-enter is gone.
+-- Answer: nil = held; n >= 0 = blocked for n ms; -2 = the hold to re-enter is gone.
 local lock, mark = KEYS[1], KEYS[2]
 local owner, count, lease, writer, tag, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local now = time_in_ms()
@@ -74,7 +74,9 @@ if current == 0 then
     if mode ~= 'write' then
         if redis.call('exists', mark) == 1 then return redis.call('pttl', mark) end
     elseif redis.call('hexists', lock, writer) == 0 then
-        return redis.call('pttl', lock)
+        local left = redis.call('pttl', lock)
+        if left == -1 then return no_lease() end
+        return left
     end
 end
 -- This level exists if the command is a resend. Levels above it exist if a release has not arrived: this one inherits
@@ -156,7 +158,7 @@ inline constexpr std::string_view write_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
 -- ARGV: the field of the owner, wanted count (1 = a first hold), lease in ms, tag, the id of the client that leaves the
 -- mark, TTL of the mark in ms ('0' = leave none), wanted until.
--- Answer: nil = held; n >= -1 = blocked for n ms; -2 = the hold to re-enter is gone.
+-- Answer: nil = held; n >= 0 = blocked for n ms; -2 = the hold to re-enter is gone.
 local lock, mark = KEYS[1], KEYS[2]
 local writer, count, lease, tag, who, mark_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local now = time_in_ms()
@@ -167,15 +169,19 @@ if mode == 'write' then
     if current then return enter_again(lock, writer, current, count, lease) end
 end
 if count ~= '1' then return -2 end
-if mode == 'write' then return redis.call('pttl', lock) end
+if mode == 'write' then
+    local left = redis.call('pttl', lock)
+    if left == -1 then return no_lease() end
+    return left
+end
 if mode then
     local left = read_lease(lock, tag)
+    if left == -1 then return no_lease() end
     if left ~= -2 then
         if mark_ttl == '0' then return left end
         redis.pcall('set', mark, who, 'px', mark_ttl)
         -- The writer must ask again in time to renew the mark.
-        local refresh = math.floor(mark_ttl / 2)
-        return left == -1 and refresh or math.min(left, refresh)
+        return math.min(left, math.floor(mark_ttl / 2))
     end
     redis.call('del', lock)
 elseif redis.call('exists', lock) == 1 then
@@ -261,7 +267,7 @@ return read_lease(KEYS[1], ARGV[1])
 }  // namespace parts
 
 inline constexpr std::string_view read_acquire =
-    joined<parts::wanted_until, parts::all_or_none, parts::read_level, parts::read_acquire>;
+    joined<parts::wanted_until, parts::no_lease, parts::all_or_none, parts::read_level, parts::read_acquire>;
 inline constexpr std::string_view read_release =
     joined<parts::all_or_none, parts::read_level, parts::read_lease, parts::read_release, parts::release_levels>;
 inline constexpr std::string_view read_give_up = joined<parts::wanted_until, parts::all_or_none, parts::read_level,
@@ -269,8 +275,8 @@ inline constexpr std::string_view read_give_up = joined<parts::wanted_until, par
 inline constexpr std::string_view read_holders = joined<parts::read_lease, parts::read_holders>;
 inline constexpr std::string_view read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
 inline constexpr std::string_view read_renew = joined<parts::wanted_until, parts::read_renew>;
-inline constexpr std::string_view write_acquire =
-    joined<parts::wanted_until, parts::all_or_none, parts::more_levels, parts::read_lease, parts::write_acquire>;
+inline constexpr std::string_view write_acquire = joined<parts::wanted_until, parts::no_lease, parts::all_or_none,
+                                                         parts::more_levels, parts::read_lease, parts::write_acquire>;
 inline constexpr std::string_view write_release =
     joined<parts::leaving_levels, parts::read_lease, parts::write_release, parts::release_levels>;
 inline constexpr std::string_view write_give_up =

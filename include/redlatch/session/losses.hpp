@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/base/thread.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/base/wait_on.hpp"
@@ -111,9 +112,15 @@ private:
     static constexpr std::chrono::microseconds one_telling{10};  // a generous estimate
 
     static void work(Desk& desk) {
-        while (sleep(desk, desk.timers.sleep_until())) {
+        Clock::duration suspended = detail::suspended();
+        while (sleep(desk, desk.timers.sleep_until(), suspended)) {
             const Instant due = desk.timers.sleep_until();  // may be an earlier one that woke the thread
             const Instant now = Clock::now();
+            if (const auto grown = suspended_since(suspended); grown > Clock::duration::zero()) {
+                // The leases went on meanwhile: each lock looks how much is left.
+                suspended += grown;
+                desk.timers.hasten_all(now);
+            }
             // One after another, so that no owner waits for the callbacks of later ones.
             while (expire_first_due(desk, now)) tell_all(desk);
             tell_all(desk);
@@ -135,11 +142,16 @@ private:
         return true;
     }
 
-    // Sleeps until there is work. Returns false at the end.
-    static bool sleep(Desk& desk, Instant until) {
+    // Sleeps until there is work: something to report, an earlier deadline, or the end of a suspension of the machine.
+    // `suspended`: for how long it was suspended when the deadlines were computed. Returns false at the end.
+    static bool sleep(Desk& desk, Instant until, Clock::duration suspended) {
         std::unique_lock lock(desk.mutex);
-        while (!desk.ended && !desk.woken && desk.told.empty() && Clock::now() < until)
-            wait_on(desk.changed, lock, until);
+        while (!desk.ended && !desk.woken && desk.told.empty()) {
+            const Instant now = Clock::now();
+            if (now >= until || suspended_since(suspended) > Clock::duration::zero()) break;
+            wait_on(desk.changed, lock,
+                    until == never ? never : std::min(until, deadline_after(now, suspension_check)));
+        }
         desk.woken = false;
         return !desk.ended;
     }

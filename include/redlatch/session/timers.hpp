@@ -3,6 +3,7 @@
 
 #include "redlatch/session/background_task.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <functional>
@@ -81,6 +82,19 @@ public:
         while (is_due(until))
             if (auto alive = take_first()) return alive;
         return nullptr;
+    }
+
+    // Makes all tasks due at `at`. Allocates no memory.
+    void hasten_all(Instant at) noexcept {
+        const std::lock_guard lock(mutex_);
+        TimerEntries all;
+        while (!entries_.empty()) {
+            auto entry = entries_.extract(entries_.begin());
+            const Instant sooner = std::min(entry.value().first, at);
+            (entry.value().second->*slot_).scheduled_ = entry.value().first = sooner;
+            all.insert(std::move(entry));
+        }
+        entries_.swap(all);
     }
 
     // Returns the number of scheduled tasks. Takes no mutex, so it may be called with any lock held.

@@ -6,6 +6,8 @@
 
 #include <redlatch/redlatch.hpp>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <span>
 #include <string>
@@ -46,6 +48,30 @@ const Role holder{"suspended: holder", [](std::span<const std::string> args) {
                       return ec == errc::hold_lost ? 0 : 6;
                   }};
 
+// Does the same, but only waits for the tokens: nobody looks at the holds after the suspension.
+const Role sleeper{
+    "suspended: sleeping holder", [](std::span<const std::string> args) {
+        const auto clocks = SharedMemory<ServerClock::Offsets>::open(args[1]);
+        Client client{args[0]};
+        RLock limited{client, "limited"}, watched{client, "watched"}, member{client, "member"};
+        RLock longer{client, "longer"};
+        ReadWriteLock read_write{client, "read-write"};
+        MultiLock several{member};
+        limited.lock(Lease{30min});
+        longer.lock(Lease{3h});
+        watched.lock();
+        read_write.lock_shared(Lease{30min});
+        several.lock(Lease{30min});
+        const std::array lost{limited.lost(), watched.lost(), read_write.read_lock().lost(), several.lost()};
+        const auto longer_lost = longer.lost();
+        const auto told = [](const std::stop_token& token) { return token.stop_requested(); };
+        if (std::any_of(lost.begin(), lost.end(), told)) return 1;
+        clocks->suspended += std::chrono::microseconds(1h).count();
+        // Well before the next renewal of the watchdog, which is due after ten seconds.
+        if (!eventually([&] { return std::all_of(lost.begin(), lost.end(), told); }, 8s)) return 2;
+        return longer_lost.stop_requested() ? 3 : 0;
+    }};
+
 }  // namespace
 
 TEST_CASE("after a suspension the library knows how much of its leases is left, and which are over") {
@@ -53,5 +79,13 @@ TEST_CASE("after a suspension the library knows how much of its leases is left, 
     ServerClock clock;
     ChildProcess child =
         spawn_self("suspended: holder", {server.url(), clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
+    CHECK(child.wait(60s) == ExitStatus{0, 0});
+}
+
+TEST_CASE("lost() is requested soon after a suspension, although nobody looks at the holds") {
+    RedisServer server;
+    ServerClock clock;
+    ChildProcess child =
+        spawn_self("suspended: sleeping holder", {server.url(), clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
     CHECK(child.wait(60s) == ExitStatus{0, 0});
 }
