@@ -650,8 +650,8 @@ mutate(goodbye_of_a_child net/socket.hpp
 
 # A command that is posted while a connection ends has no thread to complete it.
 mutate(posted_and_stranded redis/command_connection.hpp
-    "if (pipeline_.in_flight() > 0) call_driver(lock);\n    }\n\n    // --- writing"
-    "}\n\n    // --- writing"
+    "if (close_if_unused() && pipeline_.in_flight() > 0) call_driver(lock);"
+    "close_if_unused();"
     "integration/command_connection")
 
 # A failed connection is closed in order, and the kernel delivers its buffered commands later.
