@@ -19405,7 +19405,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "d465cbbb91f45fa1239e187b8dfd79b99e05e968"};
+    "5c5ff1d256df35b4edde9fc39fc01a7e72288c96"};
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
     "4a6c48610b7c0510950d8af138c1b980389cfde5"};
@@ -19426,7 +19426,7 @@ inline constexpr Script digested<scripts::read_renew>{scripts::read_renew,
     "7631565aae2a63ee6e17e9639ed404f5ad8b0171"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "3c6460baee46f0d250b5c4a30b89723d9863f5e8"};
+    "9d5d3a9afe85ff95297987fd07e9cee79d434f29"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
     "e631bd26c1ccc7da3d390397ba44307f6264b302"};
