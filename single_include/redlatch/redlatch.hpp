@@ -1968,15 +1968,24 @@ inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
     return parts[0] * 1000 + parts[1] / 1000;
 }
 
-// Reads the reply of a script that arrived after the time until which it was wanted: "LATE <the server's time in ms>".
-inline std::optional<ServerMilliseconds> read_late(const Reply& reply) {
-    constexpr std::string_view word = "LATE ";
-    if (!reply.is_error() || !reply.text.starts_with(word)) return std::nullopt;
+// Reads the server's time in ms after a word.
+inline std::optional<ServerMilliseconds> read_time_after(std::string_view word, std::string_view text) {
+    if (!text.starts_with(word)) return std::nullopt;
     ServerMilliseconds now = 0;
-    const char* const first = reply.text.data() + word.size();
-    const auto [end, error] = std::from_chars(first, reply.text.data() + reply.text.size(), now);
+    const char* const first = text.data() + word.size();
+    const auto [end, error] = std::from_chars(first, text.data() + text.size(), now);
     if (error != std::errc{} || end == first || now < 0) return std::nullopt;
     return now;
+}
+
+// Reads the reply of a script that arrived after the time until which it was wanted: "LATE <the server's time in ms>".
+inline std::optional<ServerMilliseconds> read_late(const Reply& reply) {
+    return reply.is_error() ? read_time_after("LATE ", reply.text) : std::nullopt;
+}
+
+// Reads the reply of a script that succeeded and reports its time: "OK <the server's time in ms>".
+inline std::optional<ServerMilliseconds> read_in_time(const Reply& reply) {
+    return reply.kind == Reply::Kind::text ? read_time_after("OK ", reply.text) : std::nullopt;
 }
 
 // Estimates the clock of a server. The estimate is never behind the server's own clock unless that clock has jumped
@@ -2026,6 +2035,12 @@ public:
     Milliseconds error_at(Instant instant) const {
         const std::lock_guard lock(mutex_);
         return uncertainty_ + std::chrono::duration_cast<Milliseconds>(instant - read_at_) / 1000 + Milliseconds(2);
+    }
+
+    // Returns the age of the reading.
+    Clock::duration age_at(Instant instant) const {
+        const std::lock_guard lock(mutex_);
+        return instant - read_at_;
     }
 
     // Puts the reading in doubt: another server may answer from here on, or this one with another clock.
@@ -3122,12 +3137,12 @@ public:
         return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
     }
 
-    // If the reply to a script sent at `sent` reports that the script arrived too late, learns the server's time from
-    // it and returns true.
+    // Learns the server's time from the reply to a script sent at `sent`, if it reports that. Returns true if the script
+    // arrived too late.
     bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
-        const auto now = read_late(reply);
-        if (now) clock().learn(route_of(key), sent, Clock::now(), *now);
-        return now.has_value();
+        const auto late = read_late(reply);
+        if (const auto now = late ? late : read_in_time(reply)) clock().learn(route_of(key), sent, Clock::now(), *now);
+        return late.has_value();
     }
 
     // Returns when a lease that begins now expires by the server's clock, for a command that is wanted `until`. Never
@@ -3981,6 +3996,7 @@ public:
         return server_time_.lease_end(until, lease);
     }
     Milliseconds clock_error() { return executor_.clock().error_at(Clock::now()); }
+    Clock::duration clock_age() { return executor_.clock().age_at(Clock::now()); }
     RemoteClock& server_clock() noexcept { return executor_.clock(); }
 
     // --- threads: Background, Events, Losses ------------------------------------------------------------------
@@ -13104,17 +13120,20 @@ public:
     Claim claim;
     Asked asked;
 
-    // Starts a sending. `now`: the server's time.
-    void begin(ServerMilliseconds now) {
+    // Starts a sending. `now`: the server's time, which was found out after `asked_time`.
+    void begin(ServerMilliseconds now, const SendTime& asked_time) {
         claim.until = now + core_.session.options().command_timeout.count();
         if (core_.kind.fixes_lease_end) {
             claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
-            // The plain command would cost more than half of the lease: the script is sent.
-            if (core_.session.clock_error() > claim.lease / 2) claim.first = false;
+            // The plain command names the end of the lease by our reading of the server's clock. If that may be far off,
+            // the script is sent instead, and its reply has a new reading.
+            const bool is_inexact = core_.session.clock_error() > claim.lease / 2;
+            if (is_inexact || core_.session.clock_age() > good_for_plain) claim.first = false;
         }
         call_.emplace(core_.protocol.acquire(claim));
         learned_at_ = Clock::now();
-        sent_ = SendTime();
+        // The lease of the plain command counts from the reading, and this thread may have been stopped since.
+        sent_ = call_->script() ? SendTime() : asked_time;
     }
 
     const Call& call() const { return *call_; }
@@ -13133,6 +13152,8 @@ public:
 
 private:
     static constexpr int most_tries = 3;
+    // A jump of the server's clock since the reading would end the lease at once. So the reading must be new.
+    static constexpr Milliseconds good_for_plain{1000};
 
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {
@@ -13603,9 +13624,10 @@ private:
         using Next = AcquireAttempt::Next;
         for (;;) {
             Reply failure;
+            const SendTime asked_time;
             const auto now = core_.session.server_time(core_.key(), deadline, failure);
             if (!now) return failure;
-            attempt.begin(*now);
+            attempt.begin(*now, asked_time);
             Next next = Next::call;
             while (next == Next::call) next = attempt.replied(core_.session.call(attempt.call(), deadline));
             if (next == Next::done || Clock::now() >= deadline) return std::move(attempt.asked.reply);
@@ -14033,17 +14055,18 @@ private:
     // --- driving the attempt ----------------------------------------------------------------------------------
 
     void ask_time(TryPtr one, Receiver receiver) {
-        core_.session.with_server_time(core_.key(), receiver,
-                                       [this, one = std::move(one)](const std::optional<ServerMilliseconds>& now,
-                                                                    Reply failure, Receiver answers_to) {
-                                           if (now) {
-                                               one->attempt.begin(*now);
-                                               send(one, answers_to);
-                                           } else {
-                                               one->attempt.asked.reply = std::move(failure);
-                                               finish(*one);
-                                           }
-                                       });
+        core_.session.with_server_time(
+            core_.key(), receiver,
+            [this, one = std::move(one), asked_time = SendTime()](const std::optional<ServerMilliseconds>& now,
+                                                                  Reply failure, Receiver answers_to) {
+                if (now) {
+                    one->attempt.begin(*now, asked_time);
+                    send(one, answers_to);
+                } else {
+                    one->attempt.asked.reply = std::move(failure);
+                    finish(*one);
+                }
+            });
     }
 
     void send(const TryPtr& one, Receiver receiver) noexcept {
@@ -17387,17 +17410,20 @@ namespace parts {
 inline constexpr std::string_view mutex_acquire{R"lua(
 -- Does the same as SET lock value NX PX lease, but accepts its own value if it is set already, and returns the PTTL.
 -- KEYS: lock.  ARGV: value, lease in ms, wanted until.
--- Answer: OK = held; n >= -1 = blocked, the holder's PTTL.
+-- Answer: "OK <the server's clock>" = held; n >= -1 = blocked, the holder's PTTL.
 local lock = KEYS[1]
 local value, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3]
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
 local current = redis.call('get', lock)
-if not current then return redis.call('set', lock, value, 'px', lease) end
-local left = redis.call('pttl', lock)
-if current ~= value then return left end
-if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
-return redis.status_reply('OK')
+if not current then
+    redis.call('set', lock, value, 'px', lease)
+else
+    local left = redis.call('pttl', lock)
+    if current ~= value then return left end
+    if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
+end
+return redis.status_reply(string.format('OK %.0f', now))
 )lua"};
 
 inline constexpr std::string_view mutex_give_up{R"lua(
@@ -17472,7 +17498,7 @@ return redis.call('pttl', KEYS[1])
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::mutex_acquire>{scripts::mutex_acquire,
-    "74dad6dfc38587a4501631a5def46ee2df4312a4"};
+    "013350c56fb0d0ff471db5cd00fe2d4c52eecc87"};
 template <>
 inline constexpr Script digested<scripts::mutex_give_up>{scripts::mutex_give_up,
     "119da3d36fc09df99559caa8aba511266bb41bb6"};
@@ -17516,7 +17542,7 @@ public:
 
     // Makes the plain command for the first sending. Its refusal has no reason, so the script follows. From then on
     // only the script is sent: it recognizes the value of an earlier sending, it returns how long the holder's lease
-    // lasts, and it reports a key of another type.
+    // lasts, it reports a key of another type, and it returns the server's clock.
     //
     // The plain command gives the end of the lease by the server's clock. So a late copy holds no longer than the first
     // would have. Servers before 6.2 accept only a duration.
@@ -17533,7 +17559,9 @@ public:
     }
 
     AcquireAnswer read_acquire(const Reply& reply) const override {
-        if (reply.kind == Reply::Kind::text && reply.text == "OK") return {AcquireAnswer::Kind::held, {}, 0};
+        // The script's reply goes on with the server's clock.
+        if (reply.kind == Reply::Kind::text && (reply.text == "OK" || reply.text.starts_with("OK ")))
+            return {AcquireAnswer::Kind::held, {}, 0};
         if (!reply.is_integer() || reply.integer < -1) throw unexpected(reply, key_);
         return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
     }

@@ -46,17 +46,20 @@ public:
     Claim claim;
     Asked asked;
 
-    // Starts a sending. `now`: the server's time.
-    void begin(ServerMilliseconds now) {
+    // Starts a sending. `now`: the server's time, which was found out after `asked_time`.
+    void begin(ServerMilliseconds now, const SendTime& asked_time) {
         claim.until = now + core_.session.options().command_timeout.count();
         if (core_.kind.fixes_lease_end) {
             claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
-            // The plain command would cost more than half of the lease: the script is sent.
-            if (core_.session.clock_error() > claim.lease / 2) claim.first = false;
+            // The plain command names the end of the lease by our reading of the server's clock. If that may be far off,
+            // the script is sent instead, and its reply has a new reading.
+            const bool is_inexact = core_.session.clock_error() > claim.lease / 2;
+            if (is_inexact || core_.session.clock_age() > good_for_plain) claim.first = false;
         }
         call_.emplace(core_.protocol.acquire(claim));
         learned_at_ = Clock::now();
-        sent_ = SendTime();
+        // The lease of the plain command counts from the reading, and this thread may have been stopped since.
+        sent_ = call_->script() ? SendTime() : asked_time;
     }
 
     const Call& call() const { return *call_; }
@@ -75,6 +78,8 @@ public:
 
 private:
     static constexpr int most_tries = 3;
+    // A jump of the server's clock since the reading would end the lease at once. So the reading must be new.
+    static constexpr Milliseconds good_for_plain{1000};
 
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {

@@ -37,7 +37,7 @@ public:
 
     // Makes the plain command for the first sending. Its refusal has no reason, so the script follows. From then on
     // only the script is sent: it recognizes the value of an earlier sending, it returns how long the holder's lease
-    // lasts, and it reports a key of another type.
+    // lasts, it reports a key of another type, and it returns the server's clock.
     //
     // The plain command gives the end of the lease by the server's clock. So a late copy holds no longer than the first
     // would have. Servers before 6.2 accept only a duration.
@@ -54,7 +54,9 @@ public:
     }
 
     AcquireAnswer read_acquire(const Reply& reply) const override {
-        if (reply.kind == Reply::Kind::text && reply.text == "OK") return {AcquireAnswer::Kind::held, {}, 0};
+        // The script's reply goes on with the server's clock.
+        if (reply.kind == Reply::Kind::text && (reply.text == "OK" || reply.text.starts_with("OK ")))
+            return {AcquireAnswer::Kind::held, {}, 0};
         if (!reply.is_integer() || reply.integer < -1) throw unexpected(reply, key_);
         return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
     }

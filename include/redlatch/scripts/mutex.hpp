@@ -23,17 +23,20 @@ namespace parts {
 inline constexpr std::string_view mutex_acquire{R"lua(
 -- Does the same as SET lock value NX PX lease, but accepts its own value if it is set already, and returns the PTTL.
 -- KEYS: lock.  ARGV: value, lease in ms, wanted until.
--- Answer: OK = held; n >= -1 = blocked, the holder's PTTL.
+-- Answer: "OK <the server's clock>" = held; n >= -1 = blocked, the holder's PTTL.
 local lock = KEYS[1]
 local value, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3]
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
 local current = redis.call('get', lock)
-if not current then return redis.call('set', lock, value, 'px', lease) end
-local left = redis.call('pttl', lock)
-if current ~= value then return left end
-if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
-return redis.status_reply('OK')
+if not current then
+    redis.call('set', lock, value, 'px', lease)
+else
+    local left = redis.call('pttl', lock)
+    if current ~= value then return left end
+    if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
+end
+return redis.status_reply(string.format('OK %.0f', now))
 )lua"};
 
 inline constexpr std::string_view mutex_give_up{R"lua(
@@ -108,7 +111,7 @@ return redis.call('pttl', KEYS[1])
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::mutex_acquire>{scripts::mutex_acquire,
-    "74dad6dfc38587a4501631a5def46ee2df4312a4"};
+    "013350c56fb0d0ff471db5cd00fe2d4c52eecc87"};
 template <>
 inline constexpr Script digested<scripts::mutex_give_up>{scripts::mutex_give_up,
     "119da3d36fc09df99559caa8aba511266bb41bb6"};

@@ -27,15 +27,24 @@ inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
     return parts[0] * 1000 + parts[1] / 1000;
 }
 
-// Reads the reply of a script that arrived after the time until which it was wanted: "LATE <the server's time in ms>".
-inline std::optional<ServerMilliseconds> read_late(const Reply& reply) {
-    constexpr std::string_view word = "LATE ";
-    if (!reply.is_error() || !reply.text.starts_with(word)) return std::nullopt;
+// Reads the server's time in ms after a word.
+inline std::optional<ServerMilliseconds> read_time_after(std::string_view word, std::string_view text) {
+    if (!text.starts_with(word)) return std::nullopt;
     ServerMilliseconds now = 0;
-    const char* const first = reply.text.data() + word.size();
-    const auto [end, error] = std::from_chars(first, reply.text.data() + reply.text.size(), now);
+    const char* const first = text.data() + word.size();
+    const auto [end, error] = std::from_chars(first, text.data() + text.size(), now);
     if (error != std::errc{} || end == first || now < 0) return std::nullopt;
     return now;
+}
+
+// Reads the reply of a script that arrived after the time until which it was wanted: "LATE <the server's time in ms>".
+inline std::optional<ServerMilliseconds> read_late(const Reply& reply) {
+    return reply.is_error() ? read_time_after("LATE ", reply.text) : std::nullopt;
+}
+
+// Reads the reply of a script that succeeded and reports its time: "OK <the server's time in ms>".
+inline std::optional<ServerMilliseconds> read_in_time(const Reply& reply) {
+    return reply.kind == Reply::Kind::text ? read_time_after("OK ", reply.text) : std::nullopt;
 }
 
 // Estimates the clock of a server. The estimate is never behind the server's own clock unless that clock has jumped
@@ -85,6 +94,12 @@ public:
     Milliseconds error_at(Instant instant) const {
         const std::lock_guard lock(mutex_);
         return uncertainty_ + std::chrono::duration_cast<Milliseconds>(instant - read_at_) / 1000 + Milliseconds(2);
+    }
+
+    // Returns the age of the reading.
+    Clock::duration age_at(Instant instant) const {
+        const std::lock_guard lock(mutex_);
+        return instant - read_at_;
     }
 
     // Puts the reading in doubt: another server may answer from here on, or this one with another clock.

@@ -62,12 +62,12 @@ public:
         return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
     }
 
-    // If the reply to a script sent at `sent` reports that the script arrived too late, learns the server's time from
-    // it and returns true.
+    // Learns the server's time from the reply to a script sent at `sent`, if it reports that. Returns true if the script
+    // arrived too late.
     bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
-        const auto now = read_late(reply);
-        if (now) clock().learn(route_of(key), sent, Clock::now(), *now);
-        return now.has_value();
+        const auto late = read_late(reply);
+        if (const auto now = late ? late : read_in_time(reply)) clock().learn(route_of(key), sent, Clock::now(), *now);
+        return late.has_value();
     }
 
     // Returns when a lease that begins now expires by the server's clock, for a command that is wanted `until`. Never

@@ -130,6 +130,7 @@ public:
         return server_time_.lease_end(until, lease);
     }
     Milliseconds clock_error() { return executor_.clock().error_at(Clock::now()); }
+    Clock::duration clock_age() { return executor_.clock().age_at(Clock::now()); }
     RemoteClock& server_clock() noexcept { return executor_.clock(); }
 
     // --- threads: Background, Events, Losses ------------------------------------------------------------------
