@@ -285,6 +285,18 @@ void look(World& world, const Count& count, const Latch& latch) {
     if (ended && count.begun < count.total && !world.lost_data()) scheduler().fail("a wait ended before the count");
 }
 
+// No more was counted down than the threads have begun to.
+void check_count(World& world, const Count& count, const Latch& latch) {
+    std::int64_t left = 0;
+    const bool is_known = attempt(world, [&] {
+        left = latch.count();
+        return true;
+    });
+    if (is_known && left < count.total - count.begun && !world.lost_data())
+        scheduler().fail("the count is " + std::to_string(left) + " after " + std::to_string(count.begun) + " of " +
+                         std::to_string(count.total));
+}
+
 // The rounds of a latch, which all threads go through together.
 struct Rounds {
     std::size_t number = 1;
@@ -337,6 +349,10 @@ void go_through(World& world, Rounds& rounds, Latch& latch, std::int64_t n) {
         scheduler().sleep(random.between(0, 100 * ms));
         if (random.below(2) == 0) look(world, rounds.count, latch);
         for (std::int64_t i = 0; i < n; ++i) {
+            if (world.late()) {
+                world.pause();
+                check_count(world, rounds.count, latch);
+            }
             count_down(world, rounds.count, latch, 1);
             scheduler().sleep(random.between(0, 50 * ms));
         }
