@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Runs the library's code against a modelled server, with a virtual clock and a seeded scheduler: cmake -P cmake/simulation.cmake
-# A seed repeats its run exactly, switch by switch. Prints the seeds that failed and a line `simulation: ... failures=0`.
+# A seed repeats its run exactly, switch by switch. Prints the seeds that failed, a line `simulation: ... failures=0`, and
+# how often each command arrived later than all marks and leases. Of 10,000 seeds, each must have done so.
 #   -DSEED=n       runs only this seed
 #   -DCOUNT=n      runs n seeds, from SEED on (default: 10,000 seeds from 1 on)
 #   -DKIND=rlock   runs one kind of primitive

@@ -168,6 +168,24 @@ TEST_CASE("fault: the server's clock jumps back: no hold is lost, waiters get th
     }
 }
 
+// Regression: the plain command named the end of the lease by the clock as it was before the jump. So the hold ended at
+// once, while its holder relied on it for the whole lease.
+TEST_CASE("fault: the server's clock jumps forward: a Mutex that is locked after the jump keeps others out") {
+    SkewedServer skewed;
+    RawRedis redis{skewed.server()};
+    Client client{skewed.server().url(), unhurried()}, other{skewed.server().url(), unhurried()};
+    Mutex mine{client, "orders"}, theirs{other, "orders"};
+    mine.lock();  // now the client knows the server's clock
+    mine.unlock();
+    skewed.jump(redis, 60s);
+    mine.lock(Lease{20s});
+    CHECK(mine.is_held());
+    CHECK_FALSE(theirs.try_lock());
+    std::error_code ec;
+    mine.unlock(ec);
+    CHECK_FALSE(ec);
+}
+
 TEST_CASE("fault: the clock of a minority jumps forward beyond the lease: the other two servers still exclude others") {
     SkewedServer skewed;
     RedisServer second;

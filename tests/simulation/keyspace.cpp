@@ -161,17 +161,25 @@ Reply Keyspace::call_on_any(std::string_view name, Words words) {
 Reply Keyspace::set(Words words) {
     std::int64_t length = -1;
     bool only_new = false;
+    bool length_given = false;
     for (std::size_t i = 3; i < words.size(); ++i) {
         const std::string option = lower(words[i]);
+        length_given = length_given || option.starts_with("px");
         if (option == "nx")
             only_new = true;
         else if (option == "px")
             length = integer(words[++i]);
+        else if (option == "pxat" && knows_pxat)
+            length = integer(words[++i]) - now_ms();
         else
             return error("ERR syntax error");
     }
     const bool existed = find(words[1]) != nullptr;
     if (only_new && existed) return nil();
+    if (length <= 0 && length_given) {  // it ends at once
+        if (existed) erase(words[1], now_);
+        return ok();
+    }
     if (!existed) changed(words[1], true, now_);
     values_[std::string(words[1])] = {
         .type = Type::string, .text = std::string(words[2]), .expires = length < 0 ? -1 : now_ms() + length};

@@ -26,6 +26,7 @@ public:
 
     // Called for each key that is written or expires, with the instant of the change.
     std::function<void(const std::string& key, bool exists, Nanos when)> on_change;
+    bool knows_pxat = true;  // servers before 6.2 do not
 
     void set_time(Nanos now) { now_ = now; }
     redlatch::Reply call(Words words);

@@ -18,9 +18,15 @@ void run_lock(Habits habits) {
     World world(1);
     Random& r = world.random();
     const std::size_t names = 1 + r.below(2);
+    if (r.below(4) == 0) {
+        world.server(0).keyspace().knows_pxat = false;
+        // A late copy of the plain command of a Mutex holds for a whole lease then.
+        if (habits.late_hold > 0) habits.late_hold += World::latest_copy;
+    }
     std::vector<Ward*> wards;
     for (std::size_t n = 0; n < names; ++n)
-        wards.push_back(&world.guard("lock" + std::to_string(n), 0, world.wake_up_bound(habits.poll)));
+        wards.push_back(&world.guard("lock" + std::to_string(n), 0,
+                                     {.wake_up = world.wake_up_bound(habits.poll), .late_hold = habits.late_hold}));
     const std::size_t processes = 1 + r.below(3) + world.faults().crashes;
     for (std::size_t p = 0; p < processes; ++p) {
         World::Process& process = world.start_process();
@@ -43,12 +49,14 @@ void run_rlock() { run_lock<redlatch::RLock>({}); }
 void run_fair_lock() { run_lock<redlatch::FairLock>({.poll = 6 * second}); }
 void run_fenced_lock() { run_lock<redlatch::FencedLock>({}); }
 void run_spin_lock() { run_lock<redlatch::SpinLock>({.poll = second}); }
-void run_mutex() { run_lock<redlatch::Mutex>({.poll = second, .reentrant = false}); }
+void run_mutex() { run_lock<redlatch::Mutex>({.poll = second, .late_hold = World::longest_lease, .reentrant = false}); }
 
 void run_read_write_lock() {
     World world(1);
     Random& r = world.random();
-    Ward& ward = world.guard("rw", 0, world.wake_up_bound(0));
+    // A reader that releases leaves waiting writers the longer lease that they saw, up to a point.
+    const Nanos longest = world.late() ? World::longest_lease : 2 * second;
+    Ward& ward = world.guard("rw", 0, {.wake_up = world.wake_up_bound(0), .after_lease = longest});
     for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
         World::Process& process = world.start_process();
         const auto lock = make<redlatch::ReadWriteLock>(world, process, ward.key());

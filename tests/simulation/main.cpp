@@ -70,5 +70,12 @@ int main(int argc, char** argv) {
     std::printf("simulation: seeds=%llu kinds=%zu switches=%llu simulated_hours=%.1f failures=%llu\n",
                 static_cast<unsigned long long>(seeds), kinds.size(), static_cast<unsigned long long>(turns),
                 simulated / 3600, static_cast<unsigned long long>(failures));
+    std::printf("later than every mark and lease:%s\n", sim::late_arrivals().summary().c_str());
+    // So many seeds must have seen each command that late.
+    const std::string missing = sim::late_arrivals().missing();
+    if (only.empty() && count >= 10'000 && !missing.empty()) {
+        std::printf("never that late:%s\n", missing.c_str());
+        return 1;
+    }
     return failures == 0 ? 0 : 1;
 }

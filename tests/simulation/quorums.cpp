@@ -30,8 +30,8 @@ struct Composed {
 void run_multi_lock() {
     World world(2);
     Random& r = world.random();
-    const std::array<Ward*, 3> wards{&world.guard("a", 0, forever), &world.guard("b", 1, forever),
-                                     &world.guard("c", 0, forever)};
+    const std::array<Ward*, 3> wards{&world.guard("a", 0, {forever}), &world.guard("b", 1, {forever}),
+                                     &world.guard("c", 0, {forever})};
     const Habits habits{};
     for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
         World::Process& process = world.start_process();
@@ -61,13 +61,14 @@ void run_red_lock() {
     // The lock must survive the loss of all data of one server.
     world.wards_outlive_data = true;
     Random& r = world.random();
-    Ward& ward = world.guard("red", 0, forever);
+    Ward& ward = world.guard("red", 0, {forever});
     for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
         World::Process& process = world.start_process();
         using Majority = Composed<redlatch::RedLock>;
         const std::vector<std::pair<std::size_t, std::string>> names{{0, "red"}, {1, "red"}, {2, "red"}};
-        const redlatch::RedLockOptions options{.node_timeout = redlatch::Milliseconds(r.between(100, 500)),
-                                               .longest_lease = redlatch::Milliseconds(2000)};
+        const redlatch::RedLockOptions options{
+            .node_timeout = redlatch::Milliseconds(r.between(100, 500)),
+            .longest_lease = redlatch::Milliseconds(world.late() ? World::longest_lease / ms : 2000)};
         const auto lock = world.keep(process, std::make_shared<Majority>(process, names, options));
         for (std::size_t t = 1 + r.below(2); t > 0; --t)
             world.start_thread(process, [&world, &ward, lock] {

@@ -3,9 +3,11 @@
 
 #include <redlatch/base/sha1.hpp>
 
+#include "simulation/late_arrivals.hpp"
 #include "simulation/lua_host.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace sim {
@@ -26,10 +28,12 @@ std::string line_of(const Connection::Words& words) {
 
 void Connection::send(Words words, std::function<void(Reply)> answered) {
     Scheduler& s = scheduler();
+    if (!cut_short && s.random().chance(server.late_rate(words))) cut(true);
     if (!cut_short && s.random().chance(server.faults().cuts)) cut();
     last_request = std::max(last_request, s.now() + server.delay());
     auto deliver = [self = shared_from_this(), words = std::move(words), answered = std::move(answered)] {
         if (!self->requests_pass || !self->server.is_up()) return;
+        if (self->copies_late > beyond_marks) late_arrivals().note(words);
         Reply reply = self->server.execute(*self, words);
         if (scheduler().random().chance(self->server.faults().cuts)) self->cut();
         self->push([answered, reply = std::move(reply)]() mutable { answered(std::move(reply)); });
@@ -51,16 +55,18 @@ void Connection::push(std::function<void()> arrived) {
     });
 }
 
-// Ends the connection for both sides, sooner or later.
-void Connection::cut() {
+// Ends the connection for both sides, sooner or later. `late`: the server still receives what is under way, but late.
+void Connection::cut(bool late) {
     if (std::exchange(cut_short, true)) return;
     Scheduler& s = scheduler();
     Random& random = s.random();
     s.trace("connection " + std::to_string(number) + " to " + server.name() + " is cut");
-    requests_pass = random.below(2) == 0;
+    requests_pass = late || random.below(2) == 0;
     replies_pass = requests_pass && random.below(4) == 0;
-    if (requests_pass && server.faults().latest_copy > 0 && random.below(3) == 0)
-        copies_late = random.between(0, server.faults().latest_copy);
+    // While the command is wanted, while its mark exists, or after all that it could refer to.
+    if (requests_pass && server.faults().latest_copy > 0 && (late || random.below(3) == 0))
+        copies_late = random.between(
+            1, std::min(std::array{second, 40 * second, forever}[random.below(3)], server.faults().latest_copy));
     const Nanos silence = random.below(3) == 0 ? random.between(0, 2 * second) : random.between(0, 2 * ms);
     s.at(s.now() + silence, [self = shared_from_this()] { self->close(); });
     s.at(s.now() + silence + random.between(0, 500 * ms), [self = shared_from_this()] { self->server.forget(*self); });
@@ -89,6 +95,14 @@ Nanos Server::delay() {
     Random& random = scheduler().random();
     return random.chance(faults_.slow) ? random.between(faults_.most_delay, faults_.slow_delay)
                                        : random.between(faults_.least_delay, faults_.most_delay);
+}
+
+unsigned Server::late_rate(const Connection::Words& words) {
+    if (!faults_.lates) return 0;
+    const std::string& which = words[0] == "EVALSHA" ? words[1] : words[0];
+    const auto [at, is_new] = late_rates_.try_emplace(which, 0);
+    if (is_new) at->second = scheduler().random().below(3) == 0 ? 250 : 10;
+    return at->second;
 }
 
 std::shared_ptr<Connection> Server::connect(int process) {

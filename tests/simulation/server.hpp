@@ -21,12 +21,13 @@ struct Faults {
     Nanos slow_delay = 0;
     unsigned cuts = 0;      // per mille of the messages that end their connection
     unsigned silences = 0;  // per mille of the attempts to connect that get no answer
+    bool lates = false;     // some commands arrive late; their connection ends
     Nanos latest_copy = 0;  // how late a command may reach the server after the end of its connection
     bool restarts = false;
     bool loses_data = false;
     bool crashes = false;
 
-    bool any() const { return cuts > 0 || silences > 0 || restarts || crashes; }
+    bool any() const { return cuts > 0 || lates || silences > 0 || restarts || crashes; }
 };
 
 class Server;
@@ -39,7 +40,7 @@ struct Connection : std::enable_shared_from_this<Connection> {
     using Words = std::vector<std::string>;
     void send(Words words, std::function<void(redlatch::Reply)> answered);
     void push(std::function<void()> arrived);  // from the server to the client
-    void cut();
+    void cut(bool late = false);
     void close();  // by the client
 
     Server& server;
@@ -79,6 +80,8 @@ public:
     const Faults& faults() const { return faults_; }
     void calm() { faults_ = Faults{}; }
     Nanos delay();
+    // Per mille of the commands like this one that arrive late. Drawn by command, so that rare ones come late, too.
+    unsigned late_rate(const Connection::Words& words);
     std::uint64_t commands() const { return commands_; }
     std::size_t subscriptions() const;
     bool is_up() const { return up_; }
@@ -101,6 +104,7 @@ private:
     std::map<std::string, std::string, std::less<>> scripts_;  // by digest
     std::map<std::string, std::vector<std::shared_ptr<Connection>>, std::less<>> subscribers_;
     std::vector<std::weak_ptr<Connection>> connections_;
+    std::map<std::string, unsigned, std::less<>> late_rates_;
 };
 
 }  // namespace sim

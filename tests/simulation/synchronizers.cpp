@@ -44,11 +44,61 @@ redlatch::Milliseconds some_ms(World& world, Nanos least, Nanos most) {
     return redlatch::Milliseconds(world.random().between(least, most));
 }
 
+// Adds a permit and takes it away again.
+template <class Semaphore>
+void add_and_take_away(World& world, Semaphore& semaphore, bool& is_uncertain) {
+    for (const std::ptrdiff_t n : {1, -1}) {
+        const bool is_sure = attempt(world, [&] {
+            semaphore.add_permits(n);
+            return true;
+        });
+        if (!is_sure) is_uncertain = true;
+        world.pause();
+    }
+}
+
 // --- Semaphore -------------------------------------------------------------------------------------------------------
 
-void use_semaphore(World& world, Ledger& ledger, redlatch::Semaphore& semaphore, std::int64_t most) {
+// Takes all permits that are there, and gives them back.
+void drain(World& world, Ledger& ledger, redlatch::Semaphore& semaphore, bool& is_uncertain) {
+    std::int64_t n = 0;
+    const bool is_sure = attempt(world, [&] {
+        n = semaphore.drain_permits();
+        return true;
+    });
+    if (!is_sure) is_uncertain = true;
+    if (n > 0) {
+        const auto loan = ledger.take(n, world.lost_data() ? 0 : forever);
+        world.pause();
+        ledger.give_back(loan);
+    }
+    const bool is_back = attempt(world, [&] {
+        semaphore.add_permits(n);  // some may have been owed
+        return true;
+    });
+    if (!is_back) is_uncertain = true;
+}
+
+// Sets up a semaphore that somebody deletes again. A late copy must not bring it back: no such key may be left.
+void set_up_another(World& world, redlatch::Client& client) {
+    const std::string key = "deleted" + std::to_string(world.random().next());
+    redlatch::Semaphore other(client, key);
+    const auto remove = [&world, key] { world.server(0).keyspace().call(std::vector<std::string_view>{"DEL", key}); };
+    const bool is_sure = attempt(world, [&] {
+        if (!other.try_set_permits(2)) scheduler().fail("a new semaphore is said to exist");
+        return true;
+    });
+    if (is_sure)
+        remove();
+    else  // it may be set up until its mark has expired
+        scheduler().at(scheduler().now() + beyond_marks, remove);
+}
+
+void use_semaphore(World& world, Ledger& ledger, redlatch::Semaphore& semaphore, std::int64_t most,
+                   bool& is_uncertain) {
     Random& r = world.random();
-    scheduler().sleep(r.between(0, 5 * ms));
+    world.pause();
+    if (r.below(8) == 0) drain(world, ledger, semaphore, is_uncertain);
     const std::int64_t n = r.between(1, most);
     ledger.waits();
     const bool taken = attempt(world, [&] {
@@ -63,7 +113,7 @@ void use_semaphore(World& world, Ledger& ledger, redlatch::Semaphore& semaphore,
     ledger.waits_no_more();
     if (!taken) return;
     const auto loan = ledger.take(n, world.lost_data() ? 0 : forever);
-    scheduler().sleep(r.between(0, 60 * ms));
+    scheduler().sleep(r.between(0, world.late() && r.below(5) == 0 ? world.long_work() : 60 * ms));
     ledger.give_back(loan);
     attempt(world, [&] {
         semaphore.release(n);
@@ -77,20 +127,26 @@ void run_semaphore() {
     const std::int64_t permits = r.between(1, 4);
     world.set_anew = [&] { set_key(world, "semaphore", permits); };
     world.set_anew();
-    Ledger ledger(permits, world.wake_up_bound(0));
+    const bool some_are_added = world.late() && r.below(3) == 0;
+    bool is_uncertain = false;
+    Ledger ledger(permits + some_are_added, world.wake_up_bound(0));
     for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
         World::Process& process = world.start_process();
         const auto semaphore =
             world.keep(process, std::make_shared<redlatch::Semaphore>(*process.clients[0], "semaphore"));
         for (std::size_t t = 1 + r.below(3); t > 0; --t)
-            world.start_thread(process, [&world, &ledger, semaphore, permits] {
-                for (std::uint64_t round = 1 + world.random().below(3); round > 0; --round)
-                    use_semaphore(world, ledger, *semaphore, permits);
+            world.start_thread(process, [&, semaphore, client = process.clients[0].get()] {
+                for (std::uint64_t round = 1 + world.random().below(3); round > 0; --round) {
+                    use_semaphore(world, ledger, *semaphore, permits, is_uncertain);
+                    if (world.late() && world.random().below(2) == 0) set_up_another(world, *client);
+                }
             });
+        if (some_are_added && p == 1)
+            world.start_thread(process, [&, semaphore] { add_and_take_away(world, *semaphore, is_uncertain); });
     }
     world.finish({"semaphore"});
     const std::string left = key_text(world, "semaphore");
-    if (!world.lost_data() && !world.faults().crashes && left != std::to_string(permits))
+    if (!is_uncertain && !world.lost_data() && !world.faults().crashes && left != std::to_string(permits))
         scheduler().fail("of " + std::to_string(permits) + " permits came back: " + left);
 }
 
@@ -100,9 +156,9 @@ using Permits = redlatch::PermitExpirableSemaphore;
 
 void use_permits(World& world, Ledger& ledger, Permits& semaphore, std::int64_t most) {
     Random& r = world.random();
-    scheduler().sleep(r.between(0, 5 * ms));
+    world.pause();
     const std::int64_t n = r.between(1, most);
-    const redlatch::Lease lease(some_ms(world, 50, 1500));
+    const redlatch::Lease lease(world.some_lease(50 * ms));
     // A permit that the watchdog renews is certain only while there are no faults.
     const bool leased = r.below(2) == 0;
     std::vector<redlatch::PermitId> ids;
@@ -140,7 +196,13 @@ void use_permits(World& world, Ledger& ledger, Permits& semaphore, std::int64_t 
     });
     if (world.lost_data()) until = 0;
     const auto loan = ledger.take(n, until > scheduler().now() ? until : 0);
-    scheduler().sleep(r.between(0, r.below(5) == 0 ? second : 60 * ms));
+    if (leased && r.below(4) == 0)
+        attempt(world, [&] {
+            for (const redlatch::PermitId& id : ids)
+                semaphore.update_lease(id, redlatch::Lease(redlatch::Milliseconds(World::longest_lease / ms)));
+            return true;
+        });
+    scheduler().sleep(r.between(0, r.below(5) == 0 ? world.long_work() : 60 * ms));
     const bool certain = !leased || loan->until > scheduler().now() + world.slack();
     ledger.give_back(loan);
     std::error_code ec;
@@ -154,7 +216,9 @@ void run_permits() {
     const std::int64_t permits = r.between(1, 4);
     world.set_anew = [&] { set_key(world, "permits", permits); };
     world.set_anew();
-    Ledger ledger(permits, world.wake_up_bound(0));
+    const bool some_are_added = world.late() && r.below(3) == 0;
+    bool is_uncertain = false;
+    Ledger ledger(permits + some_are_added, world.wake_up_bound(0));
     for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
         World::Process& process = world.start_process();
         const auto semaphore = world.keep(process, std::make_shared<Permits>(*process.clients[0], "permits"));
@@ -163,12 +227,14 @@ void run_permits() {
                 for (std::uint64_t round = 1 + world.random().below(3); round > 0; --round)
                     use_permits(world, ledger, *semaphore, permits);
             });
+        if (some_are_added && p == 1)
+            world.start_thread(process, [&, semaphore] { add_and_take_away(world, *semaphore, is_uncertain); });
     }
     world.finish({"permits", "{permits}"});
     const auto& process = world.start_process();
     Permits semaphore(*process.clients[0], "permits");
     const auto left = semaphore.available_permits();
-    if (!world.lost_data() && left != permits)
+    if (!is_uncertain && !world.lost_data() && left != permits)
         scheduler().fail("of " + std::to_string(permits) + " permits came back: " + std::to_string(left));
 }
 
@@ -219,32 +285,104 @@ void look(World& world, const Count& count, const Latch& latch) {
     if (ended && count.begun < count.total && !world.lost_data()) scheduler().fail("a wait ended before the count");
 }
 
+// No more was counted down than the threads have begun to.
+void check_count(World& world, const Count& count, const Latch& latch) {
+    std::int64_t left = 0;
+    const bool is_known = attempt(world, [&] {
+        left = latch.count();
+        return true;
+    });
+    if (is_known && left < count.total - count.begun && !world.lost_data())
+        scheduler().fail("the count is " + std::to_string(left) + " after " + std::to_string(count.begun) + " of " +
+                         std::to_string(count.total));
+}
+
+// The rounds of a latch, which all threads go through together.
+struct Rounds {
+    std::size_t number = 1;
+    std::size_t last = 1;
+    std::size_t threads = 0;
+    std::size_t working = 0;
+    std::int64_t total = 0;  // of each count
+    Count count{};
+
+    // Waits until the next round has begun. Returns whether there is one.
+    bool next_after(std::size_t done) const {
+        while (number == done && number != last) scheduler().wait(this, forever, "the next round");
+        return number != done;
+    }
+    void end() {
+        last = number;
+        scheduler().wake_all(this);
+    }
+};
+
+// Sets the count of the next round. Copies of earlier commands must not end it, nor set a count themselves.
+void begin_next(World& world, Rounds& rounds, Latch& latch) {
+    if (rounds.number == rounds.last) return;
+    // The background goes on to deliver a count-down that failed. It would count in the next round.
+    if (rounds.count.failed > 0 || world.lost_data()) return rounds.end();
+    world.pause();
+    const bool is_reset = world.random().below(2) == 0;
+    const bool is_set = attempt(world, [&] {
+        if (is_reset) {
+            if (!latch.try_set_count(rounds.total + 1)) scheduler().fail("a count was there before it was set");
+            if (!latch.reset() && !world.lost_data()) scheduler().fail("a count was gone before its reset");
+        }
+        return latch.try_set_count(rounds.total);
+    });
+    if (!is_set) {
+        if (!world.excuses_errors()) scheduler().fail("a count was there before it was set");
+        return rounds.end();
+    }
+    rounds.count = {.total = rounds.total};
+    rounds.working = rounds.threads;
+    ++rounds.number;
+    scheduler().wake_all(&rounds);
+}
+
+void go_through(World& world, Rounds& rounds, Latch& latch, std::int64_t n) {
+    Random& random = world.random();
+    std::size_t round = 0;
+    do {
+        round = rounds.number;
+        scheduler().sleep(random.between(0, 100 * ms));
+        if (random.below(2) == 0) look(world, rounds.count, latch);
+        for (std::int64_t i = 0; i < n; ++i) {
+            if (world.late()) {
+                world.pause();
+                check_count(world, rounds.count, latch);
+            }
+            count_down(world, rounds.count, latch, 1);
+            scheduler().sleep(random.between(0, 50 * ms));
+        }
+        wait_for_end(world, rounds.count, latch);
+        if (--rounds.working == 0) begin_next(world, rounds, latch);
+    } while (rounds.next_after(round));
+}
+
 void run_latch() {
     World world(1);
     Random& r = world.random();
-    Count count;
+    Rounds rounds;
     // Drawn before the threads start, so that the count exists before the first count-down.
     std::vector<std::vector<std::int64_t>> plan(1 + r.below(3) + world.faults().crashes);
     for (auto& threads : plan)
         for (std::size_t t = 1 + r.below(3); t > 0; --t) {
             threads.push_back(r.between(0, 2));
-            count.total += threads.back();
+            rounds.total += threads.back();
+            ++rounds.threads;
         }
-    if (count.total > 0) set_key(world, "latch", count.total);
+    if (rounds.total > 0) set_key(world, "latch", rounds.total);
+    // A crash ends a round without an end of the count.
+    if (rounds.total > 0 && !world.faults().crashes) rounds.last = 1 + r.below(4);
+    rounds.count = {.total = rounds.total};
+    rounds.working = rounds.threads;
     for (const auto& threads : plan) {
         World::Process& process = world.start_process();
         const auto latch = world.keep(process, std::make_shared<Latch>(*process.clients[0], "latch"));
         for (const std::int64_t n : threads)
-            world.start_thread(process, [&world, &count, latch, n] {
-                Random& random = world.random();
-                scheduler().sleep(random.between(0, 100 * ms));
-                if (random.below(2) == 0) look(world, count, *latch);
-                for (std::int64_t i = 0; i < n; ++i) {
-                    count_down(world, count, *latch, 1);
-                    scheduler().sleep(random.between(0, 50 * ms));
-                }
-                wait_for_end(world, count, *latch);
-            });
+            world.start_thread(process, [&, latch, n] { go_through(world, rounds, *latch, n); });
     }
     world.finish(world.faults().crashes ? std::vector<std::string>{"latch"} : std::vector<std::string>{});
 }

@@ -15,7 +15,8 @@ namespace sim {
 
 // The expected behaviour of a kind of lock.
 struct Habits {
-    Nanos poll = 0;  // how long a waiter may sleep while the lock is free, without faults
+    Nanos poll = 0;       // how long a waiter may sleep while the lock is free, without faults
+    Nanos late_hold = 0;  // how long after the last use a late command may hold the lock for nobody
     bool reentrant = true;
     bool shared = false;
 };
@@ -34,7 +35,7 @@ public:
     }
 
     void use() {
-        pause(5 * ms);
+        world_.pause();
         bool held = false;
         upheavals_ = wards_[0]->upheavals();
         for (Ward* ward : wards_) ward->waits();
@@ -46,8 +47,10 @@ public:
         }
         for (Ward* ward : wards_) ward->waits_no_more();
         if (!held) return;
+        for (Ward* ward : wards_) ward->holds();
         work();
         give_back();
+        for (Ward* ward : wards_) ward->holds_no_more();
     }
 
 private:
@@ -58,7 +61,7 @@ private:
         return redlatch::Milliseconds(random().between(least, most));
     }
 
-    redlatch::Lease some_lease() { return redlatch::Lease(some_ms(30, 1200)); }
+    redlatch::Lease some_lease() { return redlatch::Lease(world_.some_lease(30 * ms)); }
 
     bool take() {
         switch (random().below(6)) {
@@ -119,14 +122,15 @@ private:
         const bool sure = look();
         if constexpr (requires { lock_.token(); })
             if (sure) {
-                const std::int64_t token = lock_.token();
-                if (look()) wards_[0]->token(token);
+                std::error_code gone;  // the hold may end after look()
+                const std::int64_t token = lock_.token(gone);
+                if (!gone && look()) wards_[0]->token(token);
             }
         Ward& ward = *wards_[0];
         const std::int64_t read = ward.guarded;
         for (std::uint64_t steps = random().below(4); steps > 0; --steps) {
             if (random().below(5) == 0)
-                pause(1500 * ms);
+                pause(world_.long_work());
             else
                 pause(40 * ms);
             look();

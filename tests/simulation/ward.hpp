@@ -16,7 +16,13 @@ namespace sim {
 // which threads wait. All times are those of the simulation, whatever the clocks of the servers show.
 class Ward {
 public:
-    Ward(std::string key, Nanos wake_up_bound) : key_(std::move(key)), bound_(wake_up_bound) {}
+    struct Bounds {
+        Nanos wake_up;          // how long the lock may be free while a thread waits, or be taken for nobody
+        Nanos after_lease = 0;  // how much longer it may be free if nobody released it, but its last lease ended
+        Nanos late_hold = 0;    // how long after its last use a late copy of an acquire may take it for nobody
+    };
+
+    Ward(std::string key, const Bounds& bounds) : key_(std::move(key)), bounds_(bounds) {}
 
     const std::string& key() const { return key_; }
 
@@ -41,22 +47,40 @@ public:
     std::uint64_t upheavals() const { return upheavals_; }
 
     void waits() { waiting_[scheduler().self().id] = {scheduler().now(), scheduler().self().process}; }
-    void waits_no_more() { waiting_.erase(scheduler().self().id); }
+    void waits_no_more() {
+        waiting_.erase(scheduler().self().id);
+        used_ = scheduler().now();
+    }
     void crashed(int process) {
         std::erase_if(waiting_, [&](const auto& w) { return w.second.process == process; });
+        std::erase_if(holders_, [&](const auto& h) { return h.second == process; });
+    }
+    // The running thread was granted the lock, and releases it later, even if it loses it before.
+    void holds() {
+        nobody_for(scheduler().now());
+        holders_[scheduler().self().id] = scheduler().self().process;
+    }
+    void holds_no_more() {
+        holders_.erase(scheduler().self().id);
+        used_ = unheld_since_ = scheduler().now();
     }
     void disturbed(Nanos now) { disturbed_ = now; }
 
     // Notifies of a change of the key on the server.
     void changed(bool exists, Nanos when) {
         if (exists == exists_) return;
-        exists_ = exists;
         if (!exists) {
+            nobody_for(when);
+            exists_ = false;
             free_since_ = when;
+            ended_by_itself_ = when < scheduler().now();
             return;
         }
+        exists_ = true;
+        taken_since_ = when;
+        const Nanos bound = bounds_.wake_up + (ended_by_itself_ ? bounds_.after_lease : 0);
         for (const auto& [thread, waiting] : waiting_)
-            if (const Nanos since = std::max({waiting.since, free_since_, disturbed_}); when - since > bound_)
+            if (const Nanos since = std::max({waiting.since, free_since_, disturbed_}); when - since > bound)
                 scheduler().fail("lost wake-up: " + key_ + " was free for " + std::to_string((when - since) / ms) +
                                  " ms while thread " + std::to_string(thread) + " waited");
     }
@@ -74,6 +98,15 @@ public:
     std::int64_t entries = 0;
 
 private:
+    // The server had the lock taken until `when`. Somebody must have held it, or have asked a moment ago.
+    void nobody_for(Nanos when) const {
+        if (!exists_ || !holders_.empty()) return;
+        const Nanos since = std::max({unheld_since_, taken_since_, disturbed_});
+        if (when - since > bounds_.wake_up && when - used_ > bounds_.wake_up + bounds_.late_hold)
+            scheduler().fail("nobody held " + key_ + ", but it was taken for " + std::to_string((when - since) / ms) +
+                             " ms");
+    }
+
     struct Belief {
         Nanos until;
         bool shared;
@@ -84,10 +117,15 @@ private:
     };
 
     const std::string key_;
-    const Nanos bound_;
+    const Bounds bounds_;
     std::map<std::uint64_t, Belief> beliefs_;
     std::map<std::uint64_t, Waiting> waiting_;
+    std::map<std::uint64_t, int> holders_;  // and their processes
     bool exists_ = false;
+    bool ended_by_itself_ = false;  // the last lease ended; nobody released
+    Nanos taken_since_ = 0;
+    Nanos unheld_since_ = 0;
+    Nanos used_ = 0;  // when a thread last asked for it, or released it
     Nanos free_since_ = 0;
     Nanos disturbed_ = 0;
     std::int64_t last_token_ = 0;

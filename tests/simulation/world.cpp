@@ -12,7 +12,7 @@ Faults draw_faults(Random& random) {
     Faults faults;
     faults.most_delay = random.between(100 * us, 2 * ms);
     // Some seeds have no faults: there every bound is narrow.
-    switch (random.below(5)) {
+    switch (random.below(7)) {
         case 0: break;
         case 1:
             faults.slow = 50;
@@ -34,6 +34,10 @@ Faults draw_faults(Random& random) {
             faults.restarts = random.below(3) == 0;
             faults.cuts = static_cast<unsigned>(random.below(20));
             break;
+        default:
+            faults.lates = true;
+            faults.latest_copy = World::latest_copy;
+            faults.cuts = static_cast<unsigned>(random.below(20));
     }
     return faults;
 }
@@ -43,7 +47,7 @@ Faults draw_faults(Random& random) {
 World::World(std::size_t servers) {
     Random& r = random();
     faults_ = draw_faults(r);
-    watchdog_timeout_ = redlatch::Milliseconds(r.between(300, 2000));
+    watchdog_timeout_ = redlatch::Milliseconds(late() ? r.between(20'000, 60'000) : r.between(300, 2000));
     command_timeout_ = redlatch::Milliseconds(r.between(200, 1000));
     Interleaving& how = scheduler().interleaving();
     how.switches = static_cast<unsigned>(r.below(3) * 200);
@@ -85,8 +89,8 @@ World::Process& World::start_process() {
     return process;
 }
 
-Ward& World::guard(const std::string& key, std::size_t server, Nanos wake_up_bound) {
-    wards_.emplace_back(server, std::make_unique<Ward>(key, wake_up_bound));
+Ward& World::guard(const std::string& key, std::size_t server, const Ward::Bounds& bounds) {
+    wards_.emplace_back(server, std::make_unique<Ward>(key, bounds));
     servers_[server]->keyspace().on_change = [this, server](const std::string& changed, bool exists, Nanos when) {
         for (const auto& [at, ward] : wards_)
             if (at == server && ward->key() == changed) ward->changed(exists, servers_[server]->instant_of(when));
@@ -118,6 +122,7 @@ void World::misfortune() {
             const auto i = static_cast<std::size_t>(r.below(servers_.size()));
             const bool keeps = !faults_.loses_data || i >= forgetful || r.below(2) == 0;
             if (!servers_[i]->is_up()) continue;
+            disturbed();
             if (!keeps) {
                 lost_data_ = true;
                 for (const auto& [_, ward] : wards_)
@@ -128,6 +133,7 @@ void World::misfortune() {
         }
         if (faults_.crashes && crashes_ + 1 < static_cast<int>(processes_.size()) && r.below(2) == 0) {
             ++crashes_;
+            disturbed();
             const int id = crashes_;
             s.trace("process " + std::to_string(id) + " crashes");
             s.crash(id);
@@ -136,8 +142,11 @@ void World::misfortune() {
             for (Fiber* thread : threads_)
                 if (thread->process == id) s.wake_all(thread);
         }
-        for (const auto& [_, ward] : wards_) ward->disturbed(s.now());
     }
+}
+
+void World::disturbed() {
+    for (const auto& [_, ward] : wards_) ward->disturbed(scheduler().now());
 }
 
 void World::finish(std::vector<std::string> kept, const std::vector<std::string>& kept_after_faults) {
@@ -161,7 +170,7 @@ void World::check_end(const std::vector<std::string>& kept) {
                 s.fail("nobody holds " + ward->key() + ", but: " + servers_[server]->keyspace().dump());
     }
     // Longer than the life of any lease, mark, subscription or copy of a command.
-    s.sleep(120 * second);
+    s.sleep(120 * second + faults_.latest_copy);
     std::uint64_t commands = 0;
     for (const auto& server : servers_) commands += server->commands();
     s.sleep(60 * second);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "simulation/late_arrivals.hpp"
 #include "simulation/server.hpp"
 #include "simulation/transport.hpp"
 #include "simulation/ward.hpp"
@@ -36,8 +37,8 @@ public:
     redlatch::Milliseconds command_timeout() const { return command_timeout_; }
     Random& random() { return scheduler().random(); }
 
-    // Makes a ward that watches the lock with this key on this server.
-    Ward& guard(const std::string& key, std::size_t server, Nanos wake_up_bound);
+    // Makes a ward that watches the lock with this key on this server. See Ward.
+    Ward& guard(const std::string& key, std::size_t server, const Ward::Bounds& bounds);
 
     // Starts a thread of the program.
     void start_thread(Process& process, std::function<void()> body);
@@ -50,6 +51,20 @@ public:
     Nanos slack() const;
     // The same for operations without a server.
     Nanos local_slack() const;
+    // A lease that a thread asks for.
+    redlatch::Milliseconds some_lease(Nanos least) {
+        return redlatch::Milliseconds(late() ? random().between(20'000, longest_lease / ms)
+                                             : random().between(least / ms, 1200));
+    }
+    // Pauses before the next use. In a seed with late commands, sometimes until nothing is left of the use before.
+    void pause() {
+        const bool is_long = late() && random().below(3) == 0;
+        scheduler().sleep(random().between(0, is_long ? 2 * beyond_marks : 5 * ms));
+    }
+    // How long a thread may keep what it holds, now and then.
+    Nanos long_work() const { return late() ? longest_lease : 1500 * ms; }
+    bool late() const { return faults_.lates; }
+
     // How long it may take after a fault until everything works again.
     Nanos recovery() const { return 15 * second; }
     Nanos wake_up_bound(Nanos poll) const { return faults_.any() ? recovery() : poll + slack(); }
@@ -58,6 +73,10 @@ public:
     bool excuses_errors() const { return faults_.any() || faults_.slow > 0; }
     bool lost_data() const { return lost_data_; }
     bool crashed(const Process& process) const { return scheduler().has_crashed(process.id); }
+
+    // Where commands come late. Longer than recovery(), so that a hold that nobody has is noticed.
+    static constexpr Nanos longest_lease = 100 * second;
+    static constexpr Nanos latest_copy = 3 * beyond_marks;
 
     // The number of servers that may lose their data: a minority, the first ones.
     std::size_t forgetful = 1;
@@ -75,6 +94,7 @@ public:
 
 private:
     void misfortune();
+    void disturbed();
     void check_end(const std::vector<std::string>& kept);
 
     Faults faults_;

@@ -32,8 +32,13 @@ void judge_coverage(const std::vector<Entry>& journal, const std::vector<Fault>&
         if (kind.kind != Kind::latch) least["times not got: " + std::string{kind.name}] = 1;
     }
     if (seconds >= 60) least["stale writes refused"] = least["losses"] = 1;
-    for (const Fault& fault : faults)
+    for (const Fault& fault : faults) {
         if (fault.bit) ++seen[std::string{info(fault.kind).name}];
+        if (!fault.bit_on.empty()) ++seen[std::string{info(fault.kind).name} + ": " + std::string{fault.bit_on}];
+    }
+    // Rare commands take about an hour to be struck.
+    if (seconds >= 3600)
+        for (const std::string& what : bites_of_a_long_run()) least[what] = 1;
     if (faults.size() < static_cast<std::size_t>(seconds)) verdict.complain("less than one fault a second");
     // Shorter runs do not reach all kinds of faults.
     for (const FaultInfo& fault : fault_kinds)

@@ -23,38 +23,80 @@ test::RedisServerOptions server_options(const test::ServerClock& clock) {
 }
 
 // Commands that the user may lose: those with which the scripts write.
-constexpr std::array<std::string_view, 12> rights{"decrby",  "incrby", "zadd",    "zrem", "publish", "set",
-                                                  "pexpire", "hset",   "hincrby", "del",  "hdel",    "rpush"};
+constexpr std::array<std::string_view, 15> rights{"decrby", "incrby",  "zadd", "zrem",    "publish",
+                                                  "set",    "pexpire", "hset", "hincrby", "del",
+                                                  "hdel",   "rpush",   "lpop", "lrem",    "zremrangebyscore"};
 
-std::string right_of(const PlannedFault& planned) { return std::string{rights[planned.draw % rights.size()]}; }
+std::string_view right_of(const PlannedFault& planned) { return rights[planned.draw % rights.size()]; }
 
-// Bytes that a rule of a proxy matches.
-const std::array<std::string, 9> acquires{std::string{digested<scripts::rlock_acquire>.digest()},
-                                          std::string{digested<scripts::fair_acquire>.digest()},
-                                          std::string{digested<scripts::fenced_acquire>.digest()},
-                                          std::string{digested<scripts::read_acquire>.digest()},
-                                          std::string{digested<scripts::write_acquire>.digest()},
-                                          std::string{digested<scripts::semaphore_acquire>.digest()},
-                                          std::string{digested<scripts::permit_acquire>.digest()},
-                                          std::string{digested<scripts::count_down_latch_set>.digest()},
-                                          "PXAT"};
-const std::array<std::string, 9> releases{std::string{digested<scripts::rlock_release>.digest()},
-                                          std::string{digested<scripts::rlock_hand_over>.digest()},
-                                          std::string{digested<scripts::fair_release>.digest()},
-                                          std::string{digested<scripts::read_release>.digest()},
-                                          std::string{digested<scripts::write_release>.digest()},
-                                          std::string{digested<scripts::mutex_release>.digest()},
-                                          std::string{digested<scripts::semaphore_add>.digest()},
-                                          std::string{digested<scripts::permit_release>.digest()},
-                                          std::string{digested<scripts::count_down_latch_lower>.digest()}};
+// A command that may be held back: its name, and bytes that a rule of a proxy matches.
+struct Command {
+    std::string_view name;
+    std::string bytes;
+};
+
+Command by_digest(std::string_view name, const Script& script) { return {name, std::string{script.digest()}}; }
+
+// Commands that take or keep something.
+const std::array acquires{by_digest("rlock_acquire", digested<scripts::rlock_acquire>),
+                          by_digest("rlock_renew", digested<scripts::rlock_renew>),
+                          by_digest("fair_acquire", digested<scripts::fair_acquire>),
+                          by_digest("fair_refresh", digested<scripts::fair_refresh>),
+                          by_digest("fenced_acquire", digested<scripts::fenced_acquire>),
+                          by_digest("read_acquire", digested<scripts::read_acquire>),
+                          by_digest("read_renew", digested<scripts::read_renew>),
+                          by_digest("write_acquire", digested<scripts::write_acquire>),
+                          by_digest("mutex_acquire", digested<scripts::mutex_acquire>),
+                          by_digest("mutex_renew", digested<scripts::mutex_renew>),
+                          by_digest("semaphore_acquire", digested<scripts::semaphore_acquire>),
+                          by_digest("semaphore_set", digested<scripts::semaphore_set>),
+                          by_digest("permit_acquire", digested<scripts::permit_acquire>),
+                          by_digest("permit_renew", digested<scripts::permit_renew>),
+                          by_digest("permit_set_total", digested<scripts::permit_set_total>),
+                          by_digest("count_down_latch_set", digested<scripts::count_down_latch_set>),
+                          Command{"set_nx_pxat", "PXAT"}};
+
+// Commands that give something back.
+const std::array releases{by_digest("rlock_release", digested<scripts::rlock_release>),
+                          by_digest("rlock_hand_over", digested<scripts::rlock_hand_over>),
+                          by_digest("rlock_give_up", digested<scripts::rlock_give_up>),
+                          by_digest("fenced_hand_over", digested<scripts::fenced_hand_over>),
+                          by_digest("fair_release", digested<scripts::fair_release>),
+                          by_digest("fair_leave", digested<scripts::fair_leave>),
+                          by_digest("read_release", digested<scripts::read_release>),
+                          by_digest("read_give_up", digested<scripts::read_give_up>),
+                          by_digest("write_release", digested<scripts::write_release>),
+                          by_digest("write_give_up", digested<scripts::write_give_up>),
+                          by_digest("mutex_release", digested<scripts::mutex_release>),
+                          by_digest("mutex_hand_over", digested<scripts::mutex_hand_over>),
+                          by_digest("mutex_give_up", digested<scripts::mutex_give_up>),
+                          by_digest("semaphore_add", digested<scripts::semaphore_add>),
+                          by_digest("semaphore_give_back", digested<scripts::semaphore_give_back>),
+                          by_digest("permit_release", digested<scripts::permit_release>),
+                          by_digest("permit_take_back", digested<scripts::permit_take_back>),
+                          by_digest("count_down_latch_lower", digested<scripts::count_down_latch_lower>)};
+
+const Command& held_back(const PlannedFault& planned) {
+    return planned.kind == FaultKind::acquire_held_back ? acquires[planned.target % acquires.size()]
+                                                        : releases[planned.target % releases.size()];
+}
 
 constexpr std::array plain_locks{Kind::rlock, Kind::fair, Kind::fenced, Kind::spin, Kind::writer, Kind::mutex};
 
 }  // namespace
 
-Troublemaker::Troublemaker(Crowd& crowd, Shared& shared)
+std::vector<std::string> bites_of_a_long_run() {
+    std::vector<std::string> all;
+    for (const Command& one : acquires) all.push_back("acquire_held_back: " + std::string{one.name});
+    for (const Command& one : releases) all.push_back("release_held_back: " + std::string{one.name});
+    for (const std::string_view one : rights) all.push_back("right_missing: " + std::string{one});
+    return all;
+}
+
+Troublemaker::Troublemaker(Crowd& crowd, Shared& shared, std::int64_t seconds)
     : crowd_(crowd),
       shared_(shared),
+      seconds_(seconds),
       server_(server_options(clock_)),
       late_(server_.url()),
       proxies_{test::Proxy{late_.url()}, test::Proxy{late_.url()}} {}
@@ -116,6 +158,7 @@ void Troublemaker::end_due(std::int64_t now, bool all) {
                 case Lane::network: end_in_network(active); break;
                 case Lane::late:
                     faults_[active.fault].bit = late_.counts().matched > active.before;
+                    if (faults_[active.fault].bit) faults_[active.fault].bit_on = held_back(active.planned).name;
                     late_.clear_rules();
                     break;
                 case Lane::workers:
@@ -156,7 +199,9 @@ bool Troublemaker::begin_at_server(const PlannedFault& planned, Fault& fault) {
         case FaultKind::scripts_forbidden:
             test::forbid_scripts(admin(), true);
             return admin().call("EVAL", "return 1", 0).string.starts_with("NOPERM");
-        case FaultKind::right_missing: return test::take_right(admin(), right_of(planned));
+        case FaultKind::right_missing:
+            admin().text("ACL", "LOG", "RESET");
+            return test::take_right(admin(), std::string{right_of(planned)});
         case FaultKind::script_flush: return admin().text("SCRIPT", "FLUSH") == "OK";
         case FaultKind::flush_all: {
             const bool had_keys = admin().integer("DBSIZE") > 0;
@@ -188,7 +233,11 @@ void Troublemaker::end_at_server(Active& active) {
         case FaultKind::failed_snapshot: snapshot_.end(admin()); break;
         case FaultKind::no_replicas: test::miss_replicas(admin(), false); break;
         case FaultKind::scripts_forbidden: test::forbid_scripts(admin(), false); break;
-        case FaultKind::right_missing: test::give_right(admin(), right_of(active.planned)); break;
+        case FaultKind::right_missing:
+            test::give_right(admin(), std::string{right_of(active.planned)});
+            if (!admin().call("ACL", "LOG", 1).elements.empty())
+                faults_[active.fault].bit_on = right_of(active.planned);
+            break;
         case FaultKind::clock_back: clock_.set(clock_.offset() + longest_lease); break;
         default: break;
     }
@@ -277,15 +326,16 @@ bool Troublemaker::begin_in_network(const PlannedFault& planned, Active& active)
 }
 
 // Holds back the next such command on its connection, with all that follows it there. It arrives long after its sender
-// has continued on another connection: while it is still wanted, after that, or when its hold is over.
+// has continued on another connection: while it is still wanted, after that, when its hold is over, or, in a long run,
+// when all marks of its time are.
 bool Troublemaker::hold_back(const PlannedFault& planned, Active& active) {
-    const auto& commands = planned.kind == FaultKind::acquire_held_back ? acquires : releases;
-    const std::array<milliseconds, 5> times{milliseconds{50 + static_cast<std::int64_t>(planned.draw % 700)}, 1000ms,
-                                            longest_lease + 500ms, longest_lease * 3,
-                                            milliseconds{static_cast<std::int64_t>(planned.draw % 40'000)}};
+    constexpr std::int64_t life_of_marks = 120'000;
+    const auto draw = static_cast<std::int64_t>(planned.draw / 1000);
+    std::vector<milliseconds> times{milliseconds{50 + draw % 700}, 1000ms, longest_lease + 500ms, longest_lease * 3,
+                                    milliseconds{draw % 40'000}};
+    if (is_long_run(seconds_)) times.emplace_back(life_of_marks + draw % 60'000);
     active.before = late_.counts().matched;
-    late_.hold_next_requests(1, commands[planned.target % commands.size()],
-                             times[planned.target / commands.size() % times.size()]);
+    late_.hold_next_requests(1, held_back(planned).bytes, times[planned.draw % times.size()]);
     return false;  // not yet known
 }
 

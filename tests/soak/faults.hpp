@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "crowd.hpp"
@@ -26,16 +27,20 @@ struct Fault {
     std::int64_t until = 0;
     std::uint64_t lock = 0;  // the only affected lock; all: 0xffff
     std::uint64_t worker = 0;
-    bool bit = false;  // it had an observed effect
+    bool bit = false;           // it had an observed effect
+    std::string_view bit_on{};  // the command that came late, or the right that somebody missed
 
     static constexpr std::uint64_t all_locks = 0xffff;
 };
+
+// The commands that must have come late, and the rights that somebody must have missed, in a long run.
+std::vector<std::string> bites_of_a_long_run();
 
 // The server and its proxies: two for the workers, and behind those one that delays messages. Causes the faults in all
 // of these and in the workers.
 class Troublemaker {
 public:
-    Troublemaker(Crowd& crowd, Shared& shared);
+    Troublemaker(Crowd& crowd, Shared& shared, std::int64_t seconds);
 
     // Returns the URL to which a worker connects.
     std::string url(std::size_t worker) const { return proxies_[worker % proxies_.size()].url(); }
@@ -69,6 +74,7 @@ private:
 
     Crowd& crowd_;
     Shared& shared_;
+    const std::int64_t seconds_;
     test::ServerClock clock_;
     test::RedisServer server_;
     test::Proxy late_;  // also delivers messages that their sender has given up

@@ -59,7 +59,7 @@ int soak(std::int64_t seconds, std::uint64_t seed, const std::string& only) {
     const Journal journal{paths.journal()};
     test::ChildProcess resource = test::spawn_self("soak: fenced resource", {paths.directory});
     Crowd crowd{*shared, paths, seed};
-    Troublemaker troublemaker{crowd, *shared};
+    Troublemaker troublemaker{crowd, *shared, seconds};
     ReplyClass verdict;
 
     std::vector<std::string> urls;

@@ -34,6 +34,9 @@ inline constexpr milliseconds longest_wake{1000};
 
 constexpr std::int64_t ns(std::chrono::nanoseconds time) { return time.count(); }
 
+// Such a run lasts several times as long as any trace of a command.
+constexpr bool is_long_run(std::int64_t seconds) { return seconds >= 600; }
+
 // The primitives under test. Add a new kind of lock here, in `kinds`, in locks.cpp, and to the posts in worker.cpp.
 enum class Kind : std::uint32_t {
     rlock,

@@ -45,3 +45,39 @@ mutate(watchdog_outlives_unlock lock/releases.hpp
 mutate(tokens_without_the_time scripts/fenced_lock.hpp
     "math.max(last + 1, now[1] * 1000000 + now[2])"
     "last + 1")
+
+# A late acquire takes the lock for a whole lease, or permits for ever, or lowers a later count.
+mutate(late_acquire_takes_effect scripts/rlock.hpp
+    "if now > tonumber(wanted_until) then return late(now) end\nif redis.call('exists', lock) == 0 then"
+    "if redis.call('exists', lock) == 0 then")
+mutate(late_fair_acquire_takes_effect scripts/fair_lock.hpp
+    "if now > tonumber(wanted_until) then return late(now) end\nlocal current"
+    "local current")
+mutate(late_read_takes_effect scripts/read_write_lock.hpp
+    "if now > tonumber(wanted_until) then return late(now) end\nlocal timeout"
+    "local timeout")
+mutate(late_permits_are_taken scripts/semaphore.hpp
+    "if now > wanted_until then return late(now) end\nlocal available = count_in"
+    "local available = count_in")
+mutate(late_semaphore_is_set_up scripts/semaphore.hpp
+    "if now > wanted_until then return late(now) end\nlocal ends = wanted_until + margin\nif redis.call('get', semaphore)"
+    "local ends = wanted_until + margin\nif redis.call('get', semaphore)")
+mutate(late_release_adds_permits scripts/semaphore.hpp
+    "if now > wanted_until then return late(now) end\nlocal ends = wanted_until + margin\nlocal available = redis.call('get', semaphore)\nif only"
+    "local ends = wanted_until + margin\nlocal available = redis.call('get', semaphore)\nif only")
+mutate(late_count_is_set scripts/count_down_latch.hpp
+    "if now > wanted_until then return late(now) end\nlocal ends = wanted_until + margin\nif redis.call('get', latch)"
+    "local ends = wanted_until + margin\nif redis.call('get', latch)")
+mutate(late_count_down_counts scripts/count_down_latch.hpp
+    "if now > wanted_until then return late(now) end\nlocal ends = wanted_until + margin\nlocal text"
+    "local ends = wanted_until + margin\nlocal text")
+
+# A late acquire that was still wanted is not released again.
+mutate(late_acquire_not_released_again lock/outbox.hpp
+    "if (item.unwanted.hold != hold || item.unsettled < server_now) continue;"
+    "if (item.unwanted.hold != hold || item.unsettled >= 0) continue;")
+
+# A late plain command of a Mutex holds for a whole lease.
+mutate(late_mutex_holds_for_a_lease protocol/mutex.hpp
+    "if (form == NativeCommands::Set::until)"
+    "if (form == NativeCommands::Set::until && claim.lease_end == 0)")
