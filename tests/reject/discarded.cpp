@@ -138,7 +138,10 @@ Permit new_permit(PermitExpirableSemaphore& slots) { return Permit{slots}; }
     slots.try_release(ids);                             // refused
     slots.try_release(ids, ec);                         // refused
     slots.release(id);
-    new_permit(slots);  // refused
+    Permit{slots};         // refused
+    Permit{slots, lease};  // refused
+    Permit{slots, id};     // refused
+    new_permit(slots);     // refused
     Permit permit{slots};
     permit.detach();  // refused
 }
