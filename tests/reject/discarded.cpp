@@ -107,6 +107,8 @@ template void of_lock(RedLock&);
     seats.try_acquire_until(noon, stop, ec);     // refused
     seats.try_acquire_until(noon, 2);            // refused
     seats.try_acquire_until(noon, 2, stop, ec);  // refused
+    seats.drain_permits();                       // refused
+    seats.drain_permits(ec);                     // refused
     seats.release();
 }
 
