@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "faults/fault_kit.hpp"
+#include "support/command_monitor.hpp"
 #include "support/end_state.hpp"
 
 using namespace redlatch;
@@ -341,6 +342,29 @@ std::set<std::string> refusals(RawRedis& redis) {
     return objects;
 }
 
+/// Returns the words of a line of MONITOR, the command in lower case.
+Words words_of(const std::string& line) {
+    Words words;
+    for (auto at = line.find("] \"") + 3; at < line.size(); at += 3) {
+        std::string& word = words.emplace_back();
+        for (; line[at] != '"'; ++at) {
+            if (line[at] != '\\') {
+                word += line[at];
+            } else if (line[++at] == 'x') {
+                word += static_cast<char>(std::stoi(line.substr(at + 1, 2), nullptr, 16));
+                at += 2;
+            } else {
+                static const std::string letters = "nrtab", meant = "\n\r\t\a\b";
+                const auto which = letters.find(line[at]);
+                word += which == std::string::npos ? line[at] : meant[which];
+            }
+        }
+    }
+    std::transform(words.at(0).begin(), words[0].end(), words[0].begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+    return words;
+}
+
 /// Records the commands that scripts run, and their keys.
 class KeyWatch {
 public:
@@ -385,18 +409,6 @@ private:
         });
     }
 
-    static Words words_of(const std::string& line) {
-        Words words;
-        for (auto at = line.find("] \"") + 3; at < line.size();) {
-            const auto end = line.find('"', at);
-            words.push_back(line.substr(at, end - at));
-            at = end + 3;
-        }
-        std::transform(words.at(0).begin(), words[0].end(), words[0].begin(),
-                       [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-        return words;
-    }
-
     RawRedis stream_;
     RawRedis marker_;
 };
@@ -424,6 +436,14 @@ struct Scene {
     std::vector<PermitId> ids{};
 };
 
+/// What a script may leave half done if one of its calls is refused.
+enum class Half {
+    nothing,
+    leases,   // extended ones of live owners, or some that belong to nobody and end
+    repeats,  // the first of several calls of one kind. A server that allows that one allows all.
+    sweep,    // the next command puts the expired permits back
+};
+
 struct Step {
     const char* what;
     std::function<void(Scene&)> prepare;  // runs as the peer, which has all rights
@@ -434,6 +454,7 @@ struct Step {
     Words leaves{};
     // It finds and notifies the others at the end. If that is refused, the rest of it stands.
     bool tells_last = false;
+    Half half = Half::nothing;
 };
 
 const std::set<std::string> rights_to_tell{"publish", "lindex", "zscore", "pttl"};
@@ -529,13 +550,13 @@ std::function<void(Scene&)> marked(std::function<void(Scene&)> prepare) {
 
 std::vector<Step> steps_of_locks() {
     static const auto nothing = [](Scene&) {};
-    static const auto bare = [](const char* what, std::function<void(Scene&)> prepare,
-                                std::function<void(Scene&)> run) {
-        return Step{what, std::move(prepare), std::move(run), true};
+    static const auto bare = [](const char* what, std::function<void(Scene&)> prepare, std::function<void(Scene&)> run,
+                                Half half = Half::nothing) {
+        return Step{what, std::move(prepare), std::move(run), true, {}, false, half};
     };
     static const auto telling = [](const char* what, std::function<void(Scene&)> prepare,
-                                   std::function<void(Scene&)> run) {
-        return Step{what, std::move(prepare), std::move(run), true, {}, true};
+                                   std::function<void(Scene&)> run, Half half = Half::nothing) {
+        return Step{what, std::move(prepare), std::move(run), true, {}, true, half};
     };
     static const auto leaving = [](const char* what, Words rights, std::function<void(Scene&)> prepare,
                                    std::function<void(Scene&)> run) {
@@ -616,17 +637,20 @@ std::vector<Step> steps_of_locks() {
              read_by({"mode", "read", "u:1", "3"}, 300s),
              sending(digested<lua::read_acquire>, shared, {"u:1", "2", "500000", "u:1:write", lock_tag, wanted})),
         bare("ReadWriteLock read release of a level", read_by({"mode", "read", "u:1", "3"}, 300s),
-             sending(digested<lua::read_release>, shared_told, {"u:1", "1", "500000", "publish", lock_tag})),
+             sending(digested<lua::read_release>, shared_told, {"u:1", "1", "500000", "publish", lock_tag}),
+             Half::repeats),
         telling("ReadWriteLock last read release", read_by({"mode", "read", "u:1", "2"}, 200s),
-                sending(digested<lua::read_release>, shared_told, {"u:1", "0", "0", "publish", lock_tag})),
+                sending(digested<lua::read_release>, shared_told, {"u:1", "0", "0", "publish", lock_tag}),
+                Half::leases),
         telling("ReadWriteLock read release beside another", read_by({"mode", "read", "u:1", "9", "p:1", "1"}, 900s),
-                sending(digested<lua::read_release>, shared_told, {"u:1", "0", "0", "publish", lock_tag})),
+                sending(digested<lua::read_release>, shared_told, {"u:1", "0", "0", "publish", lock_tag}),
+                Half::repeats),
         bare("ReadWriteLock read release of the writer", read_by({"mode", "write", "u:1:write", "1", "u:1", "1"}, 500s),
              sending(digested<lua::read_release>, shared_told, {"u:1", "0", "0", "publish", lock_tag})),
         telling("ReadWriteLock read give-up", read_by({"mode", "read", "u:1", "1"}, 100s),
-                sending(digested<lua::read_give_up>, shared_told, {"publish", lock_tag, "u:0", "u:1"})),
+                sending(digested<lua::read_give_up>, shared_told, {"publish", lock_tag, "u:0", "u:1"}), Half::leases),
         bare("ReadWriteLock read renewal", read_by({"mode", "read", "u:1", "2"}, 200s),
-             sending(digested<lua::read_renew>, hash, {"500000", wanted, "u:1"})),
+             sending(digested<lua::read_renew>, hash, {"500000", wanted, "u:1"}), Half::leases),
         bare("ReadWriteLock write acquire", marked(nothing),
              sending(digested<lua::write_acquire>, shared, {"u:1:write", "1", "500000", lock_tag, "u", "0", wanted})),
         // Dead readers may be removed.
@@ -728,32 +752,58 @@ const std::vector<Step>& steps() {
          [](Scene& s) { return s.mine<Slots>("slots").try_acquire(3, Lease{400s}); }},
         {"PermitExpirableSemaphore acquire of one", slots,
          [](Scene& s) { return s.mine<Slots>("slots").try_acquire(Lease{400s}); }},
-        {"PermitExpirableSemaphore acquire of too many", slots,
-         [](Scene& s) { return s.mine<Slots>("slots").try_acquire(9, Lease{400s}); }},
+        {"PermitExpirableSemaphore acquire of too many",
+         slots,
+         [](Scene& s) { return s.mine<Slots>("slots").try_acquire(9, Lease{400s}); },
+         false,
+         {},
+         false,
+         Half::sweep},
         {"PermitExpirableSemaphore acquire where nobody has any",
          [](Scene& s) {
              Slots{s.fleet.peer, "slots"}.try_set_permits(10);
          },
          [](Scene& s) { return s.mine<Slots>("slots").try_acquire(3, Lease{400s}); }},
-        {"PermitExpirableSemaphore release", slots, [](Scene& s) { s.mine<Slots>("slots").release(s.ids); }},
-        {"PermitExpirableSemaphore release of one", slots,
-         [](Scene& s) { s.mine<Slots>("slots").release(s.ids.at(0)); }},
+        {"PermitExpirableSemaphore release",
+         slots,
+         [](Scene& s) { s.mine<Slots>("slots").release(s.ids); },
+         false,
+         {},
+         false,
+         Half::repeats},
+        {"PermitExpirableSemaphore release of one",
+         slots,
+         [](Scene& s) { s.mine<Slots>("slots").release(s.ids.at(0)); },
+         false,
+         {},
+         false,
+         Half::repeats},
         {"PermitExpirableSemaphore update_lease", slots,
          [](Scene& s) { s.mine<Slots>("slots").update_lease(s.ids.at(0), Lease{900s}); }},
         {"PermitExpirableSemaphore permits", slots, [](Scene& s) { s.mine<Slots>("slots").permits(); }},
-        {"PermitExpirableSemaphore renewal", slots,
+        {"PermitExpirableSemaphore renewal",
+         slots,
          [](Scene& s) {
              s.send(digested<scripts::permit_renew>, {"{shop:slots}:timeout"},
                     {"800000", "99999999999999", std::string{s.ids.at(0).bytes()}, std::string{s.ids.at(1).bytes()}});
-         }},
-        {"PermitExpirableSemaphore take-back", slots,
+         },
+         false,
+         {},
+         false,
+         Half::repeats},
+        {"PermitExpirableSemaphore take-back",
+         slots,
          [](Scene& s) {
              s.send(digested<scripts::permit_take_back>,
                     {"shop:slots", marks_of(s.fleet, "permit", "slots"), "{shop:slots}:timeout",
                      "redisson_sc:{shop:slots}"},
                     {"0", "7", "99999999999999", "90000", "0", "publish", std::string{s.ids.at(0).bytes()},
                      std::string{s.ids.at(1).bytes()}});
-         }},
+         },
+         false,
+         {},
+         false,
+         Half::repeats},
         {"CountDownLatch try_set_count", nothing, [](Scene& s) { s.mine<Gate>("gate").try_set_count(3); }},
         {"CountDownLatch count_down", gate(5), [](Scene& s) { s.mine<Gate>("gate").count_down(2); }},
         {"CountDownLatch last count_down", gate(2), [](Scene& s) { s.mine<Gate>("gate").count_down(2); }},
@@ -775,9 +825,12 @@ const std::vector<Step>& steps() {
     return all;
 }
 
-/// Describes the data on the server. If `exact`, includes random values and times. Shows leases by hundreds of seconds.
-/// Leaves out the marks of requests, unless they never expire.
-std::string picture(RawRedis& redis, bool exact) {
+enum class Detail { shape, values, values_and_times };
+
+/// Describes the data on the server. The shape leaves out what is random. Shows leases, and times unless they are
+/// wanted, by hundreds of seconds. Leaves out the marks of requests, unless they never expire.
+std::string picture(RawRedis& redis, Detail detail) {
+    const bool exact = detail != Detail::shape;
     const long long now = std::stoll(redis.list("TIME").at(0)) * 1000;
     std::string all;
     Words keys = redis.keys();
@@ -797,8 +850,11 @@ std::string picture(RawRedis& redis, bool exact) {
         } else if (type == "zset") {
             const Words members = redis.list("ZRANGE", key, 0, -1, "WITHSCORES");
             for (std::size_t i = 0; i + 1 < members.size(); i += 2)
-                all += exact ? "(" + members[i] + ":" + members[i + 1] + ")"
-                             : "(" + std::to_string((std::stoll(members[i + 1]) - now + 50'000) / 100'000) + ")";
+                all += "(" + (exact ? members[i] + ":" : "") +
+                       (detail == Detail::values_and_times
+                            ? members[i + 1]
+                            : std::to_string((std::stoll(members[i + 1]) - now + 50'000) / 100'000)) +
+                       ")";
         } else if (type == "hash") {
             for (const auto& [field, value] : redis.hgetall(key))
                 all += exact ? field + ":" + value : "{" + value + "}";
@@ -810,6 +866,105 @@ std::string picture(RawRedis& redis, bool exact) {
     }
     return all;
 }
+
+// --- each call of a script is refused in turn ------------------------------------------------------------------------
+
+/// Returns the name of a call without the level of a reader's lease: rights do not depend on it.
+std::string kind_of(const std::string& name) {
+    const auto level = name.find(":rwlock_timeout:");
+    return level == std::string::npos ? name : name.substr(0, level + 16);
+}
+
+/// A call of a script, and the data on the server before it.
+class RecordedCall {
+public:
+    /// Runs the step once, undisturbed. The server does not know the script, so the client sends its text.
+    RecordedCall(RedisServer& server, RawRedis& admin, RawRedis& user, const Step& step) : redis_(admin), user_(user) {
+        redis_.text("FLUSHDB");
+        Fleet fleet{server};
+        Scene scene{fleet, user};
+        step.prepare(scene);
+        for (const std::string& key : redis_.keys())
+            keys_.push_back({key, redis_.text("DUMP", key), std::max(redis_.pttl(key), 0LL)});
+        redis_.text("SCRIPT", "FLUSH");
+        CommandMonitor monitor{server};
+        step.run(scene);
+        for (const std::string& line : monitor.take_lines()) {
+            Words words = words_of(line);
+            if (words[0] == "eval") sent_ = std::move(words);
+        }
+        REQUIRE(sent_.size() > 3);
+        static constexpr const char* begin = R"lua(
+            local server, calls, names, refused = redis, 0, {}, table.remove(ARGV)
+            local function pass(run, ...)
+                calls = calls + 1
+                local name = select(1, ...) .. ' ' .. (select(2, ...) or '')
+                table.insert(names, name)
+                local kind = string.gsub(name, '(:rwlock_timeout:)%d+$', '%1')
+                if refused == kind or refused == tostring(calls) then return run('flushall') end
+                return run(...)
+            end
+            local redis = setmetatable({call = function(...) return pass(server.call, ...) end,
+                                        pcall = function(...) return pass(server.pcall, ...) end}, {__index = server})
+            local function script()
+        )lua";
+        sent_[1] = begin + sent_[1] + "\nend\nif refused == 'list' then script() return names end return script()";
+        const auto first_argument = 3 + std::stoul(sent_[2]);
+        for (std::size_t i = 3; i < first_argument; ++i)
+            if (sent_[i].find("_requests:") != std::string::npos) marks_ = sent_[i];
+        if (marks_.empty()) return;
+        sent_.at(first_argument + 2) = wanted;
+        resend_ = first_argument + 4;
+    }
+
+    /// Changes something that must not matter: the client has left a mark for another request, or sends this one again.
+    bool has_marks() const { return !marks_.empty(); }
+    void with_other_mark(bool is_there) { has_other_mark_ = is_there; }
+    void as_resend(bool is_one) { sent_.at(resend_) = is_one ? "1" : "0"; }
+
+    void reset() {
+        redis_.text("FLUSHDB");
+        for (const Key& key : keys_) redis_.text("RESTORE", key.name, key.ttl, key.dump);
+        if (!has_other_mark_) return;
+        redis_.integer("HSET", marks_, "99", "7:1");
+        redis_.integer("PEXPIRE", marks_, 90'000);
+    }
+
+    bool keeps_other_mark() { return !has_other_mark_ || redis_.call("HGET", marks_, "99").string == "7:1"; }
+
+    /// Returns the commands of the script, each with its first argument.
+    Words calls() {
+        sent_.push_back("list");
+        const RawReply reply = user_.command(sent_);
+        sent_.pop_back();
+        Words all;
+        for (const RawReply& element : reply.elements) all.push_back(element.string);
+        return all;
+    }
+
+    /// Runs the script. `refused`: the number of a call, or all calls of this kind.
+    RawReply run(const std::string& refused) {
+        sent_.push_back(refused);
+        RawReply reply = user_.command(sent_);
+        sent_.pop_back();
+        return reply;
+    }
+
+private:
+    struct Key {
+        std::string name;
+        std::string dump;
+        long long ttl;
+    };
+
+    RawRedis& redis_;
+    RawRedis& user_;
+    std::vector<Key> keys_;
+    Words sent_;
+    std::string marks_;
+    std::size_t resend_ = 0;
+    bool has_other_mark_ = false;
+};
 
 }  // namespace
 
@@ -940,7 +1095,7 @@ TEST_CASE("fault: a right is missing in the middle of an operation: it takes eff
                 Scene scene{fleet, user};
                 fleet.redis.text("FLUSHDB");
                 steps()[i].prepare(scene);
-                const std::string before = picture(fleet.redis, true);
+                const std::string before = picture(fleet.redis, Detail::values_and_times);
                 if (!right.empty()) make_user(admin, {"-" + right});
                 const Step& step = steps()[i];
                 const std::error_code ec = code_of([&] { step.run(scene); });
@@ -949,26 +1104,26 @@ TEST_CASE("fault: a right is missing in the middle of an operation: it takes eff
                 CAPTURE(what);
                 if (right.empty()) {
                     CHECK_FALSE(ec);
-                    whole.push_back(picture(fleet.redis, false));
+                    whole.push_back(picture(fleet.redis, Detail::shape));
                 } else if (ec) {
                     CHECK(ec == errc::rejected);
-                    const std::string after = picture(fleet.redis, true);
+                    const std::string after = picture(fleet.redis, Detail::values_and_times);
                     if (std::count(step.leaves.begin(), step.leaves.end(), right) > 0) {
                         CHECK(after.find("for ever") == std::string::npos);
                     } else if (step.tells_last && rights_to_tell.contains(right) && after != before) {
-                        CHECK(picture(fleet.redis, false) == whole[i]);
+                        CHECK(picture(fleet.redis, Detail::shape) == whole[i]);
                     } else {
                         // Partial writes may stay for a millisecond.
-                        eventually([&] { return picture(fleet.redis, true) == before; }, 1s);
-                        CHECK(picture(fleet.redis, true) == before);
+                        eventually([&] { return picture(fleet.redis, Detail::values_and_times) == before; }, 1s);
+                        CHECK(picture(fleet.redis, Detail::values_and_times) == before);
                     }
                     if (step.bare) {
                         make_user(admin, {"+" + right});
                         CHECK_FALSE(code_of([&] { step.run(scene); }));
-                        CHECK(picture(fleet.redis, false) == whole[i]);
+                        CHECK(picture(fleet.redis, Detail::shape) == whole[i]);
                     }
                 } else {
-                    CHECK(picture(fleet.redis, false) == whole[i]);
+                    CHECK(picture(fleet.redis, Detail::shape) == whole[i]);
                 }
             }
             // The client is gone, and with it all that it would deliver now.
@@ -977,6 +1132,63 @@ TEST_CASE("fault: a right is missing in the middle of an operation: it takes eff
     };
     try_all({});
     for (const std::string& right : documented_commands()) try_all(right);
+}
+
+TEST_CASE("fault: any call of a script is refused: it takes effect as a whole, or not at all, and once if sent again") {
+    RedisServer server{{.tcp = true}};
+    RawRedis admin{server};
+    RawRedis user{server.tcp_url()};
+    make_user(admin, documented_rights());
+    user.text("AUTH", "locker", "secret");
+    user.text("SELECT", database);
+    admin.text("SELECT", database);
+    std::size_t refused_calls = 0;
+    const auto look = [&] { return picture(admin, Detail::values); };
+    const auto look_closely = [&] { return picture(admin, Detail::values_and_times); };
+    for (const Step& step : steps()) {
+        const std::string what = step.what;
+        CAPTURE(what);
+        RecordedCall call{server, admin, user, step};
+        const auto try_all = [&](bool resend) {
+            call.reset();
+            const std::string before = look_closely();
+            const Words calls = call.calls();
+            call.reset();
+            CHECK_FALSE(call.run("none").is_error());
+            const std::string whole = look();
+            const auto try_one = [&](const std::string& refused, const std::string& name) {
+                CAPTURE(refused);
+                CAPTURE(name);
+                ++refused_calls;
+                call.reset();
+                const RawReply reply = call.run(refused);
+                if (step.half == Half::leases) {
+                    CHECK(look().find("for ever") == std::string::npos);
+                } else if (step.leaves.empty() && look() != whole) {
+                    CHECK(reply.is_error());
+                    // What undoes a write may leave a key for a millisecond.
+                    eventually([&] { return look_closely() == before; }, 1s);
+                    CHECK(look_closely() == before);
+                }
+                CHECK(call.keeps_other_mark());
+                CHECK_FALSE(call.run("none").is_error());
+                if (step.half != Half::leases && !(resend && step.half == Half::sweep)) CHECK(look() == whole);
+                CHECK(call.keeps_other_mark());
+            };
+            std::set<std::string> seen;
+            for (std::size_t n = 0; n < calls.size(); ++n)
+                if (seen.insert(kind_of(calls[n])).second || step.half != Half::repeats)
+                    try_one(std::to_string(n + 1), calls[n]);
+            for (const std::string& name : seen) try_one(name, "every one");
+        };
+        try_all(false);
+        if (!call.has_marks()) continue;
+        call.with_other_mark(true);
+        try_all(false);
+        call.as_resend(true);
+        try_all(true);
+    }
+    CHECK(refused_calls > 500);
 }
 
 TEST_CASE("scripts touch no keys except those that they declare") {

@@ -200,6 +200,23 @@ TEST_CASE("fault: no thread can be started: no lock is acquired whose loss could
     both.unlock();
 }
 
+// The client has no thread yet: a permit with a lease needs none.
+TEST_CASE("fault: no thread can be started when a permit is destroyed: it is released when there are threads again") {
+    RedisServer server;
+    Client client{server.url(), unhurried()};
+    PermitExpirableSemaphore slots{client, "slots"};
+    slots.try_set_permits(1);
+    std::optional<Permit> permit{std::in_place, slots, Lease{60s}};
+    {
+        const FailingCalls calls{"pthread_create", EAGAIN, 0, 1000};
+        permit.reset();
+        CHECK(calls.struck() > 0);
+    }
+    RLock other{client, "other"};
+    { const std::lock_guard starts_a_thread{other}; }
+    CHECK(eventually([&] { return slots.available_permits() == 1; }));
+}
+
 TEST_CASE("fault: no descriptor is available for a while: the call continues when there is one") {
     RedisServer server;
     Client client{server.url(), unhurried()};

@@ -2,10 +2,14 @@
 // ctest: timeout=300
 // One allocation fails, each one in turn. The caller gets std::bad_alloc, an Error, or what it asked for. No guard
 // throws, no hold stays without an owner that knows of it, and the same objects continue to work.
+#include <algorithm>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <new>
 #include <optional>
 #include <type_traits>
+#include <vector>
 #include "faults/failing_memory.hpp"
 
 #include "faults/fault_kit.hpp"
@@ -99,6 +103,12 @@ void use_lock(Lock& lock) {
     if (lock.try_lock_for(2s, Lease{2s})) lock.unlock();
 }
 
+void use_mutex(Mutex& mutex) {
+    { const std::lock_guard guard{mutex}; }
+    if (mutex.try_lock()) mutex.unlock();
+    if (mutex.try_lock_for(2s, Lease{2s})) mutex.unlock();
+}
+
 template <class Lock>
 void ask_lock(Lock& lock) {
     {
@@ -126,17 +136,35 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of
     CHECK(fail_each<ReadWriteLock>(place, [](auto& lock) { use_lock(lock); }) > 5);
     CHECK(fail_each<ReadWriteLock>(place, [](auto& lock) { use_lock(lock.read_lock()); }) > 5);
     CHECK(fail_each<ReadWriteLock>(place, [](auto& lock) { ask_lock(lock.read_lock()); }) > 5);
+    CHECK(fail_each<Mutex>(place, use_mutex) > 5);
+    CHECK(fail_each<Mutex>(place, [](auto& lock) { ask_lock(lock); }) > 5);
 }
 
-TEST_CASE("fault: the n-th allocation of the caller fails, in a lock over several locks: nothing stays held") {
-    Place place;
+TEST_CASE_TEMPLATE("fault: the n-th allocation of the caller fails, in a lock over several locks: nothing stays held",
+                   Several, MultiLock, RedLock) {
+    constexpr bool red = std::is_same_v<Several, RedLock>;
+    std::deque<Place> places(red ? 3 : 1);  // each member of a RedLock has a server of its own
+    const auto is_clean = [&] {
+        return std::all_of(places.begin(), places.end(), [](Place& place) { return place.is_clean(); });
+    };
+    // A server votes for a RedLock when it is older than the longest lease.
+    for (Place& place : places)
+        REQUIRE(eventually([&] { return !red || std::stoll(place.redis.info("server", "uptime_in_seconds")) >= 4; }));
     const auto each = [&](auto use) {
         for (long n = 0;; ++n) {
             CAPTURE(n);
             REQUIRE(n < 2000);
-            Client client{place.server.url(), short_lived()};
-            RLock a{client, "a"}, b{client, "b"}, c{client, "c"};
-            MultiLock all{a, b, c};
+            std::deque<Client> clients;
+            for (Place& place : places) clients.emplace_back(place.server.url(), short_lived());
+            RLock a{clients.front(), "a"}, b{clients[clients.size() / 2], "b"}, c{clients.back(), "c"};
+            const std::vector<RLock*> members{&a, &b, &c};
+            const auto made = [&] {
+                if constexpr (red)
+                    return std::make_unique<RedLock>(members, RedLockOptions{.longest_lease = 3s});
+                else
+                    return std::make_unique<MultiLock>(members);
+            }();
+            Several& all = *made;
             bool struck = false;
             {
                 FailingMemory memory{FailingMemory::Of::caller, n};
@@ -148,16 +176,16 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in a lock over severa
                 struck = memory.struck();
             }
             // Check while client and locks live: their watchdog would keep a leftover hold alive.
-            CHECK(eventually([&] { return place.is_clean(); }, 5s));
+            CHECK(eventually(is_clean, 5s));
             REQUIRE_NOTHROW(use(all));
-            CHECK(eventually([&] { return place.is_clean(); }, 5s));
+            CHECK(eventually(is_clean, 5s));
             if (!struck) return n;
         }
     };
     CHECK(each([](auto& lock) { use_lock(lock); }) > 20);
-    CHECK(each([](auto& lock) { ask_lock(lock); }) > 20);
+    if (!red) CHECK(each([](auto& lock) { ask_lock(lock); }) > 20);
     // Another client holds one member for a while.
-    RLock blocker{place.other, "b"};
+    RLock blocker{places[places.size() / 2].other, "b"};
     CHECK(each([&](auto& lock) {
               blocker.lock(Lease{30ms});
               std::unique_lock guard{lock, std::defer_lock};
@@ -180,6 +208,56 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in a wait for each ki
     CHECK(wait(std::type_identity<SpinLock>{}) > 5);
     CHECK(wait(std::type_identity<FairLock>{}) > 5);
     CHECK(wait(std::type_identity<ReadWriteLock>{}) > 5);
+    // This thread must not hold a Mutex twice.
+    CHECK(fail_each<Mutex>(
+              place, place.server.url(), FailingMemory::Of::caller,
+              [&] {
+                  place.redis.command({"SET", "orders", "a stranger", "PX", "30"});
+              },
+              [](Mutex& mutex) {
+                  std::unique_lock guard{mutex, std::defer_lock};
+                  static_cast<void>(guard.try_lock_for(5s));
+              }) > 5);
+}
+
+TEST_CASE_TEMPLATE(
+    "fault: the n-th allocation in a hand-over fails: the successor gets its turn, and nothing stays held", Lock, RLock,
+    FencedLock, Mutex) {
+    Place place;
+    for (const auto of : {FailingMemory::Of::caller, FailingMemory::Of::others}) {
+        CAPTURE(static_cast<int>(of));
+        std::uint64_t handoffs = 0;
+        long n = 0;
+        for (bool struck = true; struck || handoffs == 0; ++n) {
+            CAPTURE(n);
+            REQUIRE(n < 200);
+            Client client{place.server.url(), short_lived()};
+            Lock lock{client, "orders"};
+            lock.lock();
+            auto heir = start([&] {
+                try {
+                    std::unique_lock guard{lock, 10s};
+                    return guard.owns_lock();
+                } catch (const std::bad_alloc&) {
+                    return of == FailingMemory::Of::others;
+                }
+            });
+            REQUIRE(eventually([&] { return client.stats().waits == 1; }));
+            ready_within(heir, 5ms);  // its first question, as a rule
+            {
+                FailingMemory memory{of, n};
+                CHECK_NOTHROW(lock.unlock());
+                CHECK(ready_within(heir, late + 3s));
+                struck = memory.struck();
+            }
+            CHECK(heir.get());
+            handoffs += client.stats().handoffs;
+            CHECK(eventually([&] { return place.is_clean(); }, 5s));
+            REQUIRE(lock.try_lock_for(5s));
+            lock.unlock();
+        }
+        CHECK(n > 1);
+    }
 }
 
 TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of semaphores and latches") {
@@ -248,6 +326,37 @@ TEST_CASE("fault: the n-th allocation in an acquire of permits fails, and no per
     };
     CHECK(each(std::type_identity<Semaphore>{}) > 3);
     CHECK(each(std::type_identity<PermitExpirableSemaphore>{}) > 3);
+}
+
+TEST_CASE(
+    "fault: the n-th allocation in the destructor of a permit fails: the permit comes back, with its lease at the "
+    "latest") {
+    Place place;
+    PermitExpirableSemaphore all{place.other, "slots"};
+    all.try_set_permits(3);
+    for (const auto of : {FailingMemory::Of::caller, FailingMemory::Of::others}) {
+        CAPTURE(static_cast<int>(of));
+        long n = 0;
+        for (bool struck = true; struck; ++n) {
+            CAPTURE(n);
+            REQUIRE(n < 200);
+            Client client{place.server.url(), short_lived()};
+            PermitExpirableSemaphore slots{client, "slots"};
+            std::optional<Permit> watched{std::in_place, slots};
+            std::optional<Permit> leased{std::in_place, slots, Lease{700ms}};
+            REQUIRE(all.available_permits() == 1);
+            {
+                FailingMemory memory{of, n};
+                watched.reset();
+                leased.reset();
+                CHECK(eventually([&] { return all.available_permits() == 3; }, 5s));
+                struck = memory.struck();
+            }
+            const Permit again{slots};
+            CHECK(again.id());
+        }
+        CHECK(n > 1);
+    }
 }
 
 // Regression: it was taken for a reply that is not Redis protocol, after which no call is retried.

@@ -848,6 +848,30 @@ mutate(end_of_client_is_silent session/registry.hpp
     ""
     "unit/losses")
 
+# A take-back that is refused half-way is taken for one that was carried out.
+mutate(refused_take_back_marked scripts/request_marks.hpp
+    "undo = {'hset', marks, lane, request .. ':' .. whole(before)}"
+    "undo = nil"
+    "faults/access_rights")
+
+# The thread that finds an event runs its handler, and waits for it.
+mutate(handler_delays_losses session/events.hpp
+    "            notifier_.notify([handler = options_.on_event,\n                              event = Event{kind, std::string(name), std::string(detail)}] { handler(event); });"
+    "            options_.on_event(Event{kind, std::string(name), std::string(detail)});"
+    "unit/rlock_watchdog")
+
+# The records of holds whose lease ended without an unlock() stay.
+mutate(expired_holds_kept lock/leases.hpp
+    "lose(hold, hold.watched() ? \"its lease was not renewed in time\" : \"its lease expired\");\n        }\n        core_.holds.erase_lost();"
+    "lose(hold, hold.watched() ? \"its lease was not renewed in time\" : \"its lease expired\");\n        }"
+    "integration/process_state")
+
+# The levels of lost holds are kept without a limit.
+mutate(lost_levels_unlimited session/lost_levels.hpp
+    "if (levels_.size() >= most) {"
+    "if (levels_.size() >= 100 * most) {"
+    "unit/lost_levels")
+
 # An expiry that failed for lack of memory is never repeated.
 mutate(loss_forgotten_for_want_of_memory session/losses.hpp
     "desk.timers.schedule(*watched, now + again);"

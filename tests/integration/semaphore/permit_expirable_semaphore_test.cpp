@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <future>
+#include <limits>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -155,6 +157,37 @@ TEST_CASE("fault: number of permits changed while some are acquired: it takes ef
     CHECK(bench.seats.available_permits() == 2);
     bench.seats.release(two);
     CHECK(bench.seats.permits() == 4);
+}
+
+TEST_CASE("a number of permits above Redisson's limit is refused, permits that are taken included") {
+    Bench bench;
+    constexpr std::ptrdiff_t most = HiredisPermits::max();
+    const auto refused = [&](std::ptrdiff_t n) {
+        return error_of_call([&] { bench.seats.add_permits(n); }) == errc::invalid_argument;
+    };
+    // More than a command can carry is refused before anything is sent.
+    CommandMonitor monitor(bench.server);
+    for (const std::ptrdiff_t n :
+         {most + 1, -most - 1, std::numeric_limits<std::ptrdiff_t>::max(), std::numeric_limits<std::ptrdiff_t>::min()})
+        CHECK(refused(n));
+    CHECK(monitor.take_total() == 0);
+    CHECK_FALSE(bench.redis.exists("seats"));
+
+    bench.seats.set_permits(2);
+    const auto ids = bench.seats.acquire(2);
+    CHECK(refused(most));
+    CHECK(refused(most - 1));
+    CHECK(bench.left() == "0");
+    bench.seats.add_permits(most - 2);
+    CHECK(refused(1));
+    CHECK(bench.left() == std::to_string(most - 2));
+    bench.seats.release(ids);
+    CHECK(bench.seats.available_permits() == most);
+    CHECK(refused(1));
+    bench.seats.add_permits(-most);
+    bench.seats.add_permits(-most);
+    CHECK(refused(-1));
+    CHECK(bench.left() == std::to_string(-most));
 }
 
 TEST_CASE("an invalid number of permits or lease is refused before anything is sent") {

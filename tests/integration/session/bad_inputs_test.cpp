@@ -412,6 +412,51 @@ TEST_CASE("a foreign hash blocks like a holder, is refused if it has no TTL, and
 
 // --- releasing without a hold ---------------------------------------------------------------------------------------
 
+// It would never become free.
+TEST_CASE(
+    "a read-write lock that is held without a TTL: every way to acquire it is refused at once, and changes nothing") {
+    Bench bench;
+    const std::string stranger = "b983c153-7421-469a-addb-44fb92259a1b:42";
+    const auto hold = [&](bool write) {
+        bench.redis.text("FLUSHALL");
+        bench.redis.call("HSET", "orders", "mode", write ? "write" : "read", write ? stranger + ":write" : stranger,
+                         "1");
+        if (!write) bench.redis.text("SET", "{orders}:" + stranger + ":rwlock_timeout:1", "1");
+    };
+    using Shared = ReadWriteLock;
+    struct Way {
+        std::string what;
+        bool as_writer;
+        std::function<void(Shared&)> call;
+    };
+    const std::vector<Way> ways{
+        {"try_lock", true, [](Shared& lock) { static_cast<void>(lock.try_lock()); }},
+        {"try_lock_for", true, [](Shared& lock) { static_cast<void>(lock.try_lock_for(600s)); }},
+        {"lock", true, [](Shared& lock) { lock.lock(); }},
+        {"try_lock_shared", false, [](Shared& lock) { static_cast<void>(lock.try_lock_shared()); }},
+        {"try_lock_shared_for", false, [](Shared& lock) { static_cast<void>(lock.try_lock_shared_for(600s)); }},
+        {"lock_shared", false, [](Shared& lock) { lock.lock_shared(); }},
+    };
+    for (const bool held_by_writer : {true, false}) {
+        for (const Way& way : ways) {
+            if (!held_by_writer && !way.as_writer) continue;  // readers join a reader
+            CAPTURE(held_by_writer);
+            CAPTURE(way.what);
+            hold(held_by_writer);
+            const std::string before = bench.dump("orders");
+            Client client{bench.server.url()};
+            Shared lock{client, "orders"};
+            auto call = start([&] { return code_of([&] { way.call(lock); }); });
+            const bool at_once = ready(call, patient(5s));
+            CHECK(at_once);
+            CHECK(bench.dump("orders") == before);
+            bench.redis.text("FLUSHALL");
+            bench.redis.integer("PUBLISH", "redisson_rwlock:{orders}", "1");
+            CHECK(call.get() == errc::wrong_type);
+        }
+    }
+}
+
 TEST_CASE("every lock throws not_owner to a thread without a hold, also after its unlock(), and other holds stay") {
     Bench bench;
     auto& client = bench.client;

@@ -13,6 +13,7 @@
 #include <optional>
 #include <regex>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -323,6 +324,32 @@ TEST_CASE("every descriptor of the library is close-on-exec") {
         CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
     }
     a.unlock();
+}
+
+TEST_CASE_TEMPLATE("a client and its lock are destroyed during a hold, in either order: lost() is requested", Lock,
+                   RLock, redlatch::FairLock, redlatch::FencedLock, redlatch::SpinLock, redlatch::Mutex,
+                   redlatch::ReadWriteLock) {
+    RedisServer server;
+    RawRedis redis{server};
+    for (const bool client_first : {false, true}) {
+        for (const bool has_lease : {false, true}) {
+            CAPTURE(client_first);
+            CAPTURE(has_lease);
+            redis.text("FLUSHALL");
+            auto client = std::make_optional<Client>(server.url());
+            auto lock = std::make_optional<Lock>(*client, "orders");
+            has_lease ? lock->lock(Lease{60s}) : lock->lock();
+            const std::stop_token lost = lock->lost();
+            std::atomic<int> told = 0;
+            const std::stop_callback callback{lost, [&] { ++told; }};
+            if (client_first) client.reset();
+            lock.reset();
+            client.reset();
+            // The destroying thread requests it, or waits for the thread that does.
+            CHECK(lost.stop_requested());
+            CHECK(told == 1);
+        }
+    }
 }
 
 TEST_CASE(

@@ -102,7 +102,10 @@ void use_everything(Client& client, RawRedis& redis) {
 }
 
 /// Returns the number of allocated bytes, according to the allocator.
-std::size_t allocated() { return ::mallinfo2().uordblks; }
+std::size_t allocated() {
+    const struct mallinfo2 now = ::mallinfo2();
+    return now.uordblks + now.hblkhd;
+}
 
 class Grouping final : public std::numpunct<char> {
     char do_thousands_sep() const override { return '.'; }
@@ -267,6 +270,39 @@ TEST_CASE("unused names take no memory") {
     // A thousand names of every kind. A single state takes more than 200 bytes.
     CHECK(allocated() < before + 64 * 1024);
     CHECK(redis.keys().empty());
+}
+
+// An unlock() of such a lease need not come.
+TEST_CASE("leases that run out without an unlock() take no memory, whoever had them") {
+    RedisServer server;
+    Client client{server.url()};
+    ReadWriteLock shared{client, "shared"};
+    constexpr int round = slow_build_factor > 1 ? 500 : 2'600;
+    const auto let_run_out = [&](int from) {
+        const std::uint64_t before = client.stats().acquisitions;
+        for (int i = from; i < from + round; ++i) {
+            LockRequest request;
+            request.owner = 1'000'000 + static_cast<OwnerNumber>(i);
+            request.lease = 10ms;
+            request.one_try = true;
+            LockAccess::acquire(shared.read_lock(), request);  // in vain, if the machine is so busy that it came late
+            RLock lock{client, "customer " + std::to_string(100'000 + i)};
+            static_cast<void>(lock.try_lock(Lease{10ms}));
+        }
+        CHECK(client.stats().acquisitions > before + round);
+        CHECK(eventually([&] { return client.stats().lost_holds == client.stats().acquisitions; }, 20s));
+    };
+    // The levels that an unlock() may still ask for are kept, but only the latest ten thousand.
+    for (const int from : {0, round}) let_run_out(from);
+    // The states of unused names are removed within a second.
+    std::size_t before = allocated();
+    for (Stopwatch quiet; quiet.within(1500ms); std::this_thread::sleep_for(20ms))
+        if (const std::size_t now = allocated(); now < before) {
+            before = now;
+            quiet.restart();
+        }
+    for (const int from : {2 * round, 3 * round}) let_run_out(from);  // more than a table has room for by now
+    CHECK(eventually([&] { return allocated() < before + 64 * 1024; }, 10s));
 }
 
 TEST_CASE("names that were waited for take neither memory nor a channel") {

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+// expect: nodiscard
+// Each of these calls continues without a lock, a permit or a warning that it should have. Each line with the comment
+// `refused` must be refused; with `refused for each lock`, for each kind of lock.
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <stop_token>
+#include <system_error>
+#include <vector>
+
+#pragma GCC diagnostic error "-Wunused-result"
+#pragma GCC diagnostic error "-Wunused-value"
+
+using namespace redlatch;
+
+namespace {
+
+constexpr std::chrono::seconds second{1};
+const Lease lease{second};
+std::chrono::steady_clock::time_point noon;
+std::stop_token stop;
+std::error_code ec;
+
+template <class Lock>
+void of_lock(Lock& lock) {
+    lock.lock();
+    lock.lock(lease);
+    lock.lock(ec);
+    lock.lock(stop);                             // refused for each lock
+    lock.lock(lease, stop, ec);                  // refused for each lock
+    lock.try_lock();                             // refused for each lock
+    lock.try_lock(lease);                        // refused for each lock
+    lock.try_lock(ec);                           // refused for each lock
+    lock.try_lock(lease, ec);                    // refused for each lock
+    lock.try_lock_for(second);                   // refused for each lock
+    lock.try_lock_for(second, lease);            // refused for each lock
+    lock.try_lock_for(second, stop);             // refused for each lock
+    lock.try_lock_for(second, ec);               // refused for each lock
+    lock.try_lock_for(second, lease, stop, ec);  // refused for each lock
+    lock.try_lock_until(noon);                   // refused for each lock
+    lock.try_lock_until(noon, lease, stop, ec);  // refused for each lock
+    lock.valid_until();                          // refused for each lock
+    lock.lost();                                 // refused for each lock
+    lock.unlock();
+    lock.force_unlock();
+}
+
+template void of_lock(RLock&);
+template void of_lock(FairLock&);
+template void of_lock(FencedLock&);
+template void of_lock(SpinLock&);
+template void of_lock(Mutex&);
+template void of_lock(ReadWriteLock&);
+template void of_lock(ReadWriteLock::ReadLock&);
+template void of_lock(ReadWriteLock::WriteLock&);
+template void of_lock(MultiLock&);
+template void of_lock(RedLock&);
+
+[[maybe_unused]] void of_read_write_lock(ReadWriteLock& lock) {
+    lock.lock_shared();
+    lock.lock_shared(lease);
+    lock.lock_shared(ec);
+    lock.lock_shared(stop);                             // refused
+    lock.lock_shared(lease, stop, ec);                  // refused
+    lock.try_lock_shared();                             // refused
+    lock.try_lock_shared(lease, ec);                    // refused
+    lock.try_lock_shared_for(second);                   // refused
+    lock.try_lock_shared_for(second, lease, stop, ec);  // refused
+    lock.try_lock_shared_until(noon);                   // refused
+    lock.try_lock_shared_until(noon, lease, stop, ec);  // refused
+    lock.unlock_shared();
+}
+
+[[maybe_unused]] void of_fenced_lock(FencedLock& lock) {
+    lock.token();                                              // refused
+    lock.token(ec);                                            // refused
+    lock.lock_and_get_token();                                 // refused
+    lock.lock_and_get_token(lease);                            // refused
+    lock.lock_and_get_token(stop);                             // refused
+    lock.lock_and_get_token(ec);                               // refused
+    lock.try_lock_and_get_token();                             // refused
+    lock.try_lock_and_get_token(lease, ec);                    // refused
+    lock.try_lock_and_get_token_for(second);                   // refused
+    lock.try_lock_and_get_token_for(second, lease, stop, ec);  // refused
+    lock.try_lock_and_get_token_until(noon);                   // refused
+    lock.try_lock_and_get_token_until(noon, lease, stop, ec);  // refused
+}
+
+[[maybe_unused]] void of_semaphore(Semaphore& seats) {
+    seats.acquire();
+    seats.acquire(2);
+    seats.acquire(2, ec);
+    seats.acquire(stop);                         // refused
+    seats.acquire(stop, ec);                     // refused
+    seats.acquire(2, stop);                      // refused
+    seats.acquire(2, stop, ec);                  // refused
+    seats.try_acquire();                         // refused
+    seats.try_acquire(ec);                       // refused
+    seats.try_acquire(2);                        // refused
+    seats.try_acquire(2, ec);                    // refused
+    seats.try_acquire_for(second);               // refused
+    seats.try_acquire_for(second, stop, ec);     // refused
+    seats.try_acquire_for(second, 2);            // refused
+    seats.try_acquire_for(second, 2, stop, ec);  // refused
+    seats.try_acquire_until(noon);               // refused
+    seats.try_acquire_until(noon, stop, ec);     // refused
+    seats.try_acquire_until(noon, 2);            // refused
+    seats.try_acquire_until(noon, 2, stop, ec);  // refused
+    seats.drain_permits();                       // refused
+    seats.drain_permits(ec);                     // refused
+    seats.release();
+}
+
+Permit new_permit(PermitExpirableSemaphore& slots) { return Permit{slots}; }
+
+[[maybe_unused]] void of_permits(PermitExpirableSemaphore& slots, const PermitId& id,
+                                 const std::vector<PermitId>& ids) {
+    slots.acquire();                                    // refused
+    slots.acquire(lease);                               // refused
+    slots.acquire(Lease::forever());                    // refused
+    slots.acquire(stop);                                // refused
+    slots.acquire(ec);                                  // refused
+    slots.acquire(2);                                   // refused
+    slots.acquire(2, lease, stop, ec);                  // refused
+    slots.try_acquire();                                // refused
+    slots.try_acquire(lease, ec);                       // refused
+    slots.try_acquire(2);                               // refused
+    slots.try_acquire(2, lease, ec);                    // refused
+    slots.try_acquire_for(second);                      // refused
+    slots.try_acquire_for(second, lease, stop, ec);     // refused
+    slots.try_acquire_for(second, 2);                   // refused
+    slots.try_acquire_for(second, 2, lease, stop, ec);  // refused
+    slots.try_acquire_until(noon);                      // refused
+    slots.try_acquire_until(noon, lease, stop, ec);     // refused
+    slots.try_acquire_until(noon, 2);                   // refused
+    slots.try_acquire_until(noon, 2, lease, stop, ec);  // refused
+    slots.try_release(id);                              // refused
+    slots.try_release(id, ec);                          // refused
+    slots.try_release(ids);                             // refused
+    slots.try_release(ids, ec);                         // refused
+    slots.release(id);
+    Permit{slots};         // refused
+    Permit{slots, lease};  // refused
+    Permit{slots, id};     // refused
+    new_permit(slots);     // refused
+    Permit permit{slots};
+    permit.detach();  // refused
+}
+
+[[maybe_unused]] void of_latch(CountDownLatch& gate) {
+    gate.wait();
+    gate.wait(ec);
+    gate.wait(stop);                  // refused
+    gate.wait(stop, ec);              // refused
+    gate.try_wait();                  // refused
+    gate.try_wait(ec);                // refused
+    gate.wait_for(second);            // refused
+    gate.wait_for(second, stop, ec);  // refused
+    gate.wait_until(noon);            // refused
+    gate.wait_until(noon, stop, ec);  // refused
+    gate.arrive_and_wait();
+    gate.arrive_and_wait(2, ec);
+    gate.arrive_and_wait(stop);         // refused
+    gate.arrive_and_wait(stop, ec);     // refused
+    gate.arrive_and_wait(2, stop);      // refused
+    gate.arrive_and_wait(2, stop, ec);  // refused
+    gate.count_down();
+}
+
+}  // namespace

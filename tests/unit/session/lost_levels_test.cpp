@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// LostLevels: the levels of lost holds whose unlock() is still to come.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+
+#include "support/internals.hpp"
+
+using namespace redlatch;
+using namespace redlatch::detail;
+
+TEST_CASE("each level is taken once, by its owner, from the lock of its kind and name") {
+    LostLevels levels;
+    levels.add("rlock", "orders", 1, 2);
+    CHECK_FALSE(levels.take("rlock", "orders", 2));
+    CHECK_FALSE(levels.take("rlock", "stock", 1));
+    CHECK_FALSE(levels.take("fair", "orders", 1));
+    CHECK(levels.take("rlock", "orders", 1));
+    levels.add("rlock", "orders", 1, 1);
+    CHECK(levels.take("rlock", "orders", 1));
+    CHECK(levels.take("rlock", "orders", 1));
+    CHECK_FALSE(levels.take("rlock", "orders", 1));
+}
+
+TEST_CASE("only the latest are kept, so that holds that are never unlocked take no more memory") {
+    LostLevels levels;
+    constexpr OwnerNumber more = 5;
+    for (OwnerNumber owner = 0; owner < LostLevels::most + more; ++owner) levels.add("rlock", "orders", owner, 1);
+    for (OwnerNumber owner = 0; owner < more; ++owner) CHECK_FALSE(levels.take("rlock", "orders", owner));
+    std::size_t kept = 0;
+    for (OwnerNumber owner = more; owner < LostLevels::most + more; ++owner)
+        if (levels.take("rlock", "orders", owner)) ++kept;
+    CHECK(kept == LostLevels::most);
+}
