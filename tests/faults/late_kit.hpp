@@ -77,6 +77,12 @@ public:
 
     bool empty() const { return keys_.empty(); }
 
+    // Returns whether all of these keys exist later, too.
+    bool last_until(const Contents& later) const {
+        return std::all_of(keys_.begin(), keys_.end(),
+                           [&](const auto& entry) { return later.keys_.contains(entry.first); });
+    }
+
     // Returns whether nothing has changed since, except that TTLs go down and keys expire.
     bool only_age_to(const Contents& later) const {
         return std::all_of(later.keys_.begin(), later.keys_.end(), [&](const auto& entry) {

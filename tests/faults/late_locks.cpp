@@ -123,7 +123,7 @@ struct Scene {
 
 template <class Lock, class Test>
 void with_lock(const char* kind, const Test& test) {
-    CAPTURE(kind);
+    CAPTURE(std::string(kind));
     LatePath path;
     std::deque<Client> clients;
     clients.emplace_back(path.url(), options());
@@ -143,7 +143,7 @@ void with_readers(const Test& test) {
 
 template <class Test>
 void with_multi_lock(const Test& test) {
-    CAPTURE("MultiLock");
+    CAPTURE(std::string("MultiLock"));
     LatePath path;
     std::deque<Client> clients;
     clients.emplace_back(path.url(), options());
@@ -159,7 +159,7 @@ void with_multi_lock(const Test& test) {
 // Three servers, of which the first one receives commands late.
 template <class Test>
 void with_red_lock(const Test& test) {
-    CAPTURE("RedLock");
+    CAPTURE(std::string("RedLock"));
     LatePath path;
     std::deque<RedisServer> others;
     for (int i = 0; i < 2; ++i) others.emplace_back(path.server_options());
@@ -443,7 +443,7 @@ TEST_CASE("fault: late copies: a renewal that arrives late neither prolongs a ho
     };
     const auto in_every_case = [&](const char* kind, const Script& renewal, const auto& take) {
         return start([kind, &renewal, &take, &arrives] {
-            CAPTURE(kind);
+            CAPTURE(std::string(kind));
             // Longer than it is wanted, and less than the rest of the lease. Repeat if a busy machine let that end.
             CHECK(succeeds_once([&] { return arrives(renewal, take, paced(2000ms) / 1000ms * 1s); }));
             arrives(renewal, take, beyond_wanted);
