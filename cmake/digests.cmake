@@ -49,7 +49,7 @@ foreach(header IN LISTS headers)
     cmake_path(GET header FILENAME file)
     # CMake's lists have a meaning for semicolons and brackets, so the text stays one string.
     file(READ ${header} text)
-    string(REGEX REPLACE "\n// The digests, written by cmake/digests.cmake\\.\n.*\n(}  // namespace detail\n}  // namespace v[0-9_]+\n)" "\n\\1" bare "${text}")
+    string(REGEX REPLACE "\n// The digests, written by cmake/digests.cmake\\.\n.*\n(}  // namespace detail\n}  // namespace [A-Za-z0-9_]+\n)" "\n\\1" bare "${text}")
     set(lines "")
     foreach(name IN LISTS names)
         # The text that a call names is in namespace scripts, not in scripts::parts: the last one of that name.
@@ -64,7 +64,7 @@ foreach(header IN LISTS headers)
     if(NOT lines)
         continue()
     endif()
-    string(REGEX REPLACE "\n(}  // namespace detail\n}  // namespace v[0-9_]+\n)"
+    string(REGEX REPLACE "\n(}  // namespace detail\n}  // namespace [A-Za-z0-9_]+\n)"
         "\n// The digests, written by cmake/digests.cmake.\n// clang-format off\n${lines}// clang-format on\n\n\\1" wanted "${bare}")
     if(NOT wanted STREQUAL text)
         list(APPEND stale ${file})
