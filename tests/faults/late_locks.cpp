@@ -216,8 +216,8 @@ TEST_CASE("fault: late copies: a release that arrives after the same thread has 
             REQUIRE(at.mine.try_lock_for(20s));
             const bool was_there = at.path.redis.exists("orders");  // a RedLock may do without this server
             at.path.let_through({at.commands.release});
-            CHECK(at.mine.hold_count() == 1);
-            CHECK(at.path.redis.exists("orders") == was_there);
+            REQUIRE(at.mine.hold_count() == 1);
+            REQUIRE(at.path.redis.exists("orders") == was_there);
             CHECK_FALSE(at.rival.try_lock());
             CHECK_FALSE(at.mine.lost().stop_requested());
             at.mine.unlock(ec);
@@ -267,8 +267,8 @@ TEST_CASE("fault: late copies: an acquire that arrives after the unlock holds th
             at.mine.unlock();
             at.let_pass(after);
             at.path.let_through({at.commands.acquire});
-            CHECK(at.path.is_clean());
-            CHECK(at.rival.try_lock());
+            REQUIRE(at.path.is_clean());
+            REQUIRE(at.rival.try_lock());
             at.rival.unlock();
             CHECK(at.path.is_clean());
         }
@@ -302,7 +302,7 @@ TEST_CASE("fault: late copies: an acquire that arrives after a failed try holds 
             at.rival.unlock();
             at.let_pass(after);
             at.path.let_through({at.commands.acquire});
-            if (after != 0s) CHECK(at.path.is_clean());
+            if (after != 0s) REQUIRE(at.path.is_clean());
             REQUIRE(at.rival.try_lock_for(a_moment));
             at.rival.unlock();
             CHECK(eventually([&] { return at.path.is_clean(); }, a_moment));
@@ -361,8 +361,8 @@ TEST_CASE("fault: late copies: a forced release that arrives late, or twice, end
             at.let_pass(after);
             REQUIRE(at.theirs.try_lock_for(20s));
             at.path.let_through({at.commands.give_up});
-            CHECK(at.theirs.hold_count() == 1);
-            CHECK(at.path.redis.exists("orders"));
+            REQUIRE(at.theirs.hold_count() == 1);
+            REQUIRE(at.path.redis.exists("orders"));
             CHECK_FALSE(at.theirs.lost().stop_requested());
             at.theirs.unlock(ec);
             CHECK_FALSE(ec);
@@ -399,7 +399,7 @@ TEST_CASE("fault: late copies: a hand-over that arrives late changes nothing") {
             REQUIRE(at.theirs.try_lock_for(20s));
             const Contents before{at.path.redis};
             at.path.let_through({hand_over});
-            CHECK(before.only_age_to(Contents{at.path.redis}));
+            REQUIRE(before.only_age_to(Contents{at.path.redis}));
             CHECK(at.theirs.hold_count() == 1);
             CHECK_FALSE(at.mine.is_held());
             at.theirs.unlock();
