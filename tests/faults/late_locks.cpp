@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
+// ctest: long
 // A command that arrives long after its sender has given it up: the kernel, a proxy or a load balancer may still hold
 // the bytes of a closed connection. Such a copy must not end a later hold, nor take a lock for longer than a moment.
+#include <deque>
+#include <future>
+#include <memory>
 #include <type_traits>
 
-#include "faults/fault_kit.hpp"
-#include "support/command_monitor.hpp"
+#include "faults/late_kit.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -19,33 +22,51 @@ constexpr std::chrono::milliseconds wanted = paced(2000ms);
 // has had time for that. A lease is far longer.
 constexpr std::chrono::milliseconds a_moment = wanted + paced(6000ms);
 
+constexpr std::chrono::seconds lease = 30s;
+// Longer than a command is wanted, and shorter than a lease.
+constexpr std::chrono::seconds beyond_wanted = 10s;
+// Longer than a lease, and than any mark that a command leaves behind.
+constexpr std::chrono::seconds beyond_leases = 126s;
+
 ClientOptions options() {
-    ClientOptions options = unhurried();
+    ClientOptions options = unhurried(lease);
     options.command_timeout = wanted;
     return options;
 }
 
-// The scripts of one kind of lock, which a rule of the proxy matches.
-struct Digests {
+// The commands of one kind of lock, by a text in each that a rule of the proxy matches.
+struct Commands {
     std::string acquire;
     std::string release;
+    std::string give_up;  // of force_unlock()
 };
 
-Digests digests(const Script& acquire, const Script& release) {
-    return {std::string{acquire.digest()}, std::string{release.digest()}};
+std::string digest_of(const Script& script) { return std::string{script.digest()}; }
+
+Commands commands_of(const Script& acquire, const Script& release, const Script& give_up) {
+    return {digest_of(acquire), digest_of(release), digest_of(give_up)};
 }
 
-const Digests read_digests = digests(digested<scripts::read_acquire>, digested<scripts::read_release>);
-
-Digests digests_of(const RLock&) { return {acquire_digest, release_digest}; }
-Digests digests_of(const FencedLock&) {
-    return digests(digested<scripts::fenced_acquire>, digested<scripts::rlock_release>);
+// Also those of the members of a quorum.
+Commands commands_of(const LockApi&) { return {acquire_digest, release_digest, give_up_digest}; }
+Commands commands_of(const FencedLock&) {
+    return commands_of(digested<scripts::fenced_acquire>, digested<scripts::rlock_release>,
+                       digested<scripts::rlock_give_up>);
 }
-Digests digests_of(const FairLock&) {
-    return digests(digested<scripts::fair_acquire>, digested<scripts::fair_release>);
+Commands commands_of(const FairLock&) {
+    return commands_of(digested<scripts::fair_acquire>, digested<scripts::fair_release>, digested<scripts::fair_leave>);
 }
-Digests digests_of(const ReadWriteLock&) {
-    return digests(digested<scripts::write_acquire>, digested<scripts::write_release>);
+Commands commands_of(const ReadWriteLock::ReadLock&) {
+    return commands_of(digested<scripts::read_acquire>, digested<scripts::read_release>,
+                       digested<scripts::read_give_up>);
+}
+Commands commands_of(const ReadWriteLock&) {
+    return commands_of(digested<scripts::write_acquire>, digested<scripts::write_release>,
+                       digested<scripts::write_give_up>);
+}
+// The first sending of an acquire is a plain command.
+Commands commands_of(const Mutex&) {
+    return {"PXAT", digest_of(digested<scripts::mutex_release>), digest_of(digested<scripts::mutex_give_up>)};
 }
 
 // Returns whether one of a few tries succeeds. A busy machine may spoil some.
@@ -56,67 +77,126 @@ bool succeeds_once(Try attempt) {
     return false;
 }
 
-// A server with all scripts, a proxy in front of it, and the means to delay commands.
-struct LatePath : FaultyPath {
+// A server with all scripts, and a proxy that delays commands to it.
+struct LatePath : ClockedPath {
     LatePath() {
         for (const Script* script :
-             {&digested<scripts::fenced_acquire>, &digested<scripts::fair_acquire>, &digested<scripts::fair_release>,
-              &digested<scripts::fair_leave>, &digested<scripts::read_acquire>, &digested<scripts::read_release>,
-              &digested<scripts::write_acquire>, &digested<scripts::write_release>, &digested<scripts::write_give_up>,
-              &digested<scripts::mutex_acquire>, &digested<scripts::mutex_release>})
+             {&digested<scripts::fenced_acquire>, &digested<scripts::fenced_hand_over>,
+              &digested<scripts::fair_acquire>, &digested<scripts::fair_release>, &digested<scripts::fair_leave>,
+              &digested<scripts::fair_refresh>, &digested<scripts::read_acquire>, &digested<scripts::read_release>,
+              &digested<scripts::read_give_up>, &digested<scripts::read_renew>, &digested<scripts::write_acquire>,
+              &digested<scripts::write_release>, &digested<scripts::write_give_up>, &digested<scripts::mutex_acquire>,
+              &digested<scripts::mutex_release>, &digested<scripts::mutex_give_up>, &digested<scripts::mutex_renew>,
+              &digested<scripts::mutex_hand_over>, &digested<scripts::permit_renew>})
             redis.text("SCRIPT", "LOAD", script->text);
     }
 
-    // Forwards the copy that was held back, and waits until the server has received it.
-    void let_through(const std::string& containing) {
-        CommandMonitor monitor{server};
-        proxy.release();
-        REQUIRE(eventually([&] {
-            for (const std::string& line : monitor.take_lines())
-                if (line.find(containing) != std::string::npos) return true;
-            return false;
-        }));
-    }
+    // Without the counter of tokens, which stays.
+    bool is_clean() { return redis.keys("orders*").empty() && redis.keys("{orders*").empty(); }
+};
 
-    // Holds back the next such request. Soon closes the sender's connection, so that it sends the command again.
-    template <class Call>
-    void delay_a_copy(const std::string& containing, Call call) {
-        proxy.hold_next_requests(1, containing);
-        auto network = start([&] {
-            const bool struck = eventually([&] { return proxy.counts().held == 1; });
-            proxy.half_close(Side::client);
-            return struck;
-        });
-        call();
-        REQUIRE(network.get());
-    }
+// A lock of a client behind the proxy, and the same lock of another client that bypasses it. `rival` is a lock of the
+// other client which `mine` excludes.
+template <class Lock>
+struct Scene {
+    LatePath& path;
+    std::deque<Client>& clients;
+    Lock& mine;
+    Lock& theirs;
+    LockApi& rival;
 
-    // Deletes the marks that releases left, as if they had expired.
-    void expire_marks() {
-        for (const std::string& key : redis.list("KEYS", "*"))
-            if (key.find("latch:") != std::string::npos || key.find("redlatch_request") != std::string::npos)
-                redis.integer("DEL", key);
+    Commands commands = commands_of(mine);
+
+    Client& my_client() const { return clients.front(); }
+
+    // Moves the server's clock on, as if that time had passed: all clients know the new time.
+    void let_pass(std::chrono::seconds time) const {
+        if (time == 0s) return;
+        path.jump(time);
+        for (Client& client : clients) {
+            RLock any{client, "time"};
+            any.lock();
+            any.unlock();
+        }
     }
 };
 
-// A lock of a client behind the proxy, and one of another client that bypasses it.
 template <class Lock, class Test>
-void with_lock(const char* kind, Test test) {
-    CAPTURE(kind);
+void with_lock(const char* kind, const Test& test) {
+    CAPTURE(std::string(kind));
     LatePath path;
-    Client client{path.url(), options()};
-    Client other{path.server.url(), options()};
-    Lock mine{client, "orders"};
-    Lock theirs{other, "orders"};
-    test(path, mine, theirs);
+    std::deque<Client> clients;
+    clients.emplace_back(path.url(), options());
+    clients.emplace_back(path.server.url(), options());
+    Lock mine{clients[0], "orders"};
+    Lock theirs{clients[1], "orders"};
+    test(Scene<Lock>{path, clients, mine, theirs, theirs});
 }
 
 template <class Test>
-void with_every_lock(Test test) {
-    with_lock<RLock>("RLock", test);
-    with_lock<FencedLock>("FencedLock", test);
-    with_lock<FairLock>("FairLock", test);
-    with_lock<ReadWriteLock>("writers of a ReadWriteLock", test);
+void with_readers(const Test& test) {
+    with_lock<ReadWriteLock>("readers of a ReadWriteLock", [&](const auto& both) {
+        test(Scene<ReadWriteLock::ReadLock>{both.path, both.clients, both.mine.read_lock(), both.theirs.read_lock(),
+                                            both.theirs});
+    });
+}
+
+template <class Test>
+void with_multi_lock(const Test& test) {
+    CAPTURE(std::string("MultiLock"));
+    LatePath path;
+    std::deque<Client> clients;
+    clients.emplace_back(path.url(), options());
+    clients.emplace_back(path.server.url(), options());
+    std::deque<RLock> members;
+    for (Client& client : clients)
+        for (const char* name : {"orders", "orders:2"}) members.emplace_back(client, name);
+    MultiLock mine{members[0], members[1]};
+    MultiLock theirs{members[2], members[3]};
+    test(Scene<MultiLock>{path, clients, mine, theirs, theirs});
+}
+
+// Three servers, of which the first one receives commands late.
+template <class Test>
+void with_red_lock(const Test& test) {
+    CAPTURE(std::string("RedLock"));
+    LatePath path;
+    std::deque<RedisServer> others;
+    for (int i = 0; i < 2; ++i) others.emplace_back(path.server_options());
+    path.jump(2 * lease);  // servers that are too young do not vote
+    std::deque<Client> clients;
+    std::deque<RLock> members;
+    for (const std::string& first : {path.url(), path.server.url()})
+        for (const std::string& url : {first, others[0].url(), others[1].url()})
+            members.emplace_back(clients.emplace_back(url, options()), "orders");
+    const RedLockOptions red{.node_timeout = wanted};
+    RedLock mine{red, members[0], members[1], members[2]};
+    RedLock theirs{red, members[3], members[4], members[5]};
+    test(Scene<RedLock>{path, clients, mine, theirs, theirs});
+}
+
+// Calls test(scene) for each kind of lock, each in a thread of its own: most of the time they wait.
+template <class Test>
+void with_every_lock(const Test& test) {
+    std::vector<std::future<void>> all;
+    all.push_back(start([&] { with_lock<RLock>("RLock", test); }));
+    all.push_back(start([&] { with_lock<SpinLock>("SpinLock", test); }));
+    all.push_back(start([&] { with_lock<FencedLock>("FencedLock", test); }));
+    all.push_back(start([&] { with_lock<FairLock>("FairLock", test); }));
+    all.push_back(start([&] { with_lock<Mutex>("Mutex", test); }));
+    all.push_back(start([&] { with_lock<ReadWriteLock>("writers of a ReadWriteLock", test); }));
+    all.push_back(start([&] { with_readers(test); }));
+    all.push_back(start([&] { with_multi_lock(test); }));
+    all.push_back(start([&] { with_red_lock(test); }));
+    for (std::future<void>& one : all) one.get();
+}
+
+// How late an acquire may come that must not take the lock. The plain command of a Mutex has no script that could
+// compare times. It names the instant at which the lease ends instead.
+template <class Lock>
+std::vector<std::chrono::seconds> too_late(const Lock&) {
+    if (std::is_same_v<Lock, Mutex>) return {beyond_leases};
+    return {beyond_wanted, beyond_leases};
 }
 
 }  // namespace
@@ -124,213 +204,298 @@ void with_every_lock(Test test) {
 // Regression: the same thread held the lock again when the first copy of its release arrived. That was after the time
 // of every mark, so it deleted the new hold, and others entered.
 TEST_CASE("fault: late copies: a release that arrives after the same thread has locked again ends nothing") {
-    with_every_lock([](LatePath& path, auto& mine, auto& theirs) {
-        const Digests names = digests_of(mine);
-        mine.lock();
-        std::error_code ec;
-        path.delay_a_copy(names.release, [&] { mine.unlock(ec); });
-        CHECK_FALSE(ec);
-        REQUIRE(mine.try_lock_for(20s));
-        path.expire_marks();
-        path.let_through(names.release);
-        CHECK(mine.hold_count() == 1);
-        CHECK_FALSE(theirs.try_lock());
-        CHECK_FALSE(mine.lost().stop_requested());
-        mine.unlock(ec);
-        CHECK_FALSE(ec);
-        CHECK_FALSE(path.redis.exists("orders"));
+    with_every_lock([](const auto& at) {
+        for (const auto after : {0s, beyond_wanted, beyond_leases}) {
+            CAPTURE(after.count());
+            at.mine.lock();
+            std::error_code ec;
+            at.path.delay_a_copy(at.commands.release, [&] { at.mine.unlock(ec); });
+            // A MultiLock leaves a release without a reply to the background.
+            if constexpr (!std::is_same_v<std::decay_t<decltype(at.mine)>, MultiLock>) CHECK_FALSE(ec);
+            at.let_pass(after);
+            REQUIRE(at.mine.try_lock_for(20s));
+            const bool was_there = at.path.redis.exists("orders");  // a RedLock may do without this server
+            at.path.let_through({at.commands.release});
+            REQUIRE(at.mine.hold_count() == 1);
+            REQUIRE(at.path.redis.exists("orders") == was_there);
+            CHECK_FALSE(at.rival.try_lock());
+            CHECK_FALSE(at.mine.lost().stop_requested());
+            at.mine.unlock(ec);
+            CHECK_FALSE(ec);
+            CHECK(at.path.is_clean());
+        }
     });
 }
 
-TEST_CASE(
-    "fault: late copies: a read release that arrives after the same thread reads again ends nothing, also below a "
-    "writer") {
-    with_lock<ReadWriteLock>("readers", [](LatePath& path, auto& orders, auto& theirs) {
-        for (const bool as_writer : {false, true}) {
-            CAPTURE(as_writer);
-            if (as_writer) orders.lock();
-            orders.lock_shared();
-            std::error_code ec;
-            path.delay_a_copy(read_digests.release, [&] { orders.unlock_shared(ec); });
-            CHECK_FALSE(ec);
-            REQUIRE(orders.read_lock().hold_count() == 0);
-            REQUIRE(orders.try_lock_shared_for(20s));
-            if (as_writer) orders.unlock();
-            path.expire_marks();
-            path.let_through(read_digests.release);
-            CHECK(orders.read_lock().hold_count() == 1);
-            CHECK_FALSE(theirs.try_lock());
-            orders.unlock_shared();
-            CHECK(path.redis.keys().empty());
-        }
+TEST_CASE("fault: late copies: a read release that arrives after the same thread reads again below a writer") {
+    with_lock<ReadWriteLock>("readers", [](const auto& at) {
+        const std::string release = commands_of(at.mine.read_lock()).release;
+        at.mine.lock();
+        at.mine.lock_shared();
+        std::error_code ec;
+        at.path.delay_a_copy(release, [&] { at.mine.unlock_shared(ec); });
+        CHECK_FALSE(ec);
+        REQUIRE(at.mine.read_lock().hold_count() == 0);
+        REQUIRE(at.mine.try_lock_shared_for(20s));
+        at.mine.unlock();
+        at.path.let_through({release});
+        CHECK(at.mine.read_lock().hold_count() == 1);
+        CHECK_FALSE(at.theirs.try_lock());
+        at.mine.unlock_shared();
+        CHECK(at.path.redis.keys().empty());
     });
 }
 
 // Regression: nothing released what the copy acquired, so the lock had no owner for a whole lease.
 TEST_CASE("fault: late copies: an acquire that arrives after the unlock holds the lock for no longer than a moment") {
-    with_every_lock([](LatePath& path, auto& mine, auto& theirs) {
-        const Digests names = digests_of(mine);
+    with_every_lock([](const auto& at) {
         // Before its instant the copy takes the lock. Repeat if a busy machine let that instant pass.
         CHECK(succeeds_once([&] {
-            path.delay_a_copy(names.acquire, [&] { mine.lock(); });
-            mine.unlock();
-            path.let_through(names.acquire);
-            const bool taken = path.redis.exists("orders");
-            REQUIRE(theirs.try_lock_for(a_moment));
-            theirs.unlock();
-            CHECK(path.redis.keys("orders").empty());
+            at.path.delay_a_copy(at.commands.acquire, [&] { at.mine.lock(); });
+            at.mine.unlock();
+            at.path.let_through({at.commands.acquire});
+            const bool taken = at.path.redis.exists("orders");
+            REQUIRE(at.rival.try_lock_for(a_moment));
+            at.rival.unlock();
+            CHECK(eventually([&] { return at.path.is_clean(); }, a_moment));
             return taken;
         }));
         // After its instant it takes nothing.
-        path.delay_a_copy(names.acquire, [&] { mine.lock(); });
-        mine.unlock();
-        std::this_thread::sleep_for(wanted + 200ms);
-        path.let_through(names.acquire);
-        CHECK_FALSE(path.redis.exists("orders"));
-        CHECK(theirs.try_lock());
-        theirs.unlock();
-        CHECK(path.redis.keys("orders").empty());
+        for (const auto after : too_late(at.mine)) {
+            CAPTURE(after.count());
+            at.path.delay_a_copy(at.commands.acquire, [&] { at.mine.lock(); });
+            at.mine.unlock();
+            at.let_pass(after);
+            at.path.let_through({at.commands.acquire});
+            REQUIRE(at.path.is_clean());
+            REQUIRE(at.rival.try_lock());
+            at.rival.unlock();
+            CHECK(at.path.is_clean());
+        }
     });
 }
 
 TEST_CASE("fault: late copies: an acquire that arrives after a failed try holds the lock for no longer than a moment") {
-    with_every_lock([](LatePath& path, auto& mine, auto& theirs) {
-        const Digests names = digests_of(mine);
+    with_every_lock([](const auto& at) {
         // The second copy is refused while another client holds the lock. The first one arrives when the lock is free.
         CHECK(succeeds_once([&] {
-            theirs.lock();
-            path.delay_a_copy(names.acquire, [&] { CHECK_FALSE(mine.try_lock_for(500ms)); });
-            theirs.unlock();
-            path.let_through(names.acquire);
-            const bool taken = path.redis.exists("orders");
-            REQUIRE(theirs.try_lock_for(a_moment));
-            theirs.unlock();
-            CHECK(path.redis.keys("orders").empty());
+            at.rival.lock();
+            at.path.delay_a_copy(at.commands.acquire, [&] { CHECK_FALSE(at.mine.try_lock_for(500ms)); });
+            at.rival.unlock();
+            at.path.let_through({at.commands.acquire});
+            const bool taken = at.path.redis.exists("orders");
+            REQUIRE(at.rival.try_lock_for(a_moment));
+            at.rival.unlock();
+            CHECK(eventually([&] { return at.path.is_clean(); }, a_moment));
             return taken;
         }));
         // The only copy arrives when it is wanted no more, or arrives soon and is followed by the command that gives it
         // up.
-        for (const bool soon : {true, false}) {
-            CAPTURE(soon);
-            theirs.lock();
-            path.proxy.hold_next_requests(1, names.acquire);
-            CHECK_FALSE(mine.try_lock_for(50ms));
-            REQUIRE(path.proxy.counts().held == 1);
-            theirs.unlock();
-            if (!soon) std::this_thread::sleep_for(wanted + 200ms);
-            path.let_through(names.acquire);
-            if (!soon) CHECK_FALSE(path.redis.exists("orders"));
-            REQUIRE(theirs.try_lock_for(a_moment));
-            theirs.unlock();
-            CHECK(path.redis.keys("orders").empty());
+        auto times = too_late(at.mine);
+        times.insert(times.begin(), 0s);
+        for (const auto after : times) {
+            CAPTURE(after.count());
+            at.rival.lock();
+            at.path.proxy.hold_next_requests(1, at.commands.acquire);
+            CHECK_FALSE(at.mine.try_lock_for(50ms));
+            REQUIRE(at.path.proxy.counts().held == 1);
+            at.rival.unlock();
+            at.let_pass(after);
+            at.path.let_through({at.commands.acquire});
+            if (after != 0s) REQUIRE(at.path.is_clean());
+            REQUIRE(at.rival.try_lock_for(a_moment));
+            at.rival.unlock();
+            CHECK(eventually([&] { return at.path.is_clean(); }, a_moment));
         }
     });
 }
 
 TEST_CASE("fault: late copies: a waiter's acquire that arrives late leaves no place in the queue") {
-    with_lock<FairLock>("FairLock", [](LatePath& path, auto& mine, auto& theirs) {
+    with_lock<FairLock>("FairLock", [](const auto& at) {
         const std::string queue = "redisson_lock_queue:{orders}";
-        const std::string acquire = digests_of(mine).acquire;
-        theirs.lock();
+        at.theirs.lock();
         // In time: it enters the queue, and its place is given up again. Too late: it has no effect.
-        for (const bool in_time : {true, false}) {
-            CAPTURE(in_time);
-            path.proxy.hold_next_requests(1, acquire);
-            CHECK_FALSE(mine.try_lock_for(50ms));
-            REQUIRE(path.proxy.counts().held == 1);
-            if (!in_time) std::this_thread::sleep_for(wanted + 200ms);
-            path.let_through(acquire);
-            if (!in_time) CHECK_FALSE(path.redis.exists(queue));
-            CHECK(eventually([&] { return path.redis.keys() == std::vector<std::string>{"orders"}; }, a_moment));
+        for (const auto after : {0s, beyond_wanted}) {
+            CAPTURE(after.count());
+            at.path.proxy.hold_next_requests(1, at.commands.acquire);
+            CHECK_FALSE(at.mine.try_lock_for(50ms));
+            REQUIRE(at.path.proxy.counts().held == 1);
+            at.let_pass(after);
+            at.path.let_through({at.commands.acquire});
+            if (after != 0s) CHECK_FALSE(at.path.redis.exists(queue));
+            CHECK(eventually([&] { return at.path.redis.keys() == std::vector<std::string>{"orders"}; }, a_moment));
         }
-        theirs.unlock();
+        at.theirs.unlock();
     });
 }
 
-TEST_CASE("fault: late copies: a reader that arrives late blocks a writer for no longer than a moment") {
-    with_lock<ReadWriteLock>("readers", [](LatePath& path, auto& orders, auto& theirs) {
-        CHECK(succeeds_once([&] {
-            path.delay_a_copy(read_digests.acquire, [&] { orders.lock_shared(); });
-            orders.unlock_shared();
-            path.let_through(read_digests.acquire);
-            const bool taken = path.redis.exists("orders");
-            REQUIRE(theirs.try_lock_for(a_moment));
-            theirs.unlock();
-            CHECK(path.redis.keys().empty());
-            return taken;
-        }));
-        path.delay_a_copy(read_digests.acquire, [&] { orders.lock_shared(); });
-        orders.unlock_shared();
-        std::this_thread::sleep_for(wanted + 200ms);
-        path.let_through(read_digests.acquire);
-        CHECK(path.redis.keys().empty());
-    });
-}
-
-// The plain command has no script that could compare times. It names the instant at which the lease ends instead.
 TEST_CASE("fault: late copies: a mutex's plain command holds no longer than the first lease would have lasted") {
-    with_lock<Mutex>("Mutex", [](LatePath& path, auto& orders, auto& theirs) {
-        const auto lease = paced(3000ms);
-        const auto begun = Clock::now();
-        path.delay_a_copy("PXAT", [&] { orders.lock(Lease{lease}); });
-        orders.unlock();
-        std::this_thread::sleep_until(begun + lease + 500ms);
-        path.let_through("PXAT");
-        CHECK_FALSE(path.redis.exists("orders"));
-        CHECK(theirs.try_lock());
-        theirs.unlock();
+    with_lock<Mutex>("Mutex", [](const auto& at) {
+        at.path.delay_a_copy(at.commands.acquire, [&] { at.mine.lock(); });
+        at.mine.unlock();
+        at.let_pass(beyond_wanted);
+        at.path.let_through({at.commands.acquire});
+        CHECK(at.path.redis.exists("orders"));
+        CHECK(at.path.redis.pttl("orders") <= 1000 * (lease - beyond_wanted + 1s).count());
+        at.let_pass(lease - beyond_wanted);
+        CHECK_FALSE(at.path.redis.exists("orders"));
+        CHECK(at.theirs.try_lock());
+        at.theirs.unlock();
     });
 }
 
 // The second command of a forced release names the holder that the first one saw.
 TEST_CASE("fault: late copies: a forced release that arrives late, or twice, ends no later hold") {
-    with_every_lock([](LatePath& path, auto& mine, auto& theirs) {
-        theirs.lock();
-        const std::string give_up{std::is_same_v<decltype(mine), FairLock&> ? digested<scripts::fair_leave>.digest()
-                                  : std::is_same_v<decltype(mine), ReadWriteLock&>
-                                      ? digested<scripts::write_give_up>.digest()
-                                      : digested<scripts::rlock_give_up>.digest()};
-        // One of two copies ends the hold. The other one arrives during the next hold.
-        bool forced = false;
-        path.delay_a_copy(give_up, [&] { forced = mine.force_unlock(); });
-        CHECK(forced);
-        CHECK_FALSE(path.redis.exists("orders"));
-        std::error_code ec;
-        theirs.unlock(ec);
-        CHECK(ec == errc::hold_lost);
-        REQUIRE(theirs.try_lock_for(20s));
-        path.let_through(give_up);
-        CHECK(theirs.hold_count() == 1);
-        CHECK_FALSE(theirs.lost().stop_requested());
-        theirs.unlock();
-        CHECK(path.redis.keys("orders").empty());
+    with_every_lock([](const auto& at) {
+        for (const auto after : {0s, beyond_wanted, beyond_leases}) {
+            CAPTURE(after.count());
+            at.theirs.lock();
+            // One of two copies ends the hold. The other one arrives during the next hold.
+            bool forced = false;
+            at.path.delay_a_copy(at.commands.give_up, [&] { forced = at.mine.force_unlock(); });
+            CHECK(forced);
+            CHECK(at.path.is_clean());
+            std::error_code ec;
+            at.theirs.unlock(ec);
+            CHECK(ec == errc::hold_lost);
+            at.let_pass(after);
+            REQUIRE(at.theirs.try_lock_for(20s));
+            at.path.let_through({at.commands.give_up});
+            REQUIRE(at.theirs.hold_count() == 1);
+            REQUIRE(at.path.redis.exists("orders"));
+            CHECK_FALSE(at.theirs.lost().stop_requested());
+            at.theirs.unlock(ec);
+            CHECK_FALSE(ec);
+            CHECK(at.path.is_clean());
+        }
     });
 }
 
 // The first copy of the hand-over arrives after the next holder has released the lock, while others hold it.
 TEST_CASE("fault: late copies: a hand-over that arrives late changes nothing") {
-    with_lock<RLock>("RLock", [](LatePath& path, auto& orders, auto& theirs) {
-        Client client{path.url(), options()};
-        path.proxy.hold_next_requests(1, hand_over_digest);
-        for (int round = 0; round < 50 && path.proxy.counts().held == 0; ++round) {
-            RLock lock{client, "orders"};
-            lock.lock();
-            const auto waits = client.stats().waits;
-            auto heir = start([&] {
-                lock.lock();
-                lock.unlock();
+    const auto arrives_late = [](const auto& at, const Script& script) {
+        const std::string hand_over = digest_of(script);
+        const bool polls = std::is_same_v<std::decay_t<decltype(at.mine)>, Mutex>;
+        for (const auto after : {0s, beyond_leases}) {
+            CAPTURE(after.count());
+            const auto matched = at.path.proxy.counts().matched;
+            at.path.delay_a_copy(hand_over, [&] {
+                for (int round = 0; round < 50 && at.path.proxy.counts().matched == matched; ++round) {
+                    at.mine.lock();
+                    const auto waits = at.my_client().stats().waits;
+                    auto heir = start([&] {
+                        at.mine.lock();
+                        at.mine.unlock();
+                    });
+                    REQUIRE(eventually([&] {
+                        return at.my_client().stats().waits > waits &&
+                               (polls || listeners(at.path.redis, "orders") == 1);
+                    }));
+                    at.mine.unlock();
+                    heir.get();
+                }
             });
-            REQUIRE(eventually([&] { return client.stats().waits > waits && listeners(path.redis, "orders") == 1; }));
-            lock.unlock();
-            heir.get();
+            at.let_pass(after);
+            REQUIRE(at.theirs.try_lock_for(20s));
+            const Contents before{at.path.redis};
+            at.path.let_through({hand_over});
+            REQUIRE(before.only_age_to(Contents{at.path.redis}));
+            CHECK(at.theirs.hold_count() == 1);
+            CHECK_FALSE(at.mine.is_held());
+            at.theirs.unlock();
+            CHECK(at.path.is_clean());
         }
-        REQUIRE(path.proxy.counts().held == 1);
-        REQUIRE(theirs.try_lock_for(20s));
-        path.let_through(hand_over_digest);
-        CHECK(theirs.hold_count() == 1);
-        CHECK(path.redis.list("HVALS", "orders") == std::vector<std::string>{"1"});
-        CHECK_FALSE(orders.is_held());
-        theirs.unlock();
-        CHECK_FALSE(path.redis.exists("orders"));
-    });
+    };
+    std::vector<std::future<void>> all;
+    all.push_back(start([&] {
+        with_lock<RLock>("RLock", [&](const auto& at) { arrives_late(at, digested<scripts::rlock_hand_over>); });
+    }));
+    all.push_back(start([&] {
+        with_lock<FencedLock>("FencedLock",
+                              [&](const auto& at) { arrives_late(at, digested<scripts::fenced_hand_over>); });
+    }));
+    all.push_back(start([&] {
+        with_lock<Mutex>("Mutex", [&](const auto& at) { arrives_late(at, digested<scripts::mutex_hand_over>); });
+    }));
+    for (std::future<void>& one : all) one.get();
+}
+
+// The renewal arrives while the hold still lasts, or after its end. Its sender has given it up, so it must not keep
+// anything.
+TEST_CASE("fault: late copies: a renewal that arrives late neither prolongs a hold nor revives it") {
+    // Returns whether the hold lasted until the renewal arrived. `take(client)` returns an object whose hold is renewed.
+    const auto arrives = [](const Script& renewal, const auto& take, std::chrono::seconds after) {
+        LatePath path;
+        ClientOptions quickly = options();
+        quickly.watchdog_timeout = paced(6000ms);
+        quickly.command_timeout = paced(1000ms);
+        Client client{path.url(), quickly};
+        path.proxy.hold_next_requests(1, digest_of(renewal));
+        const auto held = take(client);
+        path.cut_off_once_held();
+        path.jump(after);
+        const Contents before{path.redis};
+        path.let_through({digest_of(renewal)});
+        const Contents later{path.redis};
+        CHECK(before.only_age_to(later));
+        path.proxy.refuse(false);
+        return !later.empty();
+    };
+    const auto in_every_case = [&](const char* kind, const Script& renewal, const auto& take) {
+        return start([kind, &renewal, &take, &arrives] {
+            CAPTURE(std::string(kind));
+            // Longer than it is wanted, and less than the rest of the lease. Repeat if a busy machine let that end.
+            CHECK(succeeds_once([&] { return arrives(renewal, take, paced(2000ms) / 1000ms * 1s); }));
+            arrives(renewal, take, beyond_wanted);
+        });
+    };
+    const auto take_lock = [](Client& client) {
+        auto orders = std::make_unique<RLock>(client, "orders");
+        orders->lock();
+        return orders;
+    };
+    const auto take_read_lock = [](Client& client) {
+        auto orders = std::make_unique<ReadWriteLock>(client, "orders");
+        orders->lock_shared();
+        return orders;
+    };
+    const auto take_mutex = [](Client& client) {
+        auto orders = std::make_unique<Mutex>(client, "orders");
+        orders->lock();
+        return orders;
+    };
+    const auto take_permit = [](Client& client) {
+        auto orders = std::make_unique<PermitExpirableSemaphore>(client, "orders");
+        orders->try_set_permits(1);
+        REQUIRE(orders->try_acquire());
+        return orders;
+    };
+    std::vector<std::future<void>> all;
+    all.push_back(in_every_case("RLock", digested<scripts::rlock_renew>, take_lock));
+    all.push_back(in_every_case("readers of a ReadWriteLock", digested<scripts::read_renew>, take_read_lock));
+    all.push_back(in_every_case("Mutex", digested<scripts::mutex_renew>, take_mutex));
+    all.push_back(in_every_case("PermitExpirableSemaphore", digested<scripts::permit_renew>, take_permit));
+    for (std::future<void>& one : all) one.get();
+}
+
+TEST_CASE("fault: late copies: a refresh that arrives late keeps no place in the queue") {
+    for (const auto after : {wanted / 1000ms * 1s + 1s, beyond_wanted}) {
+        with_lock<FairLock>("FairLock", [&](const auto& at) {
+            CAPTURE(after.count());
+            const std::string refresh = digest_of(digested<scripts::fair_refresh>);
+            at.theirs.lock();
+            std::stop_source stop;
+            auto waiter = start([&] { return at.mine.lock(stop.get_token()); });
+            at.path.proxy.hold_next_requests(1, refresh);
+            at.path.cut_off_once_held();
+            at.path.jump(after);
+            const Contents before{at.path.redis};
+            at.path.let_through({refresh});
+            CHECK(before.only_age_to(Contents{at.path.redis}));
+            at.path.proxy.refuse(false);
+            stop.request_stop();
+            CHECK_FALSE(waiter.get());
+            at.theirs.unlock();
+        });
+    }
 }

@@ -145,11 +145,75 @@ mutate(late_hand_over_succeeds scripts/rlock.hpp
     "local count = '1'"
     "integration/rlock_protocol|faults/late_locks")
 
+mutate(late_hand_over_of_a_fenced_lock_succeeds scripts/fenced_lock.hpp
+    "local count = redis.call('hget', lock, owner)\nif not count then return nil end"
+    "local count = '1'"
+    "faults/late_locks")
+
+mutate(late_hand_over_of_a_mutex_succeeds scripts/mutex.hpp
+    "if current ~= value then return nil end\n"
+    ""
+    "faults/late_locks")
+
 # An acquire takes effect however late it arrives.
 mutate(late_acquire_takes_effect scripts/rlock.hpp
     "if now > tonumber(wanted_until) then return late(now) end\nif redis.call('exists', lock) == 0 then"
     "if redis.call('exists', lock) == 0 then"
     "integration/rlock_protocol|faults/late_locks")
+
+mutate(late_fenced_acquire_takes_effect scripts/fenced_lock.hpp
+    "if now > tonumber(wanted_until) then return late(now) end\nif redis.call('exists', lock) == 0 then"
+    "if redis.call('exists', lock) == 0 then"
+    "faults/late_locks")
+
+mutate(late_fair_acquire_takes_effect scripts/fair_lock.hpp
+    "if now > tonumber(wanted_until) then return late(now) end\nlocal current"
+    "local current"
+    "faults/late_locks")
+
+mutate(late_read_acquire_takes_effect scripts/read_write_lock.hpp
+    "if now > tonumber(wanted_until) then return late(now) end\nlocal timeout"
+    "local timeout"
+    "faults/late_locks")
+
+mutate(late_write_acquire_takes_effect scripts/read_write_lock.hpp
+    "if now > tonumber(ARGV[7]) then return late(now) end\nlocal mode"
+    "local mode"
+    "faults/late_locks")
+
+# A late copy of a mutex's plain command holds longer than the first lease would have lasted.
+mutate(late_plain_command_has_its_own_lease protocol/mutex.hpp
+    "\"PXAT\", claim.lease_end}"
+    "\"PXAT\", claim.lease_end + claim.lease.count()}"
+    "faults/late_locks")
+
+# A late force_unlock() ends the hold of whoever holds the lock by then.
+mutate(late_forced_release_ends_any_hold scripts/giving_back.hpp
+    "release(ARGV[i], '0'"
+    "release(redis.call('hkeys', KEYS[1])[redis.call('hlen', KEYS[1])] or ARGV[i], '0'"
+    "faults/late_locks")
+
+mutate(late_forced_release_of_a_fair_lock_ends_any_hold scripts/fair_lock.hpp
+    "if redis.call('hexists', lock, owner) == 1 then table.insert(changes, {'del', lock}) end"
+    "if redis.call('exists', lock) == 1 then table.insert(changes, {'del', lock}) end"
+    "faults/late_locks")
+
+mutate(late_forced_release_of_a_mutex_ends_any_hold scripts/mutex.hpp
+    "if current == ARGV[i] then redis.call('del', KEYS[1]) end"
+    "if current then redis.call('del', KEYS[1]) end"
+    "faults/late_locks")
+
+# A renewal prolongs a hold after its sender has given it up.
+mutate(late_renewal_prolongs scripts/rlock.hpp
+    "if now > tonumber(wanted_until) then return late(now) end\nlocal renewed"
+    "local renewed"
+    "faults/late_locks")
+
+# A refresh keeps the place of a waiter whose process has given it up.
+mutate(late_refresh_keeps_the_place scripts/fair_lock.hpp
+    "if now > tonumber(wanted_until) then return late(now) end\nlocal free"
+    "local free"
+    "faults/late_locks")
 
 # After a loss of data the tokens start again from the beginning.
 mutate(tokens_begin_anew scripts/fenced_lock.hpp
@@ -398,6 +462,28 @@ mutate(late_acquire_takes scripts/semaphore.hpp
 mutate(late_count_down_counts scripts/count_down_latch.hpp
     "if now > wanted_until then return late(now) end\nlocal ends = wanted_until + margin\nlocal text"
     "local ends = wanted_until + margin\nlocal text"
+    "faults/late_synchronizers")
+
+mutate(late_add_adds scripts/semaphore.hpp
+    "if now > wanted_until then return late(now) end\nlocal ends = wanted_until + margin\nlocal available = redis.call('get', semaphore)\nif only_existing"
+    "local ends = wanted_until + margin\nlocal available = redis.call('get', semaphore)\nif only_existing"
+    "faults/late_synchronizers")
+
+mutate(late_acquire_takes_leased_permits scripts/permit_expirable_semaphore.hpp
+    "if now > wanted_until then return late(now) end\nlocal ends = wanted_until + margin\nlocal present"
+    "local ends = wanted_until + margin\nlocal present"
+    "faults/late_synchronizers")
+
+# A take-back that leaves the mark of its acquire gives the permits back once more when a copy of it arrives.
+mutate(take_back_leaves_the_mark scripts/semaphore.hpp
+    "mark(marks, lane, request, 0, taken)"
+    "mark(marks, lane, request, whole(taken), taken)"
+    "faults/late_synchronizers")
+
+# A take-back that writes no mark lets a copy of its acquire take permits afterwards.
+mutate(take_back_writes_no_mark scripts/permit_expirable_semaphore.hpp
+    "elseif not before and now <= wanted_until then"
+    "elseif not before and now <= 0 then"
     "faults/late_synchronizers")
 
 # A request that may have been executed, without any way to find out, is sent again.
