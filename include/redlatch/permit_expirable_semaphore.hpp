@@ -229,13 +229,15 @@ private:
 class [[nodiscard]] Permit {
 public:
     // Acquires a permit and waits for it if necessary: under the watchdog, or with a lease.
-    explicit Permit(PermitExpirableSemaphore& semaphore) : semaphore_(&semaphore), id_(semaphore.acquire()) {}
+    [[nodiscard]] explicit Permit(PermitExpirableSemaphore& semaphore)
+        : semaphore_(&semaphore), id_(semaphore.acquire()) {}
     template <class AnyLease>
-    requires(detail::tail_rank<AnyLease> == 1) Permit(PermitExpirableSemaphore& semaphore, const AnyLease& lease)
+    requires(detail::tail_rank<AnyLease> == 1)
+        [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const AnyLease& lease)
         : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
 
     // Takes ownership of a permit that is held already.
-    Permit(PermitExpirableSemaphore& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
+    [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
 
     Permit(Permit&& other) noexcept : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
     Permit& operator=(Permit&& other) noexcept {

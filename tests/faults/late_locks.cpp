@@ -247,6 +247,48 @@ TEST_CASE("fault: late copies: a read release that arrives after the same thread
 }
 
 // Regression: nothing released what the copy acquired, so the lock had no owner for a whole lease.
+TEST_CASE("fault: late copies: a renewal that arrives after the same thread has locked again prolongs nothing") {
+    ClientOptions short_leases = options();
+    short_leases.watchdog_timeout = paced(4500ms);
+    const Lease lease{short_leases.watchdog_timeout / 2};
+    const auto with = [&](const char* kind, const Script& script, auto lock_of) {
+        return start([&, kind, lock_of, renewal = std::string{script.digest()}] {
+            CAPTURE(kind);
+            LatePath path;
+            path.redis.text("SCRIPT", "LOAD", script.text);
+            Client client{path.url(), short_leases};
+            const std::shared_ptr<LockApi> orders = lock_of(client);
+            // The first thread may share the connection of the renewals. Then the second one does not.
+            for (int round = 0; round < 2; ++round) {
+                start([&] {
+                    path.proxy.hold_next_requests(1, renewal);
+                    orders->lock();
+                    CHECK(eventually([&] { return path.proxy.counts().held == 1; }));
+                    orders->unlock();
+                    orders->lock(lease);
+                    path.let_through(renewal);
+                    CHECK(orders->remaining_lease().value_or(0ms) <= lease.length());
+                    orders->unlock();
+                }).get();
+            }
+        });
+    };
+    std::vector<std::future<void>> all;
+    all.push_back(with("RLock", digested<scripts::rlock_renew>,
+                       [](Client& client) { return std::make_shared<RLock>(client, "orders"); }));
+    all.push_back(with("FairLock", digested<scripts::rlock_renew>,
+                       [](Client& client) { return std::make_shared<FairLock>(client, "orders"); }));
+    all.push_back(with("Mutex", digested<scripts::mutex_renew>,
+                       [](Client& client) { return std::make_shared<Mutex>(client, "orders"); }));
+    all.push_back(with("writer", digested<scripts::rlock_renew>,
+                       [](Client& client) { return std::make_shared<ReadWriteLock>(client, "orders"); }));
+    all.push_back(with("reader", digested<scripts::read_renew>, [](Client& client) {
+        const auto both = std::make_shared<ReadWriteLock>(client, "orders");
+        return std::shared_ptr<LockApi>(both, &both->read_lock());
+    }));
+    for (auto& one : all) one.get();
+}
+
 TEST_CASE("fault: late copies: an acquire that arrives after the unlock holds the lock for no longer than a moment") {
     with_every_lock([](const auto& at) {
         // Before its instant the copy takes the lock. Repeat if a busy machine let that instant pass.

@@ -473,3 +473,29 @@ TEST_CASE("fault: a release of permits never arrives: it is delivered once when 
         CHECK(path.reports(0));
     }
 }
+
+// A renewal that was sent before must not arrive after the new lease was set: it would prolong it.
+TEST_CASE("fault: late renewal of a permit that gets its own lease: it does not prolong that") {
+    const auto watchdog = paced(4500ms);
+    const auto lease = watchdog / 2;
+    // The renewals have a connection of their own. A thread may share it, the next one does not.
+    for (int round = 0; round < 2; ++round) {
+        FaultyPath path;
+        path.redis.text("SCRIPT", "LOAD", digested<scripts::permit_renew>.text);
+        Client client{path.url(), unhurried(watchdog)};
+        PermitExpirableSemaphore slots{client, "slots"};
+        slots.try_set_permits(1);
+        path.proxy.hold_next_requests(1, digest(digested<scripts::permit_renew>));
+        const PermitId id = slots.acquire();
+        REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }));
+        auto updated = start([&] { slots.update_lease(id, Lease{lease}); });
+        // It waits for the renewal, which the server still accepts.
+        CHECK_FALSE(ready_within(updated, 300ms));
+        const auto scripts = path.redis.script_calls();
+        path.proxy.release();
+        updated.get();
+        REQUIRE(eventually([&] { return path.redis.script_calls() >= scripts + 2; }));
+        const auto left = slots.remaining_lease(id);
+        CHECK(left.value_or(0ms) <= lease);
+    }
+}

@@ -10,9 +10,12 @@
 
 #include <atomic>
 #include <filesystem>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "faults/fault_kit.hpp"
+#include "faults/kinds_kit.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;
@@ -110,6 +113,39 @@ TEST_CASE("a client that is destroyed right after a failed acquire leaves nothin
         path.proxy.release();
     }
     CHECK(eventually([&] { return !path.redis.exists("orders"); }, 5s));
+}
+
+// A caller's deadline limits the waiting, not the way to the server and back.
+TEST_CASE("a wait shorter than a round trip is no worse than one try: a free lock of any kind is acquired") {
+    constexpr auto round_trip = 40ms;
+    FaultyPath path;
+    ClientOptions options = unhurried(paced(1500ms));
+    Client beside{path.server.url(), options};
+    // Before that a RedLock gets no vote.
+    const auto age = std::chrono::ceil<std::chrono::seconds>(options.watchdog_timeout) + 2s;
+    REQUIRE(eventually(
+        [&] { return std::chrono::seconds{std::stoll(path.redis.info("server", "uptime_in_seconds"))} >= age; }, 30s));
+    path.proxy.delay(0ms, round_trip);
+    for (const bool waits : {false, true}) {
+        CAPTURE(waits);
+        std::set<std::string> missed{"RedLock"};
+        for (const AnyKind& kind : kinds_of(beside, "orders")) missed.insert(kind.kind);
+        // A busy machine gets several rounds.
+        for (int round = 0; round < 4 && !missed.empty(); ++round) {
+            const std::string name = (waits ? "waited for " : "tried ") + std::to_string(round);
+            for (const AnyKind& kind : kinds_of(beside, name)) kind.prepare();
+            Client client{path.url(), options};
+            std::vector<AnyKind> kinds = kinds_of(client, name);
+            kinds.push_back(red_lock_of(path.url(), options, name));
+            for (const AnyKind& kind : kinds) {
+                if (!missed.contains(kind.kind)) continue;
+                if (!(waits ? kind.try_for(round_trip / 2) : kind.try_once())) continue;
+                missed.erase(kind.kind);
+                static_cast<void>(code_of([&] { kind.give_back(); }));
+            }
+        }
+        for (const std::string& kind : missed) FAIL_CHECK(kind);
+    }
 }
 
 TEST_CASE("fault: acquire stopped while its reply is on the way: nothing is left behind") {

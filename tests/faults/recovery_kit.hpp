@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,7 +27,10 @@ public:
     Worker(std::string what, std::function<bool()> once)
         : name(std::move(what)), thread_([this, once = std::move(once)] {
               while (!stopping_) {
-                  if (!once()) continue;
+                  if (!once()) {
+                      std::this_thread::sleep_for(5ms);
+                      continue;
+                  }
                   const std::lock_guard hold{mutex_};
                   done_.push_back(monotonic_ns());
               }
@@ -68,44 +72,43 @@ public:
             const std::string number = std::to_string(i);
             held_.push_back(std::make_shared<RLock>(*client, name("held" + number)));
             held_.back()->lock();
-            loop("contended " + number, [lock = std::make_shared<RLock>(*client, name("contended"))] {
-                std::error_code ec;
-                lock->lock(ec);
-                if (ec) return false;
-                std::this_thread::sleep_for(2ms);
-                lock->unlock(ec);
-                std::this_thread::sleep_for(10ms);
-                return !ec;
-            });
-            loop("fair " + number, [lock = std::make_shared<FairLock>(*client, name("fair"))] {
-                std::error_code ec;
-                lock->lock(ec);
-                if (ec) return false;
-                std::this_thread::sleep_for(2ms);
-                lock->unlock(ec);
-                std::this_thread::sleep_for(10ms);
-                return !ec;
-            });
-            loop("own " + number, [lock = std::make_shared<RLock>(*client, name("own" + number))] {
-                std::error_code ec;
-                lock->lock(ec);
-                if (ec) return false;
-                lock->unlock(ec);
-                std::this_thread::sleep_for(20ms);
-                return !ec;
-            });
-            auto permits = std::make_shared<Semaphore>(*client, name("permits"));
+            lock_loop("contended " + number, std::make_shared<RLock>(*client, name("contended")));
+            lock_loop("fair " + number, std::make_shared<FairLock>(*client, name("fair")));
+            lock_loop("own " + number, std::make_shared<RLock>(*client, name("own" + number)));
+            const auto shared = std::make_shared<ReadWriteLock>(*client, name("shared"));
+            lock_loop("writer " + number, {shared, &shared->write_lock()});
+            lock_loop("reader " + number, {shared, &shared->read_lock()});
+            const auto permits = std::make_shared<Semaphore>(*client, name("permits"));
             permits->try_set_permits(2);
             loop("permits " + number, [permits] {
-                try {
-                    permits->acquire(2);
-                    std::this_thread::sleep_for(2ms);
-                    permits->release(2);
-                    std::this_thread::sleep_for(10ms);
-                    return true;
-                } catch (const Error&) {
-                    return false;
-                }
+                permits->acquire(2);
+                std::this_thread::sleep_for(2ms);
+                permits->release(2);
+                std::this_thread::sleep_for(10ms);
+                return true;
+            });
+            const auto leased = std::make_shared<PermitExpirableSemaphore>(*client, name("leased"));
+            leased->try_set_permits(1);
+            loop("leased " + number, [leased] {
+                const PermitId id = leased->acquire();
+                std::this_thread::sleep_for(2ms);
+                leased->release(id);
+                std::this_thread::sleep_for(10ms);
+                return true;
+            });
+            // Each waits for the count-downs of another client, which go on until it has ended.
+            const auto mine = std::make_shared<CountDownLatch>(*client, name("latch" + number));
+            loop("latch " + number, [mine] {
+                mine->try_set_count(1);
+                mine->wait();
+                return true;
+            });
+            std::rotate(workers_.begin(), workers_.end() - 1, workers_.end());
+            const auto next = std::make_shared<CountDownLatch>(*client, name("latch" + std::to_string((i + 1) % size)));
+            loop("counting " + number, [next] {
+                next->count_down();
+                std::this_thread::sleep_for(10ms);
+                return true;
             });
         }
     }
@@ -121,24 +124,48 @@ public:
             20s);
     }
 
-    // Returns how long after `since` the slowest thread first completed its operation.
-    std::chrono::milliseconds slowest(std::int64_t since) {
+    // Returns how long after `since` the slowest thread first completed its operation; nothing if that takes very long.
+    std::optional<std::chrono::milliseconds> slowest(std::int64_t since, std::string& all) {
         std::int64_t last = since;
-        std::string all;
         for (const auto& worker : workers_) {
             std::int64_t when = 0;
-            REQUIRE(eventually([&] { return (when = worker->first_after(since)) != 0; }, 60s));
+            if (!eventually([&] { return (when = worker->first_after(since)) != 0; }, 60s)) {
+                all += worker->name + ": not yet; ";
+                return std::nullopt;
+            }
             all += worker->name + ": " + std::to_string((when - since) / 1'000'000) + " ms; ";
             last = std::max(last, when);
         }
-        const std::chrono::milliseconds slowest{(last - since) / 1'000'000};
-        if (slowest > 500ms) MESSAGE(all);
-        return slowest;
+        return std::chrono::milliseconds{(last - since) / 1'000'000};
+    }
+
+    std::chrono::milliseconds slowest(std::int64_t since) {
+        std::string all;
+        const auto time = slowest(since, all);
+        if (!time || *time > 500ms) MESSAGE(all);
+        REQUIRE(time);
+        return *time;
     }
 
 private:
+    // An operation that throws is repeated.
     void loop(std::string what, std::function<bool()> once) {
-        workers_.push_back(std::make_unique<Worker>(std::move(what), std::move(once)));
+        const auto completes = [once = std::move(once)] {
+            bool done = false;
+            return !code_of([&] { done = once(); }) && done;
+        };
+        workers_.push_back(std::make_unique<Worker>(std::move(what), completes));
+    }
+
+    void lock_loop(std::string what, std::shared_ptr<LockApi> lock) {
+        loop(std::move(what), [lock = std::move(lock)] {
+            lock->lock();
+            std::this_thread::sleep_for(2ms);
+            std::error_code ec;
+            lock->unlock(ec);
+            std::this_thread::sleep_for(10ms);
+            return !ec;
+        });
     }
 
     std::vector<std::shared_ptr<Client>> clients_;

@@ -2,9 +2,12 @@
 // ctest: long
 // A server that answers, and refuses: busy, full, out of memory, without replicas, or with other access rights.
 #include <atomic>
+#include <string>
 #include <thread>
 
 #include "faults/fault_kit.hpp"
+#include "faults/kinds_kit.hpp"
+#include "support/scripted_server.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;
@@ -82,6 +85,41 @@ TEST_CASE("fault: server busy with a foreign script: try_lock() is refused and l
     RawRedis redis{server};
     CHECK(refused_with(redis, "BUSY"));
     CHECK(redis.keys().empty());
+}
+
+TEST_CASE("one try is one try: a server that refuses for the moment ends try_lock() of any kind at once") {
+    const struct {
+        std::string text;
+        errc code;
+        bool everything;  // or only what reads or writes data
+    } rows[] = {{"BUSY Redis is busy running a script.", errc::overloaded, true},
+                {"OOM command not allowed when used memory > 'maxmemory'.", errc::overloaded, false},
+                {"READONLY You can't write against a read only replica.", errc::unreachable, false},
+                {"LOADING Redis is loading the dataset in memory", errc::unreachable, false}};
+    // Much shorter than what a call that goes on trying takes.
+    ClientOptions options = unhurried();
+    options.command_timeout = patient(3s);
+    for (const auto& row : rows) {
+        CAPTURE(row.text);
+        ScriptedServer server{[&row](const CommandWords& command) -> ScriptedReply {
+            if (!row.everything && command[0] == "TIME") return time_told;
+            if (!row.everything && command[0] == "INFO") return "$27\r\nuptime_in_seconds:1000000\r\n\r\n";
+            return "-" + row.text + "\r\n";
+        }};
+        Client client{server.url(), options};
+        std::vector<AnyKind> kinds = kinds_of(client, "orders");
+        kinds.push_back(red_lock_of(server.url(), options, "orders"));
+        for (const AnyKind& kind : kinds) {
+            CAPTURE(kind.kind);
+            bool at_once = false;
+            for (int tries = 0; tries < 2 && !at_once; ++tries) {
+                const Stopwatch watch;
+                CHECK(code_of([&] { return kind.try_once(); }) == row.code);
+                at_once = watch.within(patient(1000ms));
+            }
+            CHECK(at_once);
+        }
+    }
 }
 
 TEST_CASE("a busy server: a hold survives, and a release is delivered afterwards") {

@@ -5,10 +5,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stop_token>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "faults/fault_kit.hpp"
+#include "faults/kinds_kit.hpp"
 #include "support/history.hpp"
 #include "support/plain_counter.hpp"
 
@@ -499,6 +503,48 @@ TEST_CASE("calls to a dead server end on time, with the right error") {
     stop.request_stop();
     CHECK_FALSE(waiting.get());
     CHECK(watch.within(command_timeout + margin));
+}
+
+TEST_CASE("fault: server frozen, a hundred commands queued: a timed call of any kind ends soon after its deadline") {
+    constexpr std::size_t queued = 100;
+    constexpr int most_rounds = 4;
+    constexpr auto deadline = 5ms;
+    // The first command of a call has a quarter of a second, whatever the deadline.
+    constexpr auto bound = deadline + patient(500ms);
+    RedisServer server;
+    Client client{server.url(), unhurried()};
+    Client beside{server.url(), unhurried()};
+    const auto name = [](int round) { return "orders" + std::to_string(round); };
+    for (int round = 0; round < most_rounds; ++round)
+        for (const AnyKind& kind : kinds_of(beside, name(round))) kind.prepare();
+    std::set<std::string> late_ones;
+    for (const AnyKind& kind : kinds_of(client, "orders")) late_ones.insert(kind.kind);
+    server.stop();
+    const auto before = client.stats().commands;
+    std::vector<std::thread> callers;
+    for (std::size_t i = 0; i < queued; ++i)
+        callers.emplace_back([&client, i] {
+            std::error_code ec;
+            static_cast<void>(RLock{client, "queued" + std::to_string(i)}.is_locked(ec));
+        });
+    CHECK(eventually([&] { return client.stats().commands >= before + queued; }, 20s));
+    // A busy machine gets several rounds.
+    for (int round = 0; round < most_rounds && !late_ones.empty(); ++round) {
+        for (const AnyKind& kind : kinds_of(client, name(round))) {
+            if (!late_ones.contains(kind.kind)) continue;
+            const Stopwatch watch;
+            CHECK_FALSE(kind.try_for(deadline));
+            if (watch.within(bound)) late_ones.erase(kind.kind);
+        }
+    }
+    server.cont();
+    for (std::thread& caller : callers) caller.join();
+    for (const std::string& kind : late_ones) FAIL_CHECK(kind);
+    // What was sent late is undone.
+    for (const AnyKind& kind : kinds_of(beside, name(0))) {
+        CAPTURE(kind.kind);
+        CHECK(kind.try_for(10s));
+    }
 }
 
 TEST_CASE("threads that wait together: the unreachable time-out covers all of them at once") {

@@ -1041,3 +1041,15 @@ mutate(loss_forgets_the_copy lock/leases.hpp
     "if (hold.unsettled != 0)\n            deliveries_.give_back_later("
     "if (false)\n            deliveries_.give_back_later("
     "unit/rlock_release")
+
+# A wait shorter than a round trip is worse than one try: its first command has no time of its own.
+mutate(short_wait_worse_than_none wait/patience.hpp
+    "return first ? std::max(deadline, now + std::min(one_try(), honest_try)) : deadline;"
+    "return static_cast<void>(first), deadline;"
+    "faults/network")
+
+# A renewal that was sent before a permit got its own lease prolongs that.
+mutate(renewal_prolongs_the_new_lease permit_expirable_semaphore.ipp
+    "semaphore.leases().unwatch_settled(std::span(&id, 1))"
+    "semaphore.leases().unwatch(std::span(&id, 1))"
+    "faults/late_synchronizers")

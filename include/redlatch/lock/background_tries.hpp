@@ -173,7 +173,7 @@ private:
         try {
             if (classify(asked.reply) != ReplyClass::answered) {
                 if (asked.unsettled != 0 && one.reentered == 0) acquires.undo(lock, asked, core_.lease_of(one.lease));
-                return {Kind::failed, 0, error_of(asked.reply, core_.key())};
+                return {Kind::failed, 0, error_of(asked.reply, core_.key()), asked.reply.is_error()};
             }
             const bool held =
                 one.reentered == 0

@@ -33,6 +33,7 @@ struct TryAnswer {
     enum class Kind { held, refused, failed } kind;
     std::uint64_t hold = 0;                   // held: its number
     std::optional<Error> why = std::nullopt;  // failed: the error; nothing if an earlier command has no reply yet
+    bool by_server = false;                   // failed: the server has answered with that error
 };
 
 // The reply of a script that hands a hold over to another thread of this process.

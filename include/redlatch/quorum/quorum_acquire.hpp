@@ -12,6 +12,7 @@
 #include "redlatch/quorum/quorum_votes.hpp"
 #include "redlatch/quorum/round.hpp"
 #include "redlatch/wait/lock_request.hpp"
+#include "redlatch/wait/patience.hpp"
 #include "redlatch/wait/wait_loop.hpp"
 #include "redlatch/wait/waiter.hpp"
 
@@ -83,6 +84,7 @@ public:
         std::optional<std::size_t> blocked_on{};  // a member that another owner holds: it waits for that one first
         Instant ask_again{};                      // when the next round is due
         bool leaves = false;                      // True if it stops trying
+        bool asked = false;                       // True after the first round
     };
 
     NextStep next(Caller& me, Instant now) const {
@@ -107,7 +109,9 @@ public:
         }
         const Instant asked = Clock::now();
         const Instant give_up = give_up_at(request, me.begun, me.failing ? me.failing->since : asked);
-        const Outcome outcome = take(request, waited_for, give_up);
+        LockRequest round = request;
+        if (!std::exchange(me.asked, true)) round.deadline = std::max(request.deadline, asked + Patience::honest_try);
+        const Outcome outcome = take(round, waited_for, give_up);
         lock.lock();
         if (outcome.held)
             me.phase = Waiter::Phase::served;
@@ -123,6 +127,7 @@ private:
         std::optional<std::size_t> blocked_on{};  // a member that another owner holds
         Instant again_at{};                       // otherwise when to ask again
         std::optional<Error> why{};               // the error if too few answered
+        bool by_servers = false;                  // True if too many servers have answered with an error
     };
 
     // The longest wait for one of several independent members, whose server may be the one that fails.
@@ -143,7 +148,7 @@ private:
         const Instant now = Clock::now();
         if (!outcome.why && !outcome.cut_short) me.failing.reset();
         if (outcome.why && !me.failing) me.failing = Failure{round.asked, *outcome.why};
-        if (outcome.why && is_for_good(*outcome.why)) throw *outcome.why;
+        if (outcome.why && (is_for_good(*outcome.why) || (request.one_try && outcome.by_servers))) throw *outcome.why;
         // Servers that got less than node_timeout count as slow, not as unreachable.
         const bool given_time = me.failing && now - me.failing->since >= core_.rules.node_timeout;
         if (me.failing && (now >= round.give_up || (now >= request.deadline && given_time))) throw me.failing->why;
@@ -290,7 +295,7 @@ private:
                    holds_.adopt(lock, {owner, round->hold, member});
         switch (answer.kind) {
             case TryAnswer::Kind::refused: round->refused(member); break;
-            case TryAnswer::Kind::failed: round->failed(member, answer.why); break;
+            case TryAnswer::Kind::failed: round->failed(member, answer.why, answer.by_server); break;
             case TryAnswer::Kind::held:
                 round->held_without_vote(member);
                 try {
@@ -325,6 +330,7 @@ private:
         if (!decided) round.time_is_up();
         if (round.unreachable(core_.rules.needed)) {
             outcome.why = round.why();
+            outcome.by_servers = round.refused_by_servers(core_.rules.needed);
             if (!outcome.why)
                 outcome.why.emplace(errc::unreachable, core_.name,
                                     std::to_string(round.failures()) + " of the " +

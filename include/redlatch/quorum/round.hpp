@@ -50,10 +50,12 @@ public:
         return first != order.end() && parts_[*first].had;
     }
 
-    // `why`: nothing if the member only takes too long.
-    void failed(std::size_t member, std::optional<Error> why) {
+    // `why`: nothing if the member only takes too long. `by_server`: its server has answered with that error.
+    void failed(std::size_t member, std::optional<Error> why, bool by_server = false) {
         parts_[member].kind = Kind::failed;
-        if (!why_) why_ = std::move(why);
+        parts_[member].by_server = by_server;
+        if (!why_ || (by_server && !why_by_server_)) why_ = std::move(why);
+        why_by_server_ |= by_server;
     }
 
     std::size_t votes(Instant now) const {
@@ -80,6 +82,11 @@ public:
     std::size_t failures() const {
         return count([](const Part& p) { return p.kind == Kind::failed; });
     }
+    // Returns true if so many servers have answered with an error.
+    bool refused_by_servers(std::size_t needed) const {
+        return count([](const Part& p) { return p.by_server; }) > parts_.size() - needed;
+    }
+    // Returns the first error; that of a server if one has answered.
     const std::optional<Error>& why() const { return why_; }
 
     std::optional<std::size_t> first_refused() const {
@@ -114,6 +121,7 @@ private:
     struct Part {
         Kind kind = Kind::asked;
         bool had = false;
+        bool by_server = false;
         Instant votes_from = never;
     };
 
@@ -128,6 +136,7 @@ private:
 
     std::vector<Part> parts_;
     std::optional<Error> why_;
+    bool why_by_server_ = false;
 };
 
 }  // namespace detail

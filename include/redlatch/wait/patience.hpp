@@ -52,11 +52,12 @@ public:
         if (!failing_since_ && is_away) failing_since_ = begun;
     }
 
-private:
-    static constexpr Milliseconds shortest_try{100};
     // The least time for the first query of a call, whatever the caller's deadline: connecting may be slow, and a free
     // lock must not be missed for that.
     static constexpr Milliseconds honest_try{250};
+
+private:
+    static constexpr Milliseconds shortest_try{100};
 
     Milliseconds one_try() const { return std::max(shortest_try, std::min(command_timeout_, unreachable_)); }
 

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <redlatch/redlatch.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -33,6 +34,8 @@ using redlatch::Lease;
 using redlatch::RLock;
 
 namespace {
+
+using SteadyClock = std::chrono::steady_clock;
 
 const std::string queue = "redisson_lock_queue:{orders}";
 const std::string timeouts = "redisson_lock_timeout:{orders}";
@@ -358,6 +361,70 @@ TEST_CASE("a killed holder delays the queue by its lease, and the order stays") 
     CHECK(second.is_served());
     CHECK(watch.within(3000ms + patient(1500ms)));
     CHECK(served.names() == Words{"first", "second"});
+}
+
+// The waiters behind it know only the lease of the holder that they found.
+TEST_CASE("the end of a lease that a waiter acquired lets the next waiter in") {
+    for (const bool same_client : {false, true}) {
+        CAPTURE(same_client);
+        const auto comes_soon = [&] {
+            RedisServer server;
+            RawRedis redis{server};
+            CommandMonitor monitor{server};
+            Client client{server.url()};
+            Client second{server.url()};
+            Client third{server.url()};
+            FairLock orders{client, "orders"};
+            FairLock next{second, "orders"};
+            FairLock last{same_client ? second : third, "orders"};
+            orders.lock();
+            auto leased = start([&] {
+                next.lock(Lease{500ms});
+                return SteadyClock::now();
+            });
+            REQUIRE(are_waiting(redis, 1));
+            auto waiting = start([&] {
+                last.lock();
+                const auto now = SteadyClock::now();
+                last.unlock();
+                return now;
+            });
+            REQUIRE(are_waiting(redis, 2));
+            falls_silent(monitor);  // a waiter asks once more when it has subscribed
+            const auto released = SteadyClock::now();
+            orders.unlock();
+            const auto entered = leased.get();
+            const auto came = waiting.get();
+            CHECK(came - released >= 499ms);  // Redis counts whole milliseconds
+            CHECK(redis.keys().empty());
+            return came - entered < 500ms + patient(250ms);
+        };
+        CHECK(succeeds_once(comes_soon, 4));
+    }
+}
+
+TEST_CASE("eight threads with leases that nobody releases: each gets the lock in turn") {
+    constexpr auto lease = 1000ms;
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    struct Turn {
+        SteadyClock::time_point held;
+        SteadyClock::time_point valid_until;
+    };
+    std::vector<std::future<std::optional<Turn>>> all;
+    for (int i = 0; i < 8; ++i)
+        all.push_back(start([&, i]() -> std::optional<Turn> {
+            FairLock orders{i % 2 == 0 ? client : other, "orders"};
+            if (!orders.try_lock_for(patient(10s), Lease{lease})) return std::nullopt;
+            return Turn{SteadyClock::now(), orders.valid_until()};
+        }));
+    std::vector<Turn> turns;
+    for (auto& one : all)
+        if (const auto turn = one.get()) turns.push_back(*turn);
+    REQUIRE(turns.size() == 8);
+    std::sort(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) { return a.held < b.held; });
+    for (std::size_t i = 1; i < turns.size(); ++i) CHECK(turns[i - 1].valid_until <= turns[i].held);
 }
 
 TEST_CASE("a waiter that gives up leaves nothing on the server, and the next one gets the turn") {

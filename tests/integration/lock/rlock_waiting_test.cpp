@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -25,6 +26,7 @@ using namespace redlatch::test;
 using namespace std::chrono_literals;
 using redlatch::Client;
 using redlatch::ClientOptions;
+using redlatch::FairLock;
 using redlatch::Lease;
 using redlatch::RLock;
 
@@ -471,6 +473,61 @@ TEST_CASE("two threads that wait for different locks are woken in either order")
         }
         CHECK(best_first < patient(50ms));
         CHECK(best_second < patient(50ms));
+    }
+}
+
+// One of the waiting threads receives messages, and a byte in a pipe interrupts it. Another one, which takes its place,
+// may read that byte. Nothing else would wake the heir of a hand-over within the process.
+TEST_CASE("threads that wait for different locks are woken together, by hand-over or by message") {
+    constexpr std::size_t waiting = 8;
+    constexpr int turns = 60;
+    constexpr auto bound = patient(2500ms);  // a thread that was forgotten sleeps for five seconds at least
+    for (const bool fair : {false, true}) {
+        CAPTURE(fair);
+        RedisServer server;
+        Client client{server.url()};
+        std::vector<std::shared_ptr<redlatch::detail::LockApi>> locks;
+        for (std::size_t i = 0; i < waiting; ++i) {
+            const std::string name = "orders" + std::to_string(i);
+            if (fair)
+                locks.push_back(std::make_shared<FairLock>(client, name));
+            else
+                locks.push_back(std::make_shared<RLock>(client, name));
+        }
+        std::barrier together{waiting + 1};
+        std::atomic<bool> over{false};
+        std::vector<std::jthread> threads;
+        for (const auto& lock : locks)
+            threads.emplace_back([&] {
+                for (;;) {
+                    together.arrive_and_wait();
+                    if (over) return;
+                    lock->lock();
+                    // A release is a message that wakes the receiving thread, too.
+                    together.arrive_and_wait();
+                    lock->unlock();
+                }
+            });
+        auto longest = std::chrono::steady_clock::duration::zero();
+        for (int turn = 0; turn < turns && longest < bound; ++turn) {
+            for (const auto& lock : locks) lock->lock();
+            const auto waits = client.stats().waits;
+            together.arrive_and_wait();
+            // In every other turn they are asleep. In the others some are about to be.
+            if (turn % 2 == 0)
+                std::this_thread::sleep_for(10ms);
+            else
+                eventually([&] { return client.stats().waits >= waits + waiting; }, 20s, 0ms);
+            const Stopwatch watch;
+            for (const auto& lock : locks) lock->unlock();
+            together.arrive_and_wait();
+            longest = std::max(longest, watch.elapsed());
+        }
+        over = true;
+        together.arrive_and_wait();
+        threads.clear();
+        CHECK(longest < bound);
+        CHECK((client.stats().handoffs == 0) == fair);
     }
 }
 

@@ -413,7 +413,7 @@ TEST_CASE("a failed, timed-out or cancelled wait leaves no key and no subscripti
 
 // Each client had the nearest member, was refused the others, and released it again.
 TEST_CASE("of several clients that try at the same time one wins, whatever member each reaches first") {
-    constexpr std::size_t parties = 3;
+    constexpr std::size_t parties = 4;
     std::array<RedisServer, parties> servers;
     std::deque<Proxy> far;
     for (RedisServer& server : servers) far.emplace_back(server.url()).delay(5ms, 5ms);
@@ -427,7 +427,7 @@ TEST_CASE("of several clients that try at the same time one wins, whatever membe
                 std::deque<RLock> locks;
                 for (std::size_t i = 0; i < parties; ++i) {
                     clients.emplace_back(i == me ? servers[i].url() : far[i].url());
-                    locks.emplace_back(clients.back(), std::string{"abc"[i]});
+                    locks.emplace_back(clients.back(), std::string{"abcd"[i]});
                     const std::lock_guard connected{locks.back()};
                 }
                 std::deque<RLock*> named;

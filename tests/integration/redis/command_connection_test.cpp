@@ -152,15 +152,20 @@ TEST_CASE("a connection without replies is reset, and a thread that reads from i
 
 TEST_CASE(
     "a caller that writes to a server that does not read returns at its own deadline, and the stream stays intact") {
-    SilentServer server;
-    Bench bench{server.url(), 20s};
-    const Stopwatch watch;
-    CHECK(bench.link.call(large, Clock::now() + 50ms).kind == Reply::Kind::unanswered);
-    CHECK(watch.within(patient(10s)));
-    server.accept();
-    std::thread reader([&] { server.answer(2); });
-    CHECK(bench.link.call(ping, Clock::now() + 20s).integer == 2);
-    reader.join();
+    bool in_time = false;
+    // A busy machine gets several rounds.
+    for (int rounds = 0; rounds < 6 && !in_time; ++rounds) {
+        SilentServer server;
+        Bench bench{server.url(), 20s};
+        const Stopwatch watch;
+        CHECK(bench.link.call(large, Clock::now() + 50ms).kind == Reply::Kind::unanswered);
+        in_time = watch.within(50ms + patient(100ms));
+        server.accept();
+        std::thread reader([&] { server.answer(2); });
+        CHECK(bench.link.call(ping, Clock::now() + 20s).integer == 2);
+        reader.join();
+    }
+    CHECK(in_time);
 }
 
 TEST_CASE("when a caller that waits for buffer space leaves, another caller takes its place, without the driver") {
