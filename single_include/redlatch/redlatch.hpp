@@ -12223,7 +12223,7 @@ namespace detail {
 // The hold of one owner on one lock. Reentry stacks levels: each has its own lease or is under the watchdog. The
 // watchdog renews the hold as long as one level under the watchdog remains. The hold lasts as long as its longest
 // lease.
-struct Hold {
+struct HoldRecord {
     OwnerNumber owner = 0;
     std::uint64_t id = 0;            // new for each hold; identifies its owner to the server
     std::int64_t unsettled = 0;      // server time until which a late copy may acquire the lock for this hold
@@ -12318,7 +12318,7 @@ struct Hold {
 };
 
 // Returns the token that is requested when the hold is lost; one that is requested already if there is no hold.
-inline std::stop_token lost_token(Hold* hold) {
+inline std::stop_token lost_token(HoldRecord* hold) {
     if (!hold) {
         std::stop_source already;
         already.request_stop();
@@ -12338,14 +12338,15 @@ struct HeldPart {
 // allocate again once it has grown.
 class HoldTable {
 public:
-    Hold* find(OwnerNumber owner) {
-        const auto found = std::find_if(holds_.begin(), holds_.end(), [&](const Hold& h) { return h.owner == owner; });
+    HoldRecord* find(OwnerNumber owner) {
+        const auto found =
+            std::find_if(holds_.begin(), holds_.end(), [&](const HoldRecord& h) { return h.owner == owner; });
         return found == holds_.end() ? nullptr : &*found;
     }
 
     // Returns the owner's record with a new hold in it. Creates the record if there is none.
-    Hold& start(OwnerNumber owner, std::uint64_t id) {
-        Hold* hold = find(owner);
+    HoldRecord& start(OwnerNumber owner, std::uint64_t id) {
+        HoldRecord* hold = find(owner);
         if (!hold) {
             holds_.emplace_back();
             hold = &holds_.back();
@@ -12363,16 +12364,16 @@ public:
     }
 
     void erase(OwnerNumber owner) {
-        std::erase_if(holds_, [&](const Hold& h) { return h.owner == owner; });
+        std::erase_if(holds_, [&](const HoldRecord& h) { return h.owner == owner; });
     }
 
     // Removes lost holds, except those with levels that are still to be unlocked.
     void erase_lost() {
-        std::erase_if(holds_, [](const Hold& h) { return !h.live() && h.dead == 0; });
+        std::erase_if(holds_, [](const HoldRecord& h) { return !h.live() && h.dead == 0; });
     }
 
     // Removes the live part of a released hold. Keeps the record if it has lost levels.
-    void finish(Hold& hold) {
+    void finish(HoldRecord& hold) {
         hold.count = 0;
         hold.watched_from = 0;
         hold.lost.reset();
@@ -12382,20 +12383,20 @@ public:
     // Returns until when a thread of this process certainly holds the lock; a time in the past if none does.
     Instant held_until() const {
         Instant until{};
-        for (const Hold& h : holds_)
+        for (const HoldRecord& h : holds_)
             if (h.live()) until = std::max(until, h.valid_until);
         return until;
     }
 
     bool any_live() const {
-        return std::any_of(holds_.begin(), holds_.end(), [](const Hold& h) { return h.live(); });
+        return std::any_of(holds_.begin(), holds_.end(), [](const HoldRecord& h) { return h.live(); });
     }
 
     auto begin() { return holds_.begin(); }
     auto end() { return holds_.end(); }
 
 private:
-    std::vector<Hold> holds_;
+    std::vector<HoldRecord> holds_;
 };
 
 }  // namespace detail
@@ -13032,7 +13033,7 @@ struct LockCore {
     void schedule() {
         Instant at = outbox.next_deadline();
         Instant lost_at = never;
-        for (const Hold& hold : holds) {
+        for (const HoldRecord& hold : holds) {
             if (!hold.live()) continue;
             at = std::min(at, hold.next_deadline());
             lost_at = std::min(lost_at, hold.lost_at());
@@ -13202,7 +13203,7 @@ public:
         lock.lock();
     }
 
-    void give_back_later(const Hold& hold, Instant from) {
+    void give_back_later(const HoldRecord& hold, Instant from) {
         core_.outbox.add({hold.id}, hold.unsettled, Clock::now() + core_.watchdog_timeout(), from);
         core_.schedule();
     }
@@ -13276,17 +13277,17 @@ public:
 
     // --- records ----------------------------------------------------------------------------------------------
 
-    Hold* live_hold(OwnerNumber owner) {
-        Hold* hold = core_.holds.find(owner);
+    HoldRecord* live_hold(OwnerNumber owner) {
+        HoldRecord* hold = core_.holds.find(owner);
         if (!hold || !hold->live()) return nullptr;
         // Its end is nearer now, so its loss is due earlier.
         if (hold->check_suspension() > Clock::duration::zero()) core_.schedule();
         return hold;
     }
 
-    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                 std::int64_t token) {
-        Hold& hold = core_.holds.start(owner, id);
+    HoldRecord& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
+                       std::int64_t token) {
+        HoldRecord& hold = core_.holds.start(owner, id);
         hold.token = token;
         hold.enter(sent, lease, core_.watchdog_timeout());
         hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease));
@@ -13299,11 +13300,11 @@ public:
     }
 
     void forget(OwnerNumber owner) {
-        if (Hold* hold = core_.holds.find(owner)) finish(*hold);
+        if (HoldRecord* hold = core_.holds.find(owner)) finish(*hold);
     }
 
     // Removes the live part of the hold from this process.
-    void finish(Hold& hold) {
+    void finish(HoldRecord& hold) {
         core_.key_holds->ended(hold.id);
         core_.holds.finish(hold);
     }
@@ -13320,19 +13321,19 @@ public:
     // --- queries without a command ----------------------------------------------------------------------------
 
     Instant valid_until(OwnerNumber owner) {
-        const Hold* hold = live_hold(owner);
+        const HoldRecord* hold = live_hold(owner);
         return hold ? hold->valid_until : Instant::min();
     }
 
     // Returns the fencing token of the owner's hold, for locks that have one; nothing if the owner holds nothing.
     std::optional<std::int64_t> token(OwnerNumber owner) {
-        const Hold* hold = core_.holds.find(owner);
+        const HoldRecord* hold = core_.holds.find(owner);
         return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
     }
 
     // Returns the number of the owner's hold, and until when the hold is certain.
     HeldPart part(OwnerNumber owner) {
-        const Hold* hold = live_hold(owner);
+        const HoldRecord* hold = live_hold(owner);
         return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
     }
 
@@ -13342,7 +13343,7 @@ public:
 
     // Appends the holds to be renewed until `horizon`, and those about which to ask whether the server still has them.
     void add_due(Instant horizon, std::vector<Renewal>& due) {
-        for (Hold& hold : core_.holds) {
+        for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
             if (hold.renewing || hold.ask_at() > horizon) continue;
             due.push_back(
@@ -13356,7 +13357,7 @@ public:
     void renewed(std::unique_lock<std::mutex>& lock, const Renewal& renewal, BackgroundTask::Renewed outcome,
                  Instant sent) {
         using Renewed = BackgroundTask::Renewed;
-        Hold* hold = core_.holds.find(renewal.owner);
+        HoldRecord* hold = core_.holds.find(renewal.owner);
         if (hold && hold->live() && hold->id == renewal.hold) {
             const Milliseconds timeout = core_.watchdog_timeout();
             switch (outcome) {
@@ -13385,7 +13386,7 @@ public:
 
     // The server may be another one: its holds must be verified.
     void doubt_all() {
-        for (Hold& hold : core_.holds)
+        for (HoldRecord& hold : core_.holds)
             if (hold.live()) hold.doubt(Clock::now());
         core_.schedule();
     }
@@ -13394,7 +13395,7 @@ public:
 
     // Reports as lost the holds that are no longer certain.
     void expire(Instant now) {
-        for (Hold& hold : core_.holds) {
+        for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
             hold.check_suspension();
             if (now < hold.lost_at()) continue;
@@ -13409,13 +13410,13 @@ public:
 
     // Requests the lost() tokens of all holds: the client ends.
     void abandon() noexcept {
-        for (Hold& hold : core_.holds)
+        for (HoldRecord& hold : core_.holds)
             if (hold.live() && hold.lost) core_.session.losses().tell(std::move(*hold.lost));
     }
 
     // Ends a hold that is lost. Its levels await their unlock(), which reports the loss. The caller removes the hold
     // from the table, because it may be iterating over it.
-    void lose(Hold& hold, const char* why) {
+    void lose(HoldRecord& hold, const char* why) {
         // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
         // A copy of the unanswered acquire command may still arrive.
@@ -13432,7 +13433,7 @@ public:
     }
 
     // Ends the hold of one owner, and removes it.
-    void lose_now(Hold& hold, const char* why) {
+    void lose_now(HoldRecord& hold, const char* why) {
         lose(hold, why);
         core_.holds.erase_lost();
     }
@@ -13519,7 +13520,7 @@ public:
     // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
     // out to be lost: then it has to acquire the lock like any other thread.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        Hold* hold = leases_.live_hold(request.owner);
+        HoldRecord* hold = leases_.live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
         hold = leases_.live_hold(request.owner);
         if (!hold) return std::nullopt;
@@ -13542,7 +13543,7 @@ public:
     bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
                              const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply);
-        Hold* hold = core_.holds.find(owner);
+        HoldRecord* hold = core_.holds.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
             // little early and was promised that time, so wait for it.
@@ -13562,7 +13563,7 @@ public:
     }
 
     // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
-    bool refuses_reentry(Hold& hold) {
+    bool refuses_reentry(HoldRecord& hold) {
         if (core_.kind.reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
         leases_.lose_now(hold, "its lease expired");
@@ -13685,8 +13686,8 @@ public:
     Instant foreground_deadline() const { return Clock::now() + core_.session.options().command_timeout; }
 
     // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
-    Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
-        Hold* hold = leases_.live_hold(owner);
+    HoldRecord* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
+        HoldRecord* hold = leases_.live_hold(owner);
         if (!hold || Clock::now() < hold->valid_until) return hold;
         deliveries_.give_back_later(*hold, Clock::now());
         leases_.lose_now(*hold, "its lease expired");
@@ -13704,7 +13705,7 @@ public:
     }
 
     // Removes one level. A hold that loses its last level is no longer renewed.
-    Leaving leave_level(Hold& hold) {
+    Leaving leave_level(HoldRecord& hold) {
         Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
         if (hold.count == 1) {
             leases_.finish(hold);
@@ -13715,7 +13716,7 @@ public:
         return leaving;
     }
 
-    std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
+    std::error_code release_level(std::unique_lock<std::mutex>& lock, HoldRecord& held) {
         const OwnerNumber owner = held.owner;
         const Leaving leaving = leave_level(held);
         Instant sent{};
@@ -13729,14 +13730,14 @@ public:
             reply = call_level(leaving, retry.deadline());
         } while (retry.again(reply));
         lock.lock();
-        if (Hold* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
+        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
             hold->doubtful |= unknown || !reply.answered();
         return level_released(reply, owner, leaving, sent);
     }
 
     // Sends the last level back to the server. Calls `released(answer, resent)` with the mutex.
     template <class Released>
-    std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
+    std::error_code release_last(std::unique_lock<std::mutex>& lock, HoldRecord& held, Released released) {
         return send_last(lock, leave_level(held), released);
     }
 
@@ -13765,7 +13766,7 @@ public:
     // Releases one level without waiting. Calls `done` with the outcome on any thread.
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         std::unique_lock lock(core_.mutex);
-        Hold* hold = hold_to_release(lock, owner);
+        HoldRecord* hold = hold_to_release(lock, owner);
         if (!hold) {
             lock.unlock();
             // Removes one lost level, if there is one.
@@ -13809,7 +13810,7 @@ public:
         std::vector<std::uint64_t> ended;
         {
             const std::lock_guard lock(core_.mutex);
-            for (const Hold& hold : core_.holds)
+            for (const HoldRecord& hold : core_.holds)
                 if (hold.live()) ended.push_back(hold.id);
         }
         const Reply seen = query(core_.session, core_.key(), core_.protocol.holders(), limit);
@@ -13819,7 +13820,7 @@ public:
             if (!reply.is_integer()) throw unexpected(reply, core_.key());
         }
         const std::lock_guard lock(core_.mutex);
-        for (Hold& hold : core_.holds)
+        for (HoldRecord& hold : core_.holds)
             if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
                 leases_.lose(hold, "force_unlock() ended it");
         core_.holds.erase_lost();
@@ -13845,7 +13846,7 @@ private:
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
         // A missing reply is harmless: the next command of this hold carries its absolute count.
         if (classify(reply) != ReplyClass::answered) return error_of(reply, core_.key()).code();
-        Hold* hold = core_.holds.find(owner);
+        HoldRecord* hold = core_.holds.find(owner);
         if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
         const ReleaseAnswer answer = core_.protocol.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
@@ -13975,7 +13976,7 @@ public:
             tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
             return;
         }
-        const Hold* hold = parts_.leases.live_hold(owner);
+        const HoldRecord* hold = parts_.leases.live_hold(owner);
         Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease)
                            : core_.claim_of(owner, core_.next_number(), 1, lease);
         claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
@@ -14018,7 +14019,7 @@ private:
     }
 
     std::optional<Error> refusal_for(OwnerNumber owner) {
-        Hold* const hold = parts_.leases.live_hold(owner);
+        HoldRecord* const hold = parts_.leases.live_hold(owner);
         if (!hold) return parts_.leases.mixed_kinds();
         if (parts_.acquires.refuses_reentry(*hold)) return parts_.acquires.not_reentrant();
         return std::nullopt;
@@ -14196,7 +14197,7 @@ public:
     virtual bool acquire(const LockRequest& request) = 0;
 
     // Releases the last level of a hold.
-    virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) = 0;
+    virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) = 0;
 
     virtual void on_timer(std::unique_lock<std::mutex>& lock, Instant now) = 0;
 
@@ -14292,7 +14293,7 @@ public:
     // --- releasing --------------------------------------------------------------------------------------------
 
     // Releases the last level of a hold: to the server, or by a hand-over.
-    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         if (core_.kind.hands_over)
             if (LockWaiter* successor = room_.queue.successor();
                 successor && handoffs_ < core_.session.options().local_handoff_limit)
@@ -14409,7 +14410,7 @@ private:
         bool unknown = false;
     };
 
-    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, LockWaiter& next) {
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, HoldRecord& held, LockWaiter& next) {
         const std::optional<Milliseconds> successor_lease = next.lease;
         HandOver sent{parts_.releases.leave_level(held),
                       core_.claim_of(next.owner, core_.next_number(), 1, successor_lease)};
@@ -14578,7 +14579,7 @@ public:
     // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
     std::error_code release(OwnerNumber owner) try {
         std::unique_lock lock(core_.mutex);
-        Hold* hold = parts_.releases.hold_to_release(lock, owner);
+        HoldRecord* hold = parts_.releases.hold_to_release(lock, owner);
         if (!hold) return parts_.releases.gone_before(owner);
         return hold->count > 1 ? parts_.releases.release_level(lock, *hold) : queue_->release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
@@ -15160,7 +15161,7 @@ public:
 
     // --- releasing --------------------------------------------------------------------------------------------
 
-    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         const std::uint64_t id = hold.id;
         const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
@@ -16334,14 +16335,14 @@ public:
 
     // --- queries without a command ----------------------------------------------------------------------------
 
-    Hold* live_hold(OwnerNumber owner) {
-        Hold* hold = holds_.find(owner);
+    HoldRecord* live_hold(OwnerNumber owner) {
+        HoldRecord* hold = holds_.find(owner);
         if (hold) look_at(*hold, Clock::now());
         return hold && hold->live() ? hold : nullptr;
     }
 
     Instant valid_until(OwnerNumber owner) {
-        const Hold* hold = live_hold(owner);
+        const HoldRecord* hold = live_hold(owner);
         return hold ? hold->valid_until : Instant::min();
     }
 
@@ -16360,7 +16361,7 @@ public:
         const Instant until = std::min(end, validity(request.owner, drift, votes));
         if (until <= now || core_.closed) return false;
 
-        Hold* hold = live_hold(request.owner);
+        HoldRecord* hold = live_hold(request.owner);
         const bool first = !hold;
         // Steps that need memory come first, so that a failure changes nothing.
         Shares& shares = shares_[request.owner];
@@ -16389,7 +16390,7 @@ public:
 
     // Handles a member's hold that comes late. Returns true if it is still wanted.
     bool adopt(std::unique_lock<std::mutex>& lock, const Part& part) {
-        Hold* hold = core_.closed ? nullptr : live_hold(part.owner);
+        HoldRecord* hold = core_.closed ? nullptr : live_hold(part.owner);
         if (!hold || hold->id != part.hold) return false;
         Share& share = shares_.at(part.owner).of[part.member];
         const HeldPart given = core_.members[part.member]->part(part.owner);
@@ -16403,7 +16404,7 @@ public:
 
     // Lets the part vote from `trusted_from` on, but not before now.
     void let_vote(const Part& part, Instant trusted_from) {
-        Hold* hold = live_hold(part.owner);
+        HoldRecord* hold = live_hold(part.owner);
         if (!hold || hold->id != part.hold) return;
         Share& share = shares_.at(part.owner).of[part.member];
         share.votes_from = std::min(share.votes_from, std::max(trusted_from, Clock::now()));
@@ -16422,7 +16423,7 @@ public:
 
     // Ends one level. Returns nothing if the owner has none.
     std::optional<LevelEnd> leave_level(OwnerNumber owner) {
-        Hold* hold = holds_.find(owner);
+        HoldRecord* hold = holds_.find(owner);
         if (!hold) return std::nullopt;
         look_at(*hold, Clock::now());
         const bool live = hold->live();
@@ -16453,7 +16454,7 @@ public:
     // Asks again the members that have no part in a hold, at each renewal.
     void on_timer(std::unique_lock<std::mutex>& lock, Instant now, Instant horizon) {
         std::vector<Part> missing, untrusted;
-        for (Hold& hold : holds_) {
+        for (HoldRecord& hold : holds_) {
             look_at(hold, now);
             if (!hold.live() || !hold.watched() || hold.renew_at > horizon) continue;
             const Milliseconds timeout = core_.client().options().watchdog_timeout;
@@ -16482,13 +16483,13 @@ public:
 
     // Recomputes the validity of all holds, because members may have changed.
     void look(Instant now) {
-        for (Hold& hold : holds_) look_at(hold, now);
+        for (HoldRecord& hold : holds_) look_at(hold, now);
         schedule();
     }
 
     // Reports all holds as lost: their supervision ends.
     void tell_losses() noexcept {
-        for (Hold& hold : holds_) tell_loss(hold);
+        for (HoldRecord& hold : holds_) tell_loss(hold);
     }
 
 private:
@@ -16513,13 +16514,13 @@ private:
         return *last == Instant::min() ? *last : *last - drift;
     }
 
-    static bool lasts(const Hold& hold, Instant now) {
+    static bool lasts(const HoldRecord& hold, Instant now) {
         return hold.valid_until != Instant::min() && hold.lost_at() > now;
     }
 
     // Recomputes until when a hold is valid. Votes that came since the last time count only if the hold was valid
     // without them all the time. A lost part votes no more, even if the member is acquired again.
-    void look_at(Hold& hold, Instant now) {
+    void look_at(HoldRecord& hold, Instant now) {
         if (!hold.live()) return;
         Shares& shares = shares_.at(hold.owner);
         shares.leases_end -= hold.check_suspension();
@@ -16537,7 +16538,7 @@ private:
 
     // Members may still have longer leases from before. These are not relied upon, because they may hide a restarted
     // server.
-    Instant end_of(const Hold& hold, Instant until) const {
+    Instant end_of(const HoldRecord& hold, Instant until) const {
         return hold.watched() ? until : std::min(until, shares_.at(hold.owner).leases_end);
     }
 
@@ -16546,13 +16547,13 @@ private:
     }
 
     // Ends a hold that is lost. Keeps the parts that are left until unlock(), which is still to come.
-    void lose(Hold& hold) {
+    void lose(HoldRecord& hold) {
         hold.lose();
         tell_loss(hold);
         core_.client().raise(Event::Kind::hold_lost, core_.name, "too few of its members are still held");
     }
 
-    void tell_loss(Hold& hold) noexcept {
+    void tell_loss(HoldRecord& hold) noexcept {
         if (hold.lost) core_.client().losses().tell(std::move(*hold.lost));
         hold.lost.reset();
     }
@@ -16561,7 +16562,7 @@ private:
         if (core_.closed) return;
         Instant at = never;
         Instant lost_at = never;
-        for (const Hold& hold : holds_) {
+        for (const HoldRecord& hold : holds_) {
             if (!hold.live()) continue;
             at = std::min(at, hold.next_deadline());
             lost_at = std::min(lost_at, hold.lost_at());

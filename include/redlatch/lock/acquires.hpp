@@ -91,7 +91,7 @@ public:
     // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
     // out to be lost: then it has to acquire the lock like any other thread.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        Hold* hold = leases_.live_hold(request.owner);
+        HoldRecord* hold = leases_.live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
         hold = leases_.live_hold(request.owner);
         if (!hold) return std::nullopt;
@@ -114,7 +114,7 @@ public:
     bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
                              const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply);
-        Hold* hold = core_.holds.find(owner);
+        HoldRecord* hold = core_.holds.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
             // little early and was promised that time, so wait for it.
@@ -134,7 +134,7 @@ public:
     }
 
     // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
-    bool refuses_reentry(Hold& hold) {
+    bool refuses_reentry(HoldRecord& hold) {
         if (core_.kind.reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
         leases_.lose_now(hold, "its lease expired");

@@ -70,7 +70,7 @@ public:
     // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
     std::error_code release(OwnerNumber owner) try {
         std::unique_lock lock(core_.mutex);
-        Hold* hold = parts_.releases.hold_to_release(lock, owner);
+        HoldRecord* hold = parts_.releases.hold_to_release(lock, owner);
         if (!hold) return parts_.releases.gone_before(owner);
         return hold->count > 1 ? parts_.releases.release_level(lock, *hold) : queue_->release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
