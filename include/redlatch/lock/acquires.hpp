@@ -94,7 +94,7 @@ public:
         HoldRecord* hold = leases_.live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
         hold = leases_.live_hold(request.owner);
-        if (!hold) return std::nullopt;
+        if (!hold) return first_hold_instead(request);
         const std::uint64_t id = hold->id;
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
@@ -107,7 +107,7 @@ public:
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
         if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
-        return std::nullopt;
+        return first_hold_instead(request);
     }
 
     // Applies the reply to a reentry. Returns false if the hold is lost.
@@ -147,6 +147,12 @@ public:
     }
 
 private:
+    // Returns nothing, unless the owner wants one more level of a hold that it no longer has.
+    std::optional<bool> first_hold_instead(const LockRequest& request) const {
+        if (request.again) throw Error(errc::hold_lost, core_.key(), "the hold has ended");
+        return std::nullopt;
+    }
+
     // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
     // patience ends. `first`: True for the first command of a call.
     Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim, bool first) {

@@ -75,6 +75,14 @@ public:
 
     std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
 
+    // Returns the owners that are objects, not threads.
+    std::vector<OwnerNumber> of_objects() {
+        std::vector<OwnerNumber> owners;
+        for (const HoldRecord& hold : holds_)
+            if (is_hold_owner(hold.owner)) owners.push_back(hold.owner);
+        return owners;
+    }
+
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Records the hold, or one more level of it, once the round has enough votes. Returns false if the acquire took
