@@ -1278,9 +1278,19 @@ inline std::string make_uuid() {
     return text;
 }
 
-// Identifies the owner of something within a process. Today it is the number of a thread; later it may be that of a
-// coroutine or of a hold.
+// Identifies the owner of something within a process: a thread, or an object of class Hold.
 using OwnerNumber = std::uint64_t;
+
+inline constexpr OwnerNumber first_hold_owner = OwnerNumber(1) << 63;
+
+// Returns true if the owner is no thread.
+constexpr bool is_hold_owner(OwnerNumber owner) noexcept { return owner >= first_hold_owner; }
+
+// Returns a new owner that is no thread. Never reused in this process. Exported as this_thread_number() is.
+[[gnu::visibility("default")]] inline OwnerNumber new_hold_owner() noexcept {
+    static std::atomic<OwnerNumber> next{first_hold_owner};
+    return next.fetch_add(1, std::memory_order_relaxed);
+}
 
 // Returns the number of the calling thread. Numbers start at 1 and are never reused in this process, unlike the
 // system's thread ids. Exported, because all shared objects of the process must share the numbers; otherwise two
@@ -9896,6 +9906,8 @@ public:
 
     NamedState& state();
 
+    const std::shared_ptr<SessionHandle>& session_handle() const noexcept { return core_; }
+
 private:
     NamedState& use(Session& session) const;
 
@@ -11961,9 +11973,241 @@ struct LockRequest {
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
+    bool again = false;       // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
+};
+
+// Returns a request with the lease and the stop token among the arguments, if there are any.
+template <class... Tail>
+LockRequest lock_request(OwnerNumber owner, Instant deadline, const Tail&... tail) {
+    LockRequest request;
+    request.owner = owner;
+    request.deadline = deadline;
+    [[maybe_unused]] const auto take = [&](const auto& argument) {
+        using Argument = std::remove_cvref_t<decltype(argument)>;
+        if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
+        if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
+    };
+    (take(tail), ...);
+    return request;
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/hold_keeper.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+class SessionHandle;
+
+// The state of a lock, as the objects that hold it see it. Any thread may call anything.
+class HoldKeeper {
+public:
+    virtual ~HoldKeeper() = default;
+
+    // Returns false in a child that was forked since. Then nothing else may be called.
+    virtual bool is_of_this_process() const noexcept = 0;
+
+    // Returns the name of the lock as given, without the client's key_prefix.
+    virtual std::string name_as_given() const = 0;
+
+    // What the server knows of a hold.
+    struct Facts {
+        std::uint64_t number = 0;  // on the wire "<client id>:<number>"; for a lock over several, of this process alone
+        std::int64_t token = 0;    // the fencing token; 0 if the lock has none
+    };
+    virtual Facts facts(OwnerNumber owner) = 0;
+
+    virtual bool acquire(const LockRequest& request) = 0;
+
+    // Releases one level: waits for the reply; throws Error(errc::not_owner).
+    virtual std::error_code release(OwnerNumber owner) = 0;
+
+    // Releases one level without waiting. Without memory for that, the hold ends with its lease.
+    virtual void release_later(OwnerNumber owner) noexcept = 0;
+
+    virtual Instant valid_until(OwnerNumber owner) = 0;
+    virtual std::stop_token lost(OwnerNumber owner) = 0;
+};
+
+// One level of a hold, and what it needs to stay alive. The keeper refers to the session, so it is destroyed first.
+struct HeldLevel {
+    std::shared_ptr<SessionHandle> session{};
+    std::shared_ptr<HoldKeeper> keeper{};
+    OwnerNumber owner = 0;
+    HoldKeeper::Facts facts{};
 };
 
 }  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/hold.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+class LockApi;
+}
+
+// Holds a lock, or one level of it, for whoever has the object, and not for a thread: it can be moved into another
+// thread, a task or a container, and released there. The destructor releases it.
+//
+//   redlatch::Hold hold = orders.hold();   // waits, like lock()
+//   std::thread([hold = std::move(hold)] { … }).detach();
+//
+// Each hold has an owner of its own. So two holds of one lock exclude each other, and a hold excludes the threads that
+// call lock(), also in the thread that has it. It keeps alive what it needs, so it may outlive the lock and the client;
+// a hold of a MultiLock or RedLock ends with that object. Movable, not copyable. Different threads may use different
+// objects at once; one object needs the care of a std::unique_ptr.
+//
+// After a fork the child holds nothing: there its copies of a hold do nothing.
+class [[nodiscard]] Hold {
+public:
+    // Holds nothing.
+    Hold() noexcept = default;
+
+    Hold(Hold&& other) noexcept : level_(std::exchange(other.level_, {})) {}
+    Hold& operator=(Hold&& other) noexcept {
+        Hold old(std::move(*this));
+        level_ = std::exchange(other.level_, {});
+        return *this;
+    }
+
+    // Releases the hold without waiting for the server, and never throws. Without memory for that, the hold ends with
+    // its lease. Preserves errno.
+    ~Hold();
+
+    // Returns true unless it holds nothing: it was released, moved from, or never acquired. Says nothing about the
+    // lease: see valid_until().
+    explicit operator bool() const noexcept { return level_.keeper != nullptr; }
+
+    // Returns the number of the hold: on the wire its owner is "<client id>:<number>". For a MultiLock or RedLock, whose
+    // members have numbers of their own, it is known to this process only. 0 if it holds nothing.
+    std::uint64_t owner() const noexcept { return level_.facts.number; }
+
+    // Returns the name of the lock as given; an empty string if it holds nothing.
+    std::string name() const;
+
+    // Returns the fencing token. Throws Error(errc::unsupported) unless it holds a FencedLock.
+    [[nodiscard]] std::int64_t token() const;
+
+    // Like the members of the lock, for this hold. Send no command. Without a hold the instant is time_point::min(), and
+    // the token is requested.
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const;
+    [[nodiscard]] std::stop_token lost() const;
+
+    // Releases the hold and waits for the reply: one round trip. Afterwards it holds nothing, whatever the outcome:
+    // hold_lost if the hold had already ended, unreachable if the release could not be delivered yet (the background
+    // resends it), not_owner if it held nothing. Preserves errno.
+    std::error_code unlock() noexcept;
+
+    // Acquires one more level for the same owner, which lasts until it is released, too: one round trip. Takes an
+    // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a Mutex,
+    // which is not reentrant, not_owner if it holds nothing.
+    template <class... Tail>
+    requires detail::TryOption<Tail...>
+    [[nodiscard]] Hold again(Tail&&... tail) const {
+        return detail::answer(
+            [&] {
+                detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);
+                request.again = true;
+                return another_level(request);
+            },
+            Hold(), tail...);
+    }
+
+private:
+    friend class detail::LockApi;
+
+    // Holds the level, which its owner has acquired.
+    explicit Hold(detail::HeldLevel level);
+
+    Hold another_level(const detail::LockRequest& request) const;
+
+    detail::HeldLevel level_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/hold.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// In a child that was forked meanwhile the parent's objects must not be destroyed: threads that do not exist here may
+// have locked their mutexes.
+inline void leave_to_parent(HeldLevel level) noexcept try {
+    static_cast<void>(new HeldLevel(std::move(level)));
+} catch (...) {
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE Hold::Hold(detail::HeldLevel level) : level_(std::move(level)) {
+    level_.facts = level_.keeper->facts(level_.owner);
+}
+
+REDLATCH_INLINE Hold::~Hold() {
+    if (!level_.keeper) return;
+    const detail::KeepErrno kept;
+    if (level_.keeper->is_of_this_process())
+        level_.keeper->release_later(level_.owner);
+    else
+        detail::leave_to_parent(std::move(level_));
+}
+
+REDLATCH_INLINE std::string Hold::name() const {
+    return level_.keeper ? level_.keeper->name_as_given() : std::string();
+}
+
+REDLATCH_INLINE std::int64_t Hold::token() const {
+    if (level_.facts.token == 0) throw Error(errc::unsupported, name(), "only a FencedLock has fencing tokens");
+    return level_.facts.token;
+}
+
+REDLATCH_INLINE Instant Hold::valid_until() const {
+    if (!level_.keeper || !level_.keeper->is_of_this_process()) return Instant::min();
+    return level_.keeper->valid_until(level_.owner);
+}
+
+REDLATCH_INLINE std::stop_token Hold::lost() const {
+    if (level_.keeper && level_.keeper->is_of_this_process()) return level_.keeper->lost(level_.owner);
+    std::stop_source already;
+    already.request_stop();
+    return already.get_token();
+}
+
+REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
+    if (!level_.keeper) return errc::not_owner;
+    const detail::KeepErrno kept;
+    detail::HeldLevel level = std::exchange(level_, {});
+    if (!level.keeper->is_of_this_process()) {
+        detail::leave_to_parent(std::move(level));
+        return errc::hold_lost;
+    }
+    try {
+        return level.keeper->release(level.owner);
+    } catch (const std::exception&) {
+        // It is an owner that no one else knows, so it did hold the lock, but the loss is long ago.
+        return errc::hold_lost;
+    }
+}
+
+REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) const {
+    if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
+    if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request))
+        throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
+    return Hold(level_);
+}
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -12022,6 +12266,31 @@ public:
     requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), tail...);
+    }
+
+    // Acquire the lock for an object instead of the calling thread, and return that object: see Hold. They wait, try
+    // and fail as lock(), try_lock(), try_lock_for() and try_lock_until() do, and take the same trailing arguments. A
+    // hold that was not acquired in time, or failed with a std::error_code&, is empty.
+    template <class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] Hold hold(Tail&&... tail) { return held_until(never, false, tail...); }
+
+    template <class... Tail>
+    requires TryOption<Tail...>
+    [[nodiscard]] Hold try_hold(Tail&&... tail) { return held_until(never, true, tail...); }
+
+    template <class Rep, class Period, class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] Hold try_hold_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        const Instant deadline = deadline_after(Clock::now(), timeout);
+        return held_until(deadline, deadline <= Clock::now(), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] Hold try_hold_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        const Instant deadline = deadline_at(when);
+        return held_until(deadline, deadline <= Clock::now(), tail...);
     }
 
     // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
@@ -12096,6 +12365,7 @@ private:
 
     virtual bool acquire(const LockRequest& request) = 0;
     virtual std::error_code release(OwnerNumber owner) = 0;
+    virtual HeldLevel keeper_of_holds() = 0;
     virtual bool force_release(Instant limit) = 0;
     virtual Instant valid_until_of(OwnerNumber owner) = 0;
     virtual std::stop_token lost_of(OwnerNumber owner) = 0;
@@ -12110,16 +12380,7 @@ private:
     // Sets the owner to the calling thread. No layer below reads the thread number.
     template <class... Tail>
     static LockRequest request_of(Instant deadline, const Tail&... tail) {
-        LockRequest request;
-        request.owner = this_thread_number();
-        request.deadline = deadline;
-        [[maybe_unused]] const auto take = [&](const auto& argument) {
-            using Argument = std::remove_cvref_t<decltype(argument)>;
-            if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
-            if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
-        };
-        (take(tail), ...);
-        return request;
+        return lock_request(this_thread_number(), deadline, tail...);
     }
 
     // Acquires the lock, and stores the error if the caller wants that.
@@ -12136,6 +12397,20 @@ private:
         LockRequest request = request_of(deadline, tail...);
         request.one_try = deadline <= Clock::now();
         return obtain(request, tail...);
+    }
+
+    // --- holds ----------------------------------------------------------------------------------------------------
+
+    template <class... Tail>
+    Hold held_until(Instant deadline, bool one_try, Tail&... tail) {
+        const auto acquired = [&] {
+            HeldLevel level = keeper_of_holds();
+            LockRequest request = lock_request(new_hold_owner(), deadline, tail...);
+            request.one_try = one_try;
+            level.owner = request.owner;
+            return acquire(request) ? Hold(std::move(level)) : Hold();
+        };
+        return detail::answer(acquired, Hold(), tail...);
     }
 };
 
@@ -12158,6 +12433,7 @@ struct LockAccess {
     }
     static bool acquire(LockApi& lock, const LockRequest& request) { return lock.acquire(request); }
     static std::error_code release(LockApi& lock, OwnerNumber owner) { return lock.release(owner); }
+    static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
     static Instant valid_until(LockApi& lock, OwnerNumber owner) { return lock.valid_until_of(owner); }
     static std::stop_token lost(LockApi& lock, OwnerNumber owner) { return lock.lost_of(owner); }
     static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }
@@ -12197,6 +12473,7 @@ protected:
 
     REDLATCH_INLINE bool acquire(const LockRequest& request) override;
     REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE HeldLevel keeper_of_holds() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
     REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
@@ -13523,7 +13800,7 @@ public:
         HoldRecord* hold = leases_.live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
         hold = leases_.live_hold(request.owner);
-        if (!hold) return std::nullopt;
+        if (!hold) return first_hold_instead(request);
         const std::uint64_t id = hold->id;
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
@@ -13536,7 +13813,7 @@ public:
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
         if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
-        return std::nullopt;
+        return first_hold_instead(request);
     }
 
     // Applies the reply to a reentry. Returns false if the hold is lost.
@@ -13576,6 +13853,12 @@ public:
     }
 
 private:
+    // Returns nothing, unless the owner wants one more level of a hold that it no longer has.
+    std::optional<bool> first_hold_instead(const LockRequest& request) const {
+        if (request.again) throw Error(errc::hold_lost, core_.key(), "the hold has ended");
+        return std::nullopt;
+    }
+
     // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
     // patience ends. `first`: True for the first command of a call.
     Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim, bool first) {
@@ -14541,7 +14824,7 @@ namespace detail {
 // (LockParts), and a queue in which threads wait. It passes calls and events on to them.
 //
 // The mutex of LockCore guards all parts.
-class LockState final : public LockTask {
+class LockState final : public LockTask, public HoldKeeper {
 public:
     // Makes the state of one kind of lock.
     template <class Protocol, class Queue = LocalQueue>
@@ -14573,11 +14856,13 @@ public:
     // --- acquiring and releasing ------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) { return !request.stop.stop_requested() && queue_->acquire(request); }
+    bool acquire(const LockRequest& request) override {
+        return !request.stop.stop_requested() && queue_->acquire(request);
+    }
 
     // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
     // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) try {
+    std::error_code release(OwnerNumber owner) override try {
         std::unique_lock lock(core_.mutex);
         HoldRecord* hold = parts_.releases.hold_to_release(lock, owner);
         if (!hold) return parts_.releases.gone_before(owner);
@@ -14598,9 +14883,26 @@ public:
         parts_.releases.release_in_background(owner, done, receiver);
     }
 
+    // --- for objects that hold the lock: HoldKeeper -----------------------------------------------------------
+
+    bool is_of_this_process() const noexcept override { return session().is_of_this_process(); }
+
+    std::string name_as_given() const override { return key().substr(session().options().key_prefix.size()); }
+
+    Facts facts(OwnerNumber owner) override {
+        const std::lock_guard lock(core_.mutex);
+        return {parts_.leases.part(owner).hold, parts_.leases.token(owner).value_or(0)};
+    }
+
+    void release_later(OwnerNumber owner) noexcept override try {
+        parts_.releases.release_in_background(
+            owner, [](std::error_code) {}, Receiver::background);
+    } catch (...) {
+    }
+
     // --- queries without a command: see Leases ----------------------------------------------------------------
 
-    Instant valid_until(OwnerNumber owner) {
+    Instant valid_until(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
         return parts_.leases.valid_until(owner);
     }
@@ -14612,7 +14914,7 @@ public:
         const std::lock_guard lock(core_.mutex);
         return parts_.leases.part(owner);
     }
-    std::stop_token lost(OwnerNumber owner) {
+    std::stop_token lost(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
         return parts_.leases.lost(owner);
     }
@@ -14694,6 +14996,11 @@ REDLATCH_INLINE LockState& NamedLock::state() { return static_cast<LockState&>(h
 REDLATCH_INLINE bool NamedLock::acquire(const LockRequest& request) { return state().acquire(request); }
 
 REDLATCH_INLINE std::error_code NamedLock::release(OwnerNumber owner) { return state().release(owner); }
+
+REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
+    LockState& s = state();
+    return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
+}
 
 REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
 
@@ -15762,6 +16069,7 @@ class Error;
 class FairLock;
 class FencedLock;
 class HiredisTransport;
+class Hold;
 class Lease;
 class MultiLock;
 class Mutex;
@@ -15836,6 +16144,7 @@ private:
 
     REDLATCH_INLINE bool acquire(const LockRequest& request) override;
     REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE HeldLevel keeper_of_holds() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
     REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
@@ -15844,7 +16153,7 @@ private:
     REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
 
     State* new_state(bool is_fork_child) const;
-    QuorumState& state();
+    State& state();
 
     const QuorumMembers members_;
     const QuorumRules rules_;
@@ -16348,6 +16657,14 @@ public:
 
     std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
 
+    // Returns the owners that are objects, not threads.
+    std::vector<OwnerNumber> of_objects() {
+        std::vector<OwnerNumber> owners;
+        for (const HoldRecord& hold : holds_)
+            if (is_hold_owner(hold.owner)) owners.push_back(hold.owner);
+        return owners;
+    }
+
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Records the hold, or one more level of it, once the round has enough votes. Returns false if the acquire took
@@ -16601,13 +16918,15 @@ public:
 
     // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if too few
     // members could be released yet (the background resends the releases). Returns nothing if the owner holds nothing.
-    // Without memory the members' holds end all the same, at the latest with their leases.
-    std::optional<std::error_code> release(OwnerNumber owner) {
+    // Without memory the members' holds end all the same, at the latest with their leases. Waits for the replies until
+    // `limit` at most.
+    std::optional<std::error_code> release(OwnerNumber owner, Instant limit = never) {
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) return std::nullopt;
         const auto& shares = end->shares->of;
-        const Releases releases = give_back(lock, owner, [&](std::size_t i) { return shares[i].leaving; });
+        const Releases releases = give_back(
+            lock, owner, [&](std::size_t i) { return shares[i].leaving; }, limit);
         give_back(
             lock, owner, [&](std::size_t i) { return shares[i].owed; }, Clock::now());
         if (!end->live) return errc::hold_lost;
@@ -16711,6 +17030,8 @@ public:
         Caller me;
         {
             std::unique_lock lock(core_.mutex);
+            if (request.again && (core_.closed || !holds_.live_hold(request.owner)))
+                throw Error(errc::hold_lost, core_.name, "the hold has ended");
             ask(lock, me, request);
         }
         // Constructed and destroyed without the mutex, which the callback locks.
@@ -17028,20 +17349,26 @@ namespace detail {
 
 // One lock over several in this process: it is held while `needed` of its members are held. It is made of parts, and
 // passes calls and events on to them. The mutex of QuorumCore guards all of them.
-class QuorumState final : public BackgroundTask {
+class QuorumState final : public BackgroundTask, public HoldKeeper {
 public:
     QuorumState(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules, const std::string& name,
                 bool is_fork_child)
         : core_(*this, std::move(members), rules, name), is_fork_child_(is_fork_child) {}
 
     // Returns false in a child that was forked since this object was made.
-    bool is_of_this_process() const noexcept { return process_ == this_process(); }
+    bool is_of_this_process() const noexcept override { return process_ == this_process(); }
 
-    // Ends the supervision of the holds and reports them as lost. Afterwards no other thread calls a member.
+    // Reports all holds as lost, and releases those that belong to objects. Afterwards no other thread calls a member:
+    // objects that have a hold may outlive this lock and its members.
     void close() {
         {
-            std::unique_lock lock(core_.mutex);
+            const std::lock_guard lock(core_.mutex);
             holds_.tell_losses();
+        }
+        for (const OwnerNumber owner : holds_of_objects())
+            while (release_level_later(owner)) continue;
+        {
+            std::unique_lock lock(core_.mutex);
             core_.closed = true;
             core_.idle.wait(lock, [this] { return core_.inside == 0; });
         }
@@ -17050,25 +17377,34 @@ public:
     }
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) { return acquire_.acquire(request); }
+    bool acquire(const LockRequest& request) override { return acquire_.acquire(request); }
 
     // Releases one level: see QuorumReleases::release(). Throws Error(errc::not_owner) and nothing else.
-    std::error_code release(OwnerNumber owner) {
+    std::error_code release(OwnerNumber owner) override {
+        std::unique_lock lock(core_.mutex);
+        if (core_.closed) return errc::hold_lost;
+        const InsideMembers inside(core_, lock);
         if (const auto outcome = releases_.release(owner)) return *outcome;
         if (is_fork_child_) return errc::hold_lost;
         throw Error(errc::not_owner, core_.name, "only the thread that holds the lock can unlock() it");
     }
 
+    void release_later(OwnerNumber owner) noexcept override { release_level_later(owner); }
+
+    std::string name_as_given() const override { return core_.name; }
+
+    Facts facts(OwnerNumber owner) override { return {owner - first_hold_owner + 1}; }
+
     // --- queries without a command ----------------------------------------------------------------------------
 
-    Instant valid_until(OwnerNumber owner) {
+    Instant valid_until(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
-        return holds_.valid_until(owner);
+        return core_.closed ? Instant::min() : holds_.valid_until(owner);
     }
 
-    std::stop_token lost(OwnerNumber owner) {
+    std::stop_token lost(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
-        return holds_.lost(owner);
+        return core_.closed ? lost_token(nullptr) : holds_.lost(owner);
     }
 
     // Recomputes the validity of all holds, because members may have changed.
@@ -17090,6 +17426,23 @@ public:
     }
 
 private:
+    // Returns false if the owner holds nothing, or no level could be released.
+    bool release_level_later(OwnerNumber owner) noexcept try {
+        std::unique_lock lock(core_.mutex);
+        if (core_.closed) return false;
+        const InsideMembers inside(core_, lock);
+        return releases_.release(owner, Clock::now()).has_value();
+    } catch (...) {
+        return false;
+    }
+
+    std::vector<OwnerNumber> holds_of_objects() noexcept try {
+        const std::lock_guard lock(core_.mutex);
+        return holds_.of_objects();
+    } catch (...) {
+        return {};
+    }
+
     QuorumCore core_;
     QuorumVotes votes_{core_};
     QuorumHolds holds_{core_, votes_};
@@ -17172,13 +17525,16 @@ REDLATCH_INLINE QuorumMembers QuorumApi::members_of(const std::vector<NamedLock*
 
 // --- on behalf of an owner ---------------------------------------------------------------------------------------
 
-REDLATCH_INLINE bool QuorumApi::acquire(const LockRequest& request) { return state().acquire(request); }
+REDLATCH_INLINE bool QuorumApi::acquire(const LockRequest& request) { return state()->acquire(request); }
 
-REDLATCH_INLINE std::error_code QuorumApi::release(OwnerNumber owner) { return state().release(owner); }
+REDLATCH_INLINE std::error_code QuorumApi::release(OwnerNumber owner) { return state()->release(owner); }
 
-REDLATCH_INLINE Instant QuorumApi::valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+// The members, which outlive this object, keep their sessions alive. After close() a hold uses neither.
+REDLATCH_INLINE HeldLevel QuorumApi::keeper_of_holds() { return {nullptr, state()}; }
 
-REDLATCH_INLINE std::stop_token QuorumApi::lost_of(OwnerNumber owner) { return state().lost(owner); }
+REDLATCH_INLINE Instant QuorumApi::valid_until_of(OwnerNumber owner) { return state()->valid_until(owner); }
+
+REDLATCH_INLINE std::stop_token QuorumApi::lost_of(OwnerNumber owner) { return state()->lost(owner); }
 
 // Ends the holds of all members. Returns true if one of them was held.
 REDLATCH_INLINE bool QuorumApi::force_release(Instant) {
@@ -17188,7 +17544,7 @@ REDLATCH_INLINE bool QuorumApi::force_release(Instant) {
         if (was) was_held = true;
         return was;
     });
-    state().look();
+    state()->look();
     return was_held;
 }
 
@@ -17216,14 +17572,14 @@ REDLATCH_INLINE QuorumApi::State* QuorumApi::new_state(bool is_fork_child) const
 
 // Returns this process's state. A forked child makes a new one and leaves the parent's alone: its mutex may be held by a
 // thread that does not exist in the child.
-REDLATCH_INLINE QuorumState& QuorumApi::state() {
+REDLATCH_INLINE QuorumApi::State& QuorumApi::state() {
     State* state = state_.load(std::memory_order_acquire);
     while (!(*state)->is_of_this_process()) {
         State* mine = new_state(true);
-        if (state_.compare_exchange_strong(state, mine)) return **mine;
+        if (state_.compare_exchange_strong(state, mine)) return *mine;
         delete mine;
     }
-    return **state;
+    return *state;
 }
 
 }  // namespace detail
@@ -19068,6 +19424,26 @@ public:
         return read_.try_lock_until(when, tail...);
     }
 
+    template <class... Tail>
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] Hold hold_shared(Tail&&... tail) { return read_.hold(tail...); }
+
+    template <class... Tail>
+    requires detail::TryOption<Tail...>
+    [[nodiscard]] Hold try_hold_shared(Tail&&... tail) { return read_.try_hold(tail...); }
+
+    template <class Rep, class Period, class... Tail>
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] Hold try_hold_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return read_.try_hold_for(timeout, tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] Hold try_hold_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return read_.try_hold_until(when, tail...);
+    }
+
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
@@ -19076,6 +19452,7 @@ private:
 
     REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
     REDLATCH_INLINE std::error_code release(detail::OwnerNumber owner) override;
+    REDLATCH_INLINE detail::HeldLevel keeper_of_holds() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE Instant valid_until_of(detail::OwnerNumber owner) override;
     REDLATCH_INLINE std::stop_token lost_of(detail::OwnerNumber owner) override;
@@ -19614,6 +19991,10 @@ REDLATCH_INLINE bool ReadWriteLock::acquire(const detail::LockRequest& request) 
 
 REDLATCH_INLINE std::error_code ReadWriteLock::release(detail::OwnerNumber owner) {
     return detail::LockAccess::release(write_, owner);
+}
+
+REDLATCH_INLINE detail::HeldLevel ReadWriteLock::keeper_of_holds() {
+    return detail::LockAccess::keeper_of_holds(write_);
 }
 
 REDLATCH_INLINE bool ReadWriteLock::force_release(Instant limit) {

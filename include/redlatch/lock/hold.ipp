@@ -42,7 +42,9 @@ REDLATCH_INLINE Hold::~Hold() {
         detail::leave_to_parent(std::move(level_));
 }
 
-REDLATCH_INLINE std::string Hold::name() const { return level_.keeper ? level_.keeper->name_as_given() : std::string(); }
+REDLATCH_INLINE std::string Hold::name() const {
+    return level_.keeper ? level_.keeper->name_as_given() : std::string();
+}
 
 REDLATCH_INLINE std::int64_t Hold::token() const {
     if (level_.facts.token == 0) throw Error(errc::unsupported, name(), "only a FencedLock has fencing tokens");

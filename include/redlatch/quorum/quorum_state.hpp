@@ -38,14 +38,17 @@ public:
     // Returns false in a child that was forked since this object was made.
     bool is_of_this_process() const noexcept override { return process_ == this_process(); }
 
-    // Releases the holds that belong to objects. Ends the supervision of the others and reports all as lost. Afterwards
-    // no other thread calls a member: objects that have a hold may outlive this lock and its members.
+    // Reports all holds as lost, and releases those that belong to objects. Afterwards no other thread calls a member:
+    // objects that have a hold may outlive this lock and its members.
     void close() {
+        {
+            const std::lock_guard lock(core_.mutex);
+            holds_.tell_losses();
+        }
         for (const OwnerNumber owner : holds_of_objects())
             while (release_level_later(owner)) continue;
         {
             std::unique_lock lock(core_.mutex);
-            holds_.tell_losses();
             core_.closed = true;
             core_.idle.wait(lock, [this] { return core_.inside == 0; });
         }
