@@ -13,6 +13,7 @@ class Error;
 class FairLock;
 class FencedLock;
 class HiredisTransport;
+class Hold;
 class Lease;
 class MultiLock;
 class Mutex;

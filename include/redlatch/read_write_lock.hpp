@@ -103,6 +103,26 @@ public:
         return read_.try_lock_until(when, tail...);
     }
 
+    template <class... Tail>
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] Hold hold_shared(Tail&&... tail) { return read_.hold(tail...); }
+
+    template <class... Tail>
+    requires detail::TryOption<Tail...>
+    [[nodiscard]] Hold try_hold_shared(Tail&&... tail) { return read_.try_hold(tail...); }
+
+    template <class Rep, class Period, class... Tail>
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] Hold try_hold_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return read_.try_hold_for(timeout, tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] Hold try_hold_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return read_.try_hold_until(when, tail...);
+    }
+
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
@@ -111,6 +131,7 @@ private:
 
     REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
     REDLATCH_INLINE std::error_code release(detail::OwnerNumber owner) override;
+    REDLATCH_INLINE detail::HeldLevel keeper_of_holds() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE Instant valid_until_of(detail::OwnerNumber owner) override;
     REDLATCH_INLINE std::stop_token lost_of(detail::OwnerNumber owner) override;

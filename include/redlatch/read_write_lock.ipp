@@ -57,6 +57,10 @@ REDLATCH_INLINE std::error_code ReadWriteLock::release(detail::OwnerNumber owner
     return detail::LockAccess::release(write_, owner);
 }
 
+REDLATCH_INLINE detail::HeldLevel ReadWriteLock::keeper_of_holds() {
+    return detail::LockAccess::keeper_of_holds(write_);
+}
+
 REDLATCH_INLINE bool ReadWriteLock::force_release(Instant limit) {
     return detail::LockAccess::force_release(write_, limit);
 }

@@ -8,6 +8,7 @@
 #include "redlatch/count_down_latch.ipp"
 #include "redlatch/fair_lock.ipp"
 #include "redlatch/fenced_lock.ipp"
+#include "redlatch/lock/hold.ipp"
 #include "redlatch/lock/named_lock.ipp"
 #include "redlatch/multi_lock.ipp"
 #include "redlatch/mutex.ipp"

@@ -1278,9 +1278,19 @@ inline std::string make_uuid() {
     return text;
 }
 
-// Identifies the owner of something within a process. Today it is the number of a thread; later it may be that of a
-// coroutine or of a hold.
+// Identifies the owner of something within a process: a thread, or an object of class Hold.
 using OwnerNumber = std::uint64_t;
+
+inline constexpr OwnerNumber first_hold_owner = OwnerNumber(1) << 63;
+
+// Returns true if the owner is no thread.
+constexpr bool is_hold_owner(OwnerNumber owner) noexcept { return owner >= first_hold_owner; }
+
+// Returns a new owner that is no thread. Never reused in this process. Exported as this_thread_number() is.
+[[gnu::visibility("default")]] inline OwnerNumber new_hold_owner() noexcept {
+    static std::atomic<OwnerNumber> next{first_hold_owner};
+    return next.fetch_add(1, std::memory_order_relaxed);
+}
 
 // Returns the number of the calling thread. Numbers start at 1 and are never reused in this process, unlike the
 // system's thread ids. Exported, because all shared objects of the process must share the numbers; otherwise two
@@ -9912,6 +9922,8 @@ public:
 
     NamedState& state();
 
+    const std::shared_ptr<SessionHandle>& session_handle() const noexcept { return core_; }
+
 private:
     NamedState& use(Session& session) const;
 
@@ -11977,9 +11989,241 @@ struct LockRequest {
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
+    bool again = false;       // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
+};
+
+// Returns a request with the lease and the stop token among the arguments, if there are any.
+template <class... Tail>
+LockRequest lock_request(OwnerNumber owner, Instant deadline, const Tail&... tail) {
+    LockRequest request;
+    request.owner = owner;
+    request.deadline = deadline;
+    [[maybe_unused]] const auto take = [&](const auto& argument) {
+        using Argument = std::remove_cvref_t<decltype(argument)>;
+        if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
+        if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
+    };
+    (take(tail), ...);
+    return request;
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/hold_keeper.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+class SessionHandle;
+
+// The state of a lock, as the objects that hold it see it. Any thread may call anything.
+class HoldKeeper {
+public:
+    virtual ~HoldKeeper() = default;
+
+    // Returns false in a child that was forked since. Then nothing else may be called.
+    virtual bool is_of_this_process() const noexcept = 0;
+
+    // Returns the name of the lock as given, without the client's key_prefix.
+    virtual std::string name_as_given() const = 0;
+
+    // What the server knows of a hold.
+    struct Facts {
+        std::uint64_t number = 0;  // on the wire "<client id>:<number>"; for a lock over several, of this process alone
+        std::int64_t token = 0;    // the fencing token; 0 if the lock has none
+    };
+    virtual Facts facts(OwnerNumber owner) = 0;
+
+    virtual bool acquire(const LockRequest& request) = 0;
+
+    // Releases one level: waits for the reply; throws Error(errc::not_owner).
+    virtual std::error_code release(OwnerNumber owner) = 0;
+
+    // Releases one level without waiting. Without memory for that, the hold ends with its lease.
+    virtual void release_later(OwnerNumber owner) noexcept = 0;
+
+    virtual Instant valid_until(OwnerNumber owner) = 0;
+    virtual std::stop_token lost(OwnerNumber owner) = 0;
+};
+
+// One level of a hold, and what it needs to stay alive. The keeper refers to the session, so it is destroyed first.
+struct HeldLevel {
+    std::shared_ptr<SessionHandle> session{};
+    std::shared_ptr<HoldKeeper> keeper{};
+    OwnerNumber owner = 0;
+    HoldKeeper::Facts facts{};
 };
 
 }  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/hold.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+class LockApi;
+}
+
+// Holds a lock, or one level of it, for whoever has the object, and not for a thread: it can be moved into another
+// thread, a task or a container, and released there. The destructor releases it.
+//
+//   redlatch::Hold hold = orders.hold();   // waits, like lock()
+//   std::thread([hold = std::move(hold)] { … }).detach();
+//
+// Each hold has an owner of its own. So two holds of one lock exclude each other, and a hold excludes the threads that
+// call lock(), also in the thread that has it. It keeps alive what it needs, so it may outlive the lock and the client;
+// a hold of a MultiLock or RedLock ends with that object. Movable, not copyable. Different threads may use different
+// objects at once; one object needs the care of a std::unique_ptr.
+//
+// After a fork the child holds nothing: there its copies of a hold do nothing.
+class [[nodiscard]] Hold {
+public:
+    // Holds nothing.
+    Hold() noexcept = default;
+
+    Hold(Hold&& other) noexcept : level_(std::exchange(other.level_, {})) {}
+    Hold& operator=(Hold&& other) noexcept {
+        Hold old(std::move(*this));
+        level_ = std::exchange(other.level_, {});
+        return *this;
+    }
+
+    // Releases the hold without waiting for the server, and never throws. Without memory for that, the hold ends with
+    // its lease. Preserves errno.
+    ~Hold();
+
+    // Returns true unless it holds nothing: it was released, moved from, or never acquired. Says nothing about the
+    // lease: see valid_until().
+    explicit operator bool() const noexcept { return level_.keeper != nullptr; }
+
+    // Returns the number of the hold: on the wire its owner is "<client id>:<number>". For a MultiLock or RedLock, whose
+    // members have numbers of their own, it is known to this process only. 0 if it holds nothing.
+    std::uint64_t owner() const noexcept { return level_.facts.number; }
+
+    // Returns the name of the lock as given; an empty string if it holds nothing.
+    std::string name() const;
+
+    // Returns the fencing token. Throws Error(errc::unsupported) unless it holds a FencedLock.
+    [[nodiscard]] std::int64_t token() const;
+
+    // Like the members of the lock, for this hold. Send no command. Without a hold the instant is time_point::min(), and
+    // the token is requested.
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const;
+    [[nodiscard]] std::stop_token lost() const;
+
+    // Releases the hold and waits for the reply: one round trip. Afterwards it holds nothing, whatever the outcome:
+    // hold_lost if the hold had already ended, unreachable if the release could not be delivered yet (the background
+    // resends it), not_owner if it held nothing. Preserves errno.
+    std::error_code unlock() noexcept;
+
+    // Acquires one more level for the same owner, which lasts until it is released, too: one round trip. Takes an
+    // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a Mutex,
+    // which is not reentrant, not_owner if it holds nothing.
+    template <class... Tail>
+    requires detail::TryOption<Tail...>
+    [[nodiscard]] Hold again(Tail&&... tail) const {
+        return detail::answer(
+            [&] {
+                detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);
+                request.again = true;
+                return another_level(request);
+            },
+            Hold(), tail...);
+    }
+
+private:
+    friend class detail::LockApi;
+
+    // Holds the level, which its owner has acquired.
+    explicit Hold(detail::HeldLevel level);
+
+    Hold another_level(const detail::LockRequest& request) const;
+
+    detail::HeldLevel level_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/hold.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// In a child that was forked meanwhile the parent's objects must not be destroyed: threads that do not exist here may
+// have locked their mutexes.
+inline void leave_to_parent(HeldLevel level) noexcept try {
+    static_cast<void>(new HeldLevel(std::move(level)));
+} catch (...) {
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE Hold::Hold(detail::HeldLevel level) : level_(std::move(level)) {
+    level_.facts = level_.keeper->facts(level_.owner);
+}
+
+REDLATCH_INLINE Hold::~Hold() {
+    if (!level_.keeper) return;
+    const detail::KeepErrno kept;
+    if (level_.keeper->is_of_this_process())
+        level_.keeper->release_later(level_.owner);
+    else
+        detail::leave_to_parent(std::move(level_));
+}
+
+REDLATCH_INLINE std::string Hold::name() const {
+    return level_.keeper ? level_.keeper->name_as_given() : std::string();
+}
+
+REDLATCH_INLINE std::int64_t Hold::token() const {
+    if (level_.facts.token == 0) throw Error(errc::unsupported, name(), "only a FencedLock has fencing tokens");
+    return level_.facts.token;
+}
+
+REDLATCH_INLINE Instant Hold::valid_until() const {
+    if (!level_.keeper || !level_.keeper->is_of_this_process()) return Instant::min();
+    return level_.keeper->valid_until(level_.owner);
+}
+
+REDLATCH_INLINE std::stop_token Hold::lost() const {
+    if (level_.keeper && level_.keeper->is_of_this_process()) return level_.keeper->lost(level_.owner);
+    std::stop_source already;
+    already.request_stop();
+    return already.get_token();
+}
+
+REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
+    if (!level_.keeper) return errc::not_owner;
+    const detail::KeepErrno kept;
+    detail::HeldLevel level = std::exchange(level_, {});
+    if (!level.keeper->is_of_this_process()) {
+        detail::leave_to_parent(std::move(level));
+        return errc::hold_lost;
+    }
+    try {
+        return level.keeper->release(level.owner);
+    } catch (const std::exception&) {
+        // It is an owner that no one else knows, so it did hold the lock, but the loss is long ago.
+        return errc::hold_lost;
+    }
+}
+
+REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) const {
+    if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
+    if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request))
+        throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
+    return Hold(level_);
+}
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -12038,6 +12282,31 @@ public:
     requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), tail...);
+    }
+
+    // Acquire the lock for an object instead of the calling thread, and return that object: see Hold. They wait, try
+    // and fail as lock(), try_lock(), try_lock_for() and try_lock_until() do, and take the same trailing arguments. A
+    // hold that was not acquired in time, or failed with a std::error_code&, is empty.
+    template <class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] Hold hold(Tail&&... tail) { return held_until(never, false, tail...); }
+
+    template <class... Tail>
+    requires TryOption<Tail...>
+    [[nodiscard]] Hold try_hold(Tail&&... tail) { return held_until(never, true, tail...); }
+
+    template <class Rep, class Period, class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] Hold try_hold_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        const Instant deadline = deadline_after(Clock::now(), timeout);
+        return held_until(deadline, deadline <= Clock::now(), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] Hold try_hold_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        const Instant deadline = deadline_at(when);
+        return held_until(deadline, deadline <= Clock::now(), tail...);
     }
 
     // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
@@ -12112,6 +12381,7 @@ private:
 
     virtual bool acquire(const LockRequest& request) = 0;
     virtual std::error_code release(OwnerNumber owner) = 0;
+    virtual HeldLevel keeper_of_holds() = 0;
     virtual bool force_release(Instant limit) = 0;
     virtual Instant valid_until_of(OwnerNumber owner) = 0;
     virtual std::stop_token lost_of(OwnerNumber owner) = 0;
@@ -12126,16 +12396,7 @@ private:
     // Sets the owner to the calling thread. No layer below reads the thread number.
     template <class... Tail>
     static LockRequest request_of(Instant deadline, const Tail&... tail) {
-        LockRequest request;
-        request.owner = this_thread_number();
-        request.deadline = deadline;
-        [[maybe_unused]] const auto take = [&](const auto& argument) {
-            using Argument = std::remove_cvref_t<decltype(argument)>;
-            if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
-            if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
-        };
-        (take(tail), ...);
-        return request;
+        return lock_request(this_thread_number(), deadline, tail...);
     }
 
     // Acquires the lock, and stores the error if the caller wants that.
@@ -12152,6 +12413,20 @@ private:
         LockRequest request = request_of(deadline, tail...);
         request.one_try = deadline <= Clock::now();
         return obtain(request, tail...);
+    }
+
+    // --- holds ----------------------------------------------------------------------------------------------------
+
+    template <class... Tail>
+    Hold held_until(Instant deadline, bool one_try, Tail&... tail) {
+        const auto acquired = [&] {
+            HeldLevel level = keeper_of_holds();
+            LockRequest request = lock_request(new_hold_owner(), deadline, tail...);
+            request.one_try = one_try;
+            level.owner = request.owner;
+            return acquire(request) ? Hold(std::move(level)) : Hold();
+        };
+        return detail::answer(acquired, Hold(), tail...);
     }
 };
 
@@ -12174,6 +12449,7 @@ struct LockAccess {
     }
     static bool acquire(LockApi& lock, const LockRequest& request) { return lock.acquire(request); }
     static std::error_code release(LockApi& lock, OwnerNumber owner) { return lock.release(owner); }
+    static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
     static Instant valid_until(LockApi& lock, OwnerNumber owner) { return lock.valid_until_of(owner); }
     static std::stop_token lost(LockApi& lock, OwnerNumber owner) { return lock.lost_of(owner); }
     static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }
@@ -12213,6 +12489,7 @@ protected:
 
     REDLATCH_INLINE bool acquire(const LockRequest& request) override;
     REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE HeldLevel keeper_of_holds() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
     REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
@@ -12239,7 +12516,7 @@ namespace detail {
 // The hold of one owner on one lock. Reentry stacks levels: each has its own lease or is under the watchdog. The
 // watchdog renews the hold as long as one level under the watchdog remains. The hold lasts as long as its longest
 // lease.
-struct Hold {
+struct HoldRecord {
     OwnerNumber owner = 0;
     std::uint64_t id = 0;            // new for each hold; identifies its owner to the server
     std::int64_t unsettled = 0;      // server time until which a late copy may acquire the lock for this hold
@@ -12334,7 +12611,7 @@ struct Hold {
 };
 
 // Returns the token that is requested when the hold is lost; one that is requested already if there is no hold.
-inline std::stop_token lost_token(Hold* hold) {
+inline std::stop_token lost_token(HoldRecord* hold) {
     if (!hold) {
         std::stop_source already;
         already.request_stop();
@@ -12354,14 +12631,15 @@ struct HeldPart {
 // allocate again once it has grown.
 class HoldTable {
 public:
-    Hold* find(OwnerNumber owner) {
-        const auto found = std::find_if(holds_.begin(), holds_.end(), [&](const Hold& h) { return h.owner == owner; });
+    HoldRecord* find(OwnerNumber owner) {
+        const auto found =
+            std::find_if(holds_.begin(), holds_.end(), [&](const HoldRecord& h) { return h.owner == owner; });
         return found == holds_.end() ? nullptr : &*found;
     }
 
     // Returns the owner's record with a new hold in it. Creates the record if there is none.
-    Hold& start(OwnerNumber owner, std::uint64_t id) {
-        Hold* hold = find(owner);
+    HoldRecord& start(OwnerNumber owner, std::uint64_t id) {
+        HoldRecord* hold = find(owner);
         if (!hold) {
             holds_.emplace_back();
             hold = &holds_.back();
@@ -12379,16 +12657,16 @@ public:
     }
 
     void erase(OwnerNumber owner) {
-        std::erase_if(holds_, [&](const Hold& h) { return h.owner == owner; });
+        std::erase_if(holds_, [&](const HoldRecord& h) { return h.owner == owner; });
     }
 
     // Removes lost holds, except those with levels that are still to be unlocked.
     void erase_lost() {
-        std::erase_if(holds_, [](const Hold& h) { return !h.live() && h.dead == 0; });
+        std::erase_if(holds_, [](const HoldRecord& h) { return !h.live() && h.dead == 0; });
     }
 
     // Removes the live part of a released hold. Keeps the record if it has lost levels.
-    void finish(Hold& hold) {
+    void finish(HoldRecord& hold) {
         hold.count = 0;
         hold.watched_from = 0;
         hold.lost.reset();
@@ -12398,20 +12676,20 @@ public:
     // Returns until when a thread of this process certainly holds the lock; a time in the past if none does.
     Instant held_until() const {
         Instant until{};
-        for (const Hold& h : holds_)
+        for (const HoldRecord& h : holds_)
             if (h.live()) until = std::max(until, h.valid_until);
         return until;
     }
 
     bool any_live() const {
-        return std::any_of(holds_.begin(), holds_.end(), [](const Hold& h) { return h.live(); });
+        return std::any_of(holds_.begin(), holds_.end(), [](const HoldRecord& h) { return h.live(); });
     }
 
     auto begin() { return holds_.begin(); }
     auto end() { return holds_.end(); }
 
 private:
-    std::vector<Hold> holds_;
+    std::vector<HoldRecord> holds_;
 };
 
 }  // namespace detail
@@ -13048,7 +13326,7 @@ struct LockCore {
     void schedule() {
         Instant at = outbox.next_deadline();
         Instant lost_at = never;
-        for (const Hold& hold : holds) {
+        for (const HoldRecord& hold : holds) {
             if (!hold.live()) continue;
             at = std::min(at, hold.next_deadline());
             lost_at = std::min(lost_at, hold.lost_at());
@@ -13223,7 +13501,7 @@ public:
         lock.lock();
     }
 
-    void give_back_later(const Hold& hold, Instant from) {
+    void give_back_later(const HoldRecord& hold, Instant from) {
         core_.outbox.add({hold.id}, hold.unsettled, Clock::now() + core_.watchdog_timeout(), from);
         core_.schedule();
     }
@@ -13297,17 +13575,17 @@ public:
 
     // --- records ----------------------------------------------------------------------------------------------
 
-    Hold* live_hold(OwnerNumber owner) {
-        Hold* hold = core_.holds.find(owner);
+    HoldRecord* live_hold(OwnerNumber owner) {
+        HoldRecord* hold = core_.holds.find(owner);
         if (!hold || !hold->live()) return nullptr;
         // Its end is nearer now, so its loss is due earlier.
         if (hold->check_suspension() > Clock::duration::zero()) core_.schedule();
         return hold;
     }
 
-    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                 std::int64_t token) {
-        Hold& hold = core_.holds.start(owner, id);
+    HoldRecord& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
+                       std::int64_t token) {
+        HoldRecord& hold = core_.holds.start(owner, id);
         hold.token = token;
         hold.enter(sent, lease, core_.watchdog_timeout());
         hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease));
@@ -13320,11 +13598,11 @@ public:
     }
 
     void forget(OwnerNumber owner) {
-        if (Hold* hold = core_.holds.find(owner)) finish(*hold);
+        if (HoldRecord* hold = core_.holds.find(owner)) finish(*hold);
     }
 
     // Removes the live part of the hold from this process.
-    void finish(Hold& hold) {
+    void finish(HoldRecord& hold) {
         core_.key_holds->ended(hold.id);
         core_.holds.finish(hold);
     }
@@ -13341,19 +13619,19 @@ public:
     // --- queries without a command ----------------------------------------------------------------------------
 
     Instant valid_until(OwnerNumber owner) {
-        const Hold* hold = live_hold(owner);
+        const HoldRecord* hold = live_hold(owner);
         return hold ? hold->valid_until : Instant::min();
     }
 
     // Returns the fencing token of the owner's hold, for locks that have one; nothing if the owner holds nothing.
     std::optional<std::int64_t> token(OwnerNumber owner) {
-        const Hold* hold = core_.holds.find(owner);
+        const HoldRecord* hold = core_.holds.find(owner);
         return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
     }
 
     // Returns the number of the owner's hold, and until when the hold is certain.
     HeldPart part(OwnerNumber owner) {
-        const Hold* hold = live_hold(owner);
+        const HoldRecord* hold = live_hold(owner);
         return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
     }
 
@@ -13363,7 +13641,7 @@ public:
 
     // Appends the holds to be renewed until `horizon`, and those about which to ask whether the server still has them.
     void add_due(Instant horizon, std::vector<Renewal>& due) {
-        for (Hold& hold : core_.holds) {
+        for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
             if (hold.renewing || hold.ask_at() > horizon) continue;
             due.push_back(
@@ -13377,7 +13655,7 @@ public:
     void renewed(std::unique_lock<std::mutex>& lock, const Renewal& renewal, BackgroundTask::Renewed outcome,
                  Instant sent) {
         using Renewed = BackgroundTask::Renewed;
-        Hold* hold = core_.holds.find(renewal.owner);
+        HoldRecord* hold = core_.holds.find(renewal.owner);
         if (hold && hold->live() && hold->id == renewal.hold) {
             const Milliseconds timeout = core_.watchdog_timeout();
             switch (outcome) {
@@ -13406,7 +13684,7 @@ public:
 
     // The server may be another one: its holds must be verified.
     void doubt_all() {
-        for (Hold& hold : core_.holds)
+        for (HoldRecord& hold : core_.holds)
             if (hold.live()) hold.doubt(Clock::now());
         core_.schedule();
     }
@@ -13415,7 +13693,7 @@ public:
 
     // Reports as lost the holds that are no longer certain.
     void expire(Instant now) {
-        for (Hold& hold : core_.holds) {
+        for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
             hold.check_suspension();
             if (now < hold.lost_at()) continue;
@@ -13430,13 +13708,13 @@ public:
 
     // Requests the lost() tokens of all holds: the client ends.
     void abandon() noexcept {
-        for (Hold& hold : core_.holds)
+        for (HoldRecord& hold : core_.holds)
             if (hold.live() && hold.lost) core_.session.losses().tell(std::move(*hold.lost));
     }
 
     // Ends a hold that is lost. Its levels await their unlock(), which reports the loss. The caller removes the hold
     // from the table, because it may be iterating over it.
-    void lose(Hold& hold, const char* why) {
+    void lose(HoldRecord& hold, const char* why) {
         // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
         // A copy of the unanswered acquire command may still arrive.
@@ -13453,7 +13731,7 @@ public:
     }
 
     // Ends the hold of one owner, and removes it.
-    void lose_now(Hold& hold, const char* why) {
+    void lose_now(HoldRecord& hold, const char* why) {
         lose(hold, why);
         core_.holds.erase_lost();
     }
@@ -13540,10 +13818,10 @@ public:
     // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
     // out to be lost: then it has to acquire the lock like any other thread.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        Hold* hold = leases_.live_hold(request.owner);
+        HoldRecord* hold = leases_.live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
         hold = leases_.live_hold(request.owner);
-        if (!hold) return std::nullopt;
+        if (!hold) return first_hold_instead(request);
         const std::uint64_t id = hold->id;
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
@@ -13556,14 +13834,14 @@ public:
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
         if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
-        return std::nullopt;
+        return first_hold_instead(request);
     }
 
     // Applies the reply to a reentry. Returns false if the hold is lost.
     bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
                              const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply);
-        Hold* hold = core_.holds.find(owner);
+        HoldRecord* hold = core_.holds.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
             // little early and was promised that time, so wait for it.
@@ -13583,7 +13861,7 @@ public:
     }
 
     // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
-    bool refuses_reentry(Hold& hold) {
+    bool refuses_reentry(HoldRecord& hold) {
         if (core_.kind.reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
         leases_.lose_now(hold, "its lease expired");
@@ -13596,6 +13874,12 @@ public:
     }
 
 private:
+    // Returns nothing, unless the owner wants one more level of a hold that it no longer has.
+    std::optional<bool> first_hold_instead(const LockRequest& request) const {
+        if (request.again) throw Error(errc::hold_lost, core_.key(), "the hold has ended");
+        return std::nullopt;
+    }
+
     // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
     // patience ends. `first`: True for the first command of a call.
     Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim, bool first) {
@@ -13707,8 +13991,8 @@ public:
     Instant foreground_deadline() const { return Clock::now() + core_.session.options().command_timeout; }
 
     // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
-    Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
-        Hold* hold = leases_.live_hold(owner);
+    HoldRecord* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
+        HoldRecord* hold = leases_.live_hold(owner);
         if (!hold || Clock::now() < hold->valid_until) return hold;
         deliveries_.give_back_later(*hold, Clock::now());
         leases_.lose_now(*hold, "its lease expired");
@@ -13726,7 +14010,7 @@ public:
     }
 
     // Removes one level. A hold that loses its last level is no longer renewed.
-    Leaving leave_level(Hold& hold) {
+    Leaving leave_level(HoldRecord& hold) {
         Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
         if (hold.count == 1) {
             leases_.finish(hold);
@@ -13737,7 +14021,7 @@ public:
         return leaving;
     }
 
-    std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
+    std::error_code release_level(std::unique_lock<std::mutex>& lock, HoldRecord& held) {
         const OwnerNumber owner = held.owner;
         const Leaving leaving = leave_level(held);
         Instant sent{};
@@ -13751,14 +14035,14 @@ public:
             reply = call_level(leaving, retry.deadline());
         } while (retry.again(reply));
         lock.lock();
-        if (Hold* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
+        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
             hold->doubtful |= unknown || !reply.answered();
         return level_released(reply, owner, leaving, sent);
     }
 
     // Sends the last level back to the server. Calls `released(answer, resent)` with the mutex.
     template <class Released>
-    std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
+    std::error_code release_last(std::unique_lock<std::mutex>& lock, HoldRecord& held, Released released) {
         return send_last(lock, leave_level(held), released);
     }
 
@@ -13787,7 +14071,7 @@ public:
     // Releases one level without waiting. Calls `done` with the outcome on any thread.
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         std::unique_lock lock(core_.mutex);
-        Hold* hold = hold_to_release(lock, owner);
+        HoldRecord* hold = hold_to_release(lock, owner);
         if (!hold) {
             lock.unlock();
             // Removes one lost level, if there is one.
@@ -13831,7 +14115,7 @@ public:
         std::vector<std::uint64_t> ended;
         {
             const std::lock_guard lock(core_.mutex);
-            for (const Hold& hold : core_.holds)
+            for (const HoldRecord& hold : core_.holds)
                 if (hold.live()) ended.push_back(hold.id);
         }
         const Reply seen = query(core_.session, core_.key(), core_.protocol.holders(), limit);
@@ -13841,7 +14125,7 @@ public:
             if (!reply.is_integer()) throw unexpected(reply, core_.key());
         }
         const std::lock_guard lock(core_.mutex);
-        for (Hold& hold : core_.holds)
+        for (HoldRecord& hold : core_.holds)
             if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
                 leases_.lose(hold, "force_unlock() ended it");
         core_.holds.erase_lost();
@@ -13867,7 +14151,7 @@ private:
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
         // A missing reply is harmless: the next command of this hold carries its absolute count.
         if (classify(reply) != ReplyClass::answered) return error_of(reply, core_.key()).code();
-        Hold* hold = core_.holds.find(owner);
+        HoldRecord* hold = core_.holds.find(owner);
         if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
         const ReleaseAnswer answer = core_.protocol.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
@@ -13997,7 +14281,7 @@ public:
             tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
             return;
         }
-        const Hold* hold = parts_.leases.live_hold(owner);
+        const HoldRecord* hold = parts_.leases.live_hold(owner);
         Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease)
                            : core_.claim_of(owner, core_.next_number(), 1, lease);
         claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
@@ -14040,7 +14324,7 @@ private:
     }
 
     std::optional<Error> refusal_for(OwnerNumber owner) {
-        Hold* const hold = parts_.leases.live_hold(owner);
+        HoldRecord* const hold = parts_.leases.live_hold(owner);
         if (!hold) return parts_.leases.mixed_kinds();
         if (parts_.acquires.refuses_reentry(*hold)) return parts_.acquires.not_reentrant();
         return std::nullopt;
@@ -14219,7 +14503,7 @@ public:
     virtual bool acquire(const LockRequest& request) = 0;
 
     // Releases the last level of a hold.
-    virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) = 0;
+    virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) = 0;
 
     virtual void on_timer(std::unique_lock<std::mutex>& lock, Instant now) = 0;
 
@@ -14315,7 +14599,7 @@ public:
     // --- releasing --------------------------------------------------------------------------------------------
 
     // Releases the last level of a hold: to the server, or by a hand-over.
-    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         if (core_.kind.hands_over)
             if (LockWaiter* successor = room_.queue.successor();
                 successor && handoffs_ < core_.session.options().local_handoff_limit)
@@ -14432,7 +14716,7 @@ private:
         bool unknown = false;
     };
 
-    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, LockWaiter& next) {
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, HoldRecord& held, LockWaiter& next) {
         const std::optional<Milliseconds> successor_lease = next.lease;
         HandOver sent{parts_.releases.leave_level(held),
                       core_.claim_of(next.owner, core_.next_number(), 1, successor_lease)};
@@ -14563,7 +14847,7 @@ namespace detail {
 // (LockParts), and a queue in which threads wait. It passes calls and events on to them.
 //
 // The mutex of LockCore guards all parts.
-class LockState final : public LockTask {
+class LockState final : public LockTask, public HoldKeeper {
 public:
     // Makes the state of one kind of lock.
     template <class Protocol, class Queue = LocalQueue>
@@ -14595,13 +14879,15 @@ public:
     // --- acquiring and releasing ------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) { return !request.stop.stop_requested() && queue_->acquire(request); }
+    bool acquire(const LockRequest& request) override {
+        return !request.stop.stop_requested() && queue_->acquire(request);
+    }
 
     // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
     // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) try {
+    std::error_code release(OwnerNumber owner) override try {
         std::unique_lock lock(core_.mutex);
-        Hold* hold = parts_.releases.hold_to_release(lock, owner);
+        HoldRecord* hold = parts_.releases.hold_to_release(lock, owner);
         if (!hold) return parts_.releases.gone_before(owner);
         return hold->count > 1 ? parts_.releases.release_level(lock, *hold) : queue_->release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
@@ -14620,9 +14906,26 @@ public:
         parts_.releases.release_in_background(owner, done, receiver);
     }
 
+    // --- for objects that hold the lock: HoldKeeper -----------------------------------------------------------
+
+    bool is_of_this_process() const noexcept override { return session().is_of_this_process(); }
+
+    std::string name_as_given() const override { return key().substr(session().options().key_prefix.size()); }
+
+    Facts facts(OwnerNumber owner) override {
+        const std::lock_guard lock(core_.mutex);
+        return {parts_.leases.part(owner).hold, parts_.leases.token(owner).value_or(0)};
+    }
+
+    void release_later(OwnerNumber owner) noexcept override try {
+        parts_.releases.release_in_background(
+            owner, [](std::error_code) {}, Receiver::background);
+    } catch (...) {
+    }
+
     // --- queries without a command: see Leases ----------------------------------------------------------------
 
-    Instant valid_until(OwnerNumber owner) {
+    Instant valid_until(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
         return parts_.leases.valid_until(owner);
     }
@@ -14634,7 +14937,7 @@ public:
         const std::lock_guard lock(core_.mutex);
         return parts_.leases.part(owner);
     }
-    std::stop_token lost(OwnerNumber owner) {
+    std::stop_token lost(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
         return parts_.leases.lost(owner);
     }
@@ -14716,6 +15019,11 @@ REDLATCH_INLINE LockState& NamedLock::state() { return static_cast<LockState&>(h
 REDLATCH_INLINE bool NamedLock::acquire(const LockRequest& request) { return state().acquire(request); }
 
 REDLATCH_INLINE std::error_code NamedLock::release(OwnerNumber owner) { return state().release(owner); }
+
+REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
+    LockState& s = state();
+    return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
+}
 
 REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
 
@@ -15183,7 +15491,7 @@ public:
 
     // --- releasing --------------------------------------------------------------------------------------------
 
-    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         const std::uint64_t id = hold.id;
         const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
@@ -15784,6 +16092,7 @@ class Error;
 class FairLock;
 class FencedLock;
 class HiredisTransport;
+class Hold;
 class Lease;
 class MultiLock;
 class Mutex;
@@ -15858,6 +16167,7 @@ private:
 
     REDLATCH_INLINE bool acquire(const LockRequest& request) override;
     REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE HeldLevel keeper_of_holds() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
     REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
@@ -15866,7 +16176,7 @@ private:
     REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
 
     State* new_state(bool is_fork_child) const;
-    QuorumState& state();
+    State& state();
 
     const QuorumMembers members_;
     const QuorumRules rules_;
@@ -16357,18 +16667,26 @@ public:
 
     // --- queries without a command ----------------------------------------------------------------------------
 
-    Hold* live_hold(OwnerNumber owner) {
-        Hold* hold = holds_.find(owner);
+    HoldRecord* live_hold(OwnerNumber owner) {
+        HoldRecord* hold = holds_.find(owner);
         if (hold) look_at(*hold, Clock::now());
         return hold && hold->live() ? hold : nullptr;
     }
 
     Instant valid_until(OwnerNumber owner) {
-        const Hold* hold = live_hold(owner);
+        const HoldRecord* hold = live_hold(owner);
         return hold ? hold->valid_until : Instant::min();
     }
 
     std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
+
+    // Returns the owners that are objects, not threads.
+    std::vector<OwnerNumber> of_objects() {
+        std::vector<OwnerNumber> owners;
+        for (const HoldRecord& hold : holds_)
+            if (is_hold_owner(hold.owner)) owners.push_back(hold.owner);
+        return owners;
+    }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
@@ -16383,7 +16701,7 @@ public:
         const Instant until = std::min(end, validity(request.owner, drift, votes));
         if (until <= now || core_.closed) return false;
 
-        Hold* hold = live_hold(request.owner);
+        HoldRecord* hold = live_hold(request.owner);
         const bool first = !hold;
         // Steps that need memory come first, so that a failure changes nothing.
         Shares& shares = shares_[request.owner];
@@ -16412,7 +16730,7 @@ public:
 
     // Handles a member's hold that comes late. Returns true if it is still wanted.
     bool adopt(std::unique_lock<std::mutex>& lock, const Part& part) {
-        Hold* hold = core_.closed ? nullptr : live_hold(part.owner);
+        HoldRecord* hold = core_.closed ? nullptr : live_hold(part.owner);
         if (!hold || hold->id != part.hold) return false;
         Share& share = shares_.at(part.owner).of[part.member];
         const HeldPart given = core_.members[part.member]->part(part.owner);
@@ -16426,7 +16744,7 @@ public:
 
     // Lets the part vote from `trusted_from` on, but not before now.
     void let_vote(const Part& part, Instant trusted_from) {
-        Hold* hold = live_hold(part.owner);
+        HoldRecord* hold = live_hold(part.owner);
         if (!hold || hold->id != part.hold) return;
         Share& share = shares_.at(part.owner).of[part.member];
         share.votes_from = std::min(share.votes_from, std::max(trusted_from, Clock::now()));
@@ -16445,7 +16763,7 @@ public:
 
     // Ends one level. Returns nothing if the owner has none.
     std::optional<LevelEnd> leave_level(OwnerNumber owner) {
-        Hold* hold = holds_.find(owner);
+        HoldRecord* hold = holds_.find(owner);
         if (!hold) return std::nullopt;
         look_at(*hold, Clock::now());
         const bool live = hold->live();
@@ -16476,7 +16794,7 @@ public:
     // Asks again the members that have no part in a hold, at each renewal.
     void on_timer(std::unique_lock<std::mutex>& lock, Instant now, Instant horizon) {
         std::vector<Part> missing, untrusted;
-        for (Hold& hold : holds_) {
+        for (HoldRecord& hold : holds_) {
             look_at(hold, now);
             if (!hold.live() || !hold.watched() || hold.renew_at > horizon) continue;
             const Milliseconds timeout = core_.client().options().watchdog_timeout;
@@ -16505,13 +16823,13 @@ public:
 
     // Recomputes the validity of all holds, because members may have changed.
     void look(Instant now) {
-        for (Hold& hold : holds_) look_at(hold, now);
+        for (HoldRecord& hold : holds_) look_at(hold, now);
         schedule();
     }
 
     // Reports all holds as lost: their supervision ends.
     void tell_losses() noexcept {
-        for (Hold& hold : holds_) tell_loss(hold);
+        for (HoldRecord& hold : holds_) tell_loss(hold);
     }
 
 private:
@@ -16536,13 +16854,13 @@ private:
         return *last == Instant::min() ? *last : *last - drift;
     }
 
-    static bool lasts(const Hold& hold, Instant now) {
+    static bool lasts(const HoldRecord& hold, Instant now) {
         return hold.valid_until != Instant::min() && hold.lost_at() > now;
     }
 
     // Recomputes until when a hold is valid. Votes that came since the last time count only if the hold was valid
     // without them all the time. A lost part votes no more, even if the member is acquired again.
-    void look_at(Hold& hold, Instant now) {
+    void look_at(HoldRecord& hold, Instant now) {
         if (!hold.live()) return;
         Shares& shares = shares_.at(hold.owner);
         shares.leases_end -= hold.check_suspension();
@@ -16560,7 +16878,7 @@ private:
 
     // Members may still have longer leases from before. These are not relied upon, because they may hide a restarted
     // server.
-    Instant end_of(const Hold& hold, Instant until) const {
+    Instant end_of(const HoldRecord& hold, Instant until) const {
         return hold.watched() ? until : std::min(until, shares_.at(hold.owner).leases_end);
     }
 
@@ -16569,13 +16887,13 @@ private:
     }
 
     // Ends a hold that is lost. Keeps the parts that are left until unlock(), which is still to come.
-    void lose(Hold& hold) {
+    void lose(HoldRecord& hold) {
         hold.lose();
         tell_loss(hold);
         core_.client().raise(Event::Kind::hold_lost, core_.name, "too few of its members are still held");
     }
 
-    void tell_loss(Hold& hold) noexcept {
+    void tell_loss(HoldRecord& hold) noexcept {
         if (hold.lost) core_.client().losses().tell(std::move(*hold.lost));
         hold.lost.reset();
     }
@@ -16584,7 +16902,7 @@ private:
         if (core_.closed) return;
         Instant at = never;
         Instant lost_at = never;
-        for (const Hold& hold : holds_) {
+        for (const HoldRecord& hold : holds_) {
             if (!hold.live()) continue;
             at = std::min(at, hold.next_deadline());
             lost_at = std::min(lost_at, hold.lost_at());
@@ -16623,13 +16941,15 @@ public:
 
     // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if too few
     // members could be released yet (the background resends the releases). Returns nothing if the owner holds nothing.
-    // Without memory the members' holds end all the same, at the latest with their leases.
-    std::optional<std::error_code> release(OwnerNumber owner) {
+    // Without memory the members' holds end all the same, at the latest with their leases. Waits for the replies until
+    // `limit` at most.
+    std::optional<std::error_code> release(OwnerNumber owner, Instant limit = never) {
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) return std::nullopt;
         const auto& shares = end->shares->of;
-        const Releases releases = give_back(lock, owner, [&](std::size_t i) { return shares[i].leaving; });
+        const Releases releases = give_back(
+            lock, owner, [&](std::size_t i) { return shares[i].leaving; }, limit);
         give_back(
             lock, owner, [&](std::size_t i) { return shares[i].owed; }, Clock::now());
         if (!end->live) return errc::hold_lost;
@@ -16733,6 +17053,8 @@ public:
         Caller me;
         {
             std::unique_lock lock(core_.mutex);
+            if (request.again && (core_.closed || !holds_.live_hold(request.owner)))
+                throw Error(errc::hold_lost, core_.name, "the hold has ended");
             ask(lock, me, request);
         }
         // Constructed and destroyed without the mutex, which the callback locks.
@@ -17050,20 +17372,26 @@ namespace detail {
 
 // One lock over several in this process: it is held while `needed` of its members are held. It is made of parts, and
 // passes calls and events on to them. The mutex of QuorumCore guards all of them.
-class QuorumState final : public BackgroundTask {
+class QuorumState final : public BackgroundTask, public HoldKeeper {
 public:
     QuorumState(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules, const std::string& name,
                 bool is_fork_child)
         : core_(*this, std::move(members), rules, name), is_fork_child_(is_fork_child) {}
 
     // Returns false in a child that was forked since this object was made.
-    bool is_of_this_process() const noexcept { return process_ == this_process(); }
+    bool is_of_this_process() const noexcept override { return process_ == this_process(); }
 
-    // Ends the supervision of the holds and reports them as lost. Afterwards no other thread calls a member.
+    // Reports all holds as lost, and releases those that belong to objects. Afterwards no other thread calls a member:
+    // objects that have a hold may outlive this lock and its members.
     void close() {
         {
-            std::unique_lock lock(core_.mutex);
+            const std::lock_guard lock(core_.mutex);
             holds_.tell_losses();
+        }
+        for (const OwnerNumber owner : holds_of_objects())
+            while (release_level_later(owner)) continue;
+        {
+            std::unique_lock lock(core_.mutex);
             core_.closed = true;
             core_.idle.wait(lock, [this] { return core_.inside == 0; });
         }
@@ -17072,25 +17400,34 @@ public:
     }
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) { return acquire_.acquire(request); }
+    bool acquire(const LockRequest& request) override { return acquire_.acquire(request); }
 
     // Releases one level: see QuorumReleases::release(). Throws Error(errc::not_owner) and nothing else.
-    std::error_code release(OwnerNumber owner) {
+    std::error_code release(OwnerNumber owner) override {
+        std::unique_lock lock(core_.mutex);
+        if (core_.closed) return errc::hold_lost;
+        const InsideMembers inside(core_, lock);
         if (const auto outcome = releases_.release(owner)) return *outcome;
         if (is_fork_child_) return errc::hold_lost;
         throw Error(errc::not_owner, core_.name, "only the thread that holds the lock can unlock() it");
     }
 
+    void release_later(OwnerNumber owner) noexcept override { release_level_later(owner); }
+
+    std::string name_as_given() const override { return core_.name; }
+
+    Facts facts(OwnerNumber owner) override { return {owner - first_hold_owner + 1}; }
+
     // --- queries without a command ----------------------------------------------------------------------------
 
-    Instant valid_until(OwnerNumber owner) {
+    Instant valid_until(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
-        return holds_.valid_until(owner);
+        return core_.closed ? Instant::min() : holds_.valid_until(owner);
     }
 
-    std::stop_token lost(OwnerNumber owner) {
+    std::stop_token lost(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
-        return holds_.lost(owner);
+        return core_.closed ? lost_token(nullptr) : holds_.lost(owner);
     }
 
     // Recomputes the validity of all holds, because members may have changed.
@@ -17112,6 +17449,23 @@ public:
     }
 
 private:
+    // Returns false if the owner holds nothing, or no level could be released.
+    bool release_level_later(OwnerNumber owner) noexcept try {
+        std::unique_lock lock(core_.mutex);
+        if (core_.closed) return false;
+        const InsideMembers inside(core_, lock);
+        return releases_.release(owner, Clock::now()).has_value();
+    } catch (...) {
+        return false;
+    }
+
+    std::vector<OwnerNumber> holds_of_objects() noexcept try {
+        const std::lock_guard lock(core_.mutex);
+        return holds_.of_objects();
+    } catch (...) {
+        return {};
+    }
+
     QuorumCore core_;
     QuorumVotes votes_{core_};
     QuorumHolds holds_{core_, votes_};
@@ -17194,13 +17548,16 @@ REDLATCH_INLINE QuorumMembers QuorumApi::members_of(const std::vector<NamedLock*
 
 // --- on behalf of an owner ---------------------------------------------------------------------------------------
 
-REDLATCH_INLINE bool QuorumApi::acquire(const LockRequest& request) { return state().acquire(request); }
+REDLATCH_INLINE bool QuorumApi::acquire(const LockRequest& request) { return state()->acquire(request); }
 
-REDLATCH_INLINE std::error_code QuorumApi::release(OwnerNumber owner) { return state().release(owner); }
+REDLATCH_INLINE std::error_code QuorumApi::release(OwnerNumber owner) { return state()->release(owner); }
 
-REDLATCH_INLINE Instant QuorumApi::valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+// The members, which outlive this object, keep their sessions alive. After close() a hold uses neither.
+REDLATCH_INLINE HeldLevel QuorumApi::keeper_of_holds() { return {nullptr, state()}; }
 
-REDLATCH_INLINE std::stop_token QuorumApi::lost_of(OwnerNumber owner) { return state().lost(owner); }
+REDLATCH_INLINE Instant QuorumApi::valid_until_of(OwnerNumber owner) { return state()->valid_until(owner); }
+
+REDLATCH_INLINE std::stop_token QuorumApi::lost_of(OwnerNumber owner) { return state()->lost(owner); }
 
 // Ends the holds of all members. Returns true if one of them was held.
 REDLATCH_INLINE bool QuorumApi::force_release(Instant) {
@@ -17210,7 +17567,7 @@ REDLATCH_INLINE bool QuorumApi::force_release(Instant) {
         if (was) was_held = true;
         return was;
     });
-    state().look();
+    state()->look();
     return was_held;
 }
 
@@ -17238,14 +17595,14 @@ REDLATCH_INLINE QuorumApi::State* QuorumApi::new_state(bool is_fork_child) const
 
 // Returns this process's state. A forked child makes a new one and leaves the parent's alone: its mutex may be held by a
 // thread that does not exist in the child.
-REDLATCH_INLINE QuorumState& QuorumApi::state() {
+REDLATCH_INLINE QuorumApi::State& QuorumApi::state() {
     State* state = state_.load(std::memory_order_acquire);
     while (!(*state)->is_of_this_process()) {
         State* mine = new_state(true);
-        if (state_.compare_exchange_strong(state, mine)) return **mine;
+        if (state_.compare_exchange_strong(state, mine)) return *mine;
         delete mine;
     }
-    return **state;
+    return *state;
 }
 
 }  // namespace detail
@@ -19095,6 +19452,26 @@ public:
         return read_.try_lock_until(when, tail...);
     }
 
+    template <class... Tail>
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] Hold hold_shared(Tail&&... tail) { return read_.hold(tail...); }
+
+    template <class... Tail>
+    requires detail::TryOption<Tail...>
+    [[nodiscard]] Hold try_hold_shared(Tail&&... tail) { return read_.try_hold(tail...); }
+
+    template <class Rep, class Period, class... Tail>
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] Hold try_hold_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return read_.try_hold_for(timeout, tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::LockOption<Tail...>
+    [[nodiscard]] Hold try_hold_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return read_.try_hold_until(when, tail...);
+    }
+
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
@@ -19103,6 +19480,7 @@ private:
 
     REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
     REDLATCH_INLINE std::error_code release(detail::OwnerNumber owner) override;
+    REDLATCH_INLINE detail::HeldLevel keeper_of_holds() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE Instant valid_until_of(detail::OwnerNumber owner) override;
     REDLATCH_INLINE std::stop_token lost_of(detail::OwnerNumber owner) override;
@@ -19641,6 +20019,10 @@ REDLATCH_INLINE bool ReadWriteLock::acquire(const detail::LockRequest& request) 
 
 REDLATCH_INLINE std::error_code ReadWriteLock::release(detail::OwnerNumber owner) {
     return detail::LockAccess::release(write_, owner);
+}
+
+REDLATCH_INLINE detail::HeldLevel ReadWriteLock::keeper_of_holds() {
+    return detail::LockAccess::keeper_of_holds(write_);
 }
 
 REDLATCH_INLINE bool ReadWriteLock::force_release(Instant limit) {

@@ -44,9 +44,19 @@ inline std::string make_uuid() {
     return text;
 }
 
-// Identifies the owner of something within a process. Today it is the number of a thread; later it may be that of a
-// coroutine or of a hold.
+// Identifies the owner of something within a process: a thread, or an object of class Hold.
 using OwnerNumber = std::uint64_t;
+
+inline constexpr OwnerNumber first_hold_owner = OwnerNumber(1) << 63;
+
+// Returns true if the owner is no thread.
+constexpr bool is_hold_owner(OwnerNumber owner) noexcept { return owner >= first_hold_owner; }
+
+// Returns a new owner that is no thread. Never reused in this process. Exported as this_thread_number() is.
+[[gnu::visibility("default")]] inline OwnerNumber new_hold_owner() noexcept {
+    static std::atomic<OwnerNumber> next{first_hold_owner};
+    return next.fetch_add(1, std::memory_order_relaxed);
+}
 
 // Returns the number of the calling thread. Numbers start at 1 and are never reused in this process, unlike the
 // system's thread ids. Exported, because all shared objects of the process must share the numbers; otherwise two

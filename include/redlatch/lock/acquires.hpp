@@ -91,10 +91,10 @@ public:
     // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
     // out to be lost: then it has to acquire the lock like any other thread.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        Hold* hold = leases_.live_hold(request.owner);
+        HoldRecord* hold = leases_.live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
         hold = leases_.live_hold(request.owner);
-        if (!hold) return std::nullopt;
+        if (!hold) return first_hold_instead(request);
         const std::uint64_t id = hold->id;
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
@@ -107,14 +107,14 @@ public:
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
         if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
-        return std::nullopt;
+        return first_hold_instead(request);
     }
 
     // Applies the reply to a reentry. Returns false if the hold is lost.
     bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
                              const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply);
-        Hold* hold = core_.holds.find(owner);
+        HoldRecord* hold = core_.holds.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
             // little early and was promised that time, so wait for it.
@@ -134,7 +134,7 @@ public:
     }
 
     // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
-    bool refuses_reentry(Hold& hold) {
+    bool refuses_reentry(HoldRecord& hold) {
         if (core_.kind.reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
         leases_.lose_now(hold, "its lease expired");
@@ -147,6 +147,12 @@ public:
     }
 
 private:
+    // Returns nothing, unless the owner wants one more level of a hold that it no longer has.
+    std::optional<bool> first_hold_instead(const LockRequest& request) const {
+        if (request.again) throw Error(errc::hold_lost, core_.key(), "the hold has ended");
+        return std::nullopt;
+    }
+
     // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
     // patience ends. `first`: True for the first command of a call.
     Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim, bool first) {

@@ -47,7 +47,7 @@ public:
             tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
             return;
         }
-        const Hold* hold = parts_.leases.live_hold(owner);
+        const HoldRecord* hold = parts_.leases.live_hold(owner);
         Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease)
                            : core_.claim_of(owner, core_.next_number(), 1, lease);
         claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
@@ -90,7 +90,7 @@ private:
     }
 
     std::optional<Error> refusal_for(OwnerNumber owner) {
-        Hold* const hold = parts_.leases.live_hold(owner);
+        HoldRecord* const hold = parts_.leases.live_hold(owner);
         if (!hold) return parts_.leases.mixed_kinds();
         if (parts_.acquires.refuses_reentry(*hold)) return parts_.acquires.not_reentrant();
         return std::nullopt;

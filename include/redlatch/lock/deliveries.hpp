@@ -64,7 +64,7 @@ public:
         lock.lock();
     }
 
-    void give_back_later(const Hold& hold, Instant from) {
+    void give_back_later(const HoldRecord& hold, Instant from) {
         core_.outbox.add({hold.id}, hold.unsettled, Clock::now() + core_.watchdog_timeout(), from);
         core_.schedule();
     }

@@ -20,7 +20,7 @@ namespace detail {
 // The hold of one owner on one lock. Reentry stacks levels: each has its own lease or is under the watchdog. The
 // watchdog renews the hold as long as one level under the watchdog remains. The hold lasts as long as its longest
 // lease.
-struct Hold {
+struct HoldRecord {
     OwnerNumber owner = 0;
     std::uint64_t id = 0;            // new for each hold; identifies its owner to the server
     std::int64_t unsettled = 0;      // server time until which a late copy may acquire the lock for this hold
@@ -115,7 +115,7 @@ struct Hold {
 };
 
 // Returns the token that is requested when the hold is lost; one that is requested already if there is no hold.
-inline std::stop_token lost_token(Hold* hold) {
+inline std::stop_token lost_token(HoldRecord* hold) {
     if (!hold) {
         std::stop_source already;
         already.request_stop();
@@ -135,14 +135,15 @@ struct HeldPart {
 // allocate again once it has grown.
 class HoldTable {
 public:
-    Hold* find(OwnerNumber owner) {
-        const auto found = std::find_if(holds_.begin(), holds_.end(), [&](const Hold& h) { return h.owner == owner; });
+    HoldRecord* find(OwnerNumber owner) {
+        const auto found =
+            std::find_if(holds_.begin(), holds_.end(), [&](const HoldRecord& h) { return h.owner == owner; });
         return found == holds_.end() ? nullptr : &*found;
     }
 
     // Returns the owner's record with a new hold in it. Creates the record if there is none.
-    Hold& start(OwnerNumber owner, std::uint64_t id) {
-        Hold* hold = find(owner);
+    HoldRecord& start(OwnerNumber owner, std::uint64_t id) {
+        HoldRecord* hold = find(owner);
         if (!hold) {
             holds_.emplace_back();
             hold = &holds_.back();
@@ -160,16 +161,16 @@ public:
     }
 
     void erase(OwnerNumber owner) {
-        std::erase_if(holds_, [&](const Hold& h) { return h.owner == owner; });
+        std::erase_if(holds_, [&](const HoldRecord& h) { return h.owner == owner; });
     }
 
     // Removes lost holds, except those with levels that are still to be unlocked.
     void erase_lost() {
-        std::erase_if(holds_, [](const Hold& h) { return !h.live() && h.dead == 0; });
+        std::erase_if(holds_, [](const HoldRecord& h) { return !h.live() && h.dead == 0; });
     }
 
     // Removes the live part of a released hold. Keeps the record if it has lost levels.
-    void finish(Hold& hold) {
+    void finish(HoldRecord& hold) {
         hold.count = 0;
         hold.watched_from = 0;
         hold.lost.reset();
@@ -179,20 +180,20 @@ public:
     // Returns until when a thread of this process certainly holds the lock; a time in the past if none does.
     Instant held_until() const {
         Instant until{};
-        for (const Hold& h : holds_)
+        for (const HoldRecord& h : holds_)
             if (h.live()) until = std::max(until, h.valid_until);
         return until;
     }
 
     bool any_live() const {
-        return std::any_of(holds_.begin(), holds_.end(), [](const Hold& h) { return h.live(); });
+        return std::any_of(holds_.begin(), holds_.end(), [](const HoldRecord& h) { return h.live(); });
     }
 
     auto begin() { return holds_.begin(); }
     auto end() { return holds_.end(); }
 
 private:
-    std::vector<Hold> holds_;
+    std::vector<HoldRecord> holds_;
 };
 
 }  // namespace detail

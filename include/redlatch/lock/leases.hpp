@@ -28,17 +28,17 @@ public:
 
     // --- records ----------------------------------------------------------------------------------------------
 
-    Hold* live_hold(OwnerNumber owner) {
-        Hold* hold = core_.holds.find(owner);
+    HoldRecord* live_hold(OwnerNumber owner) {
+        HoldRecord* hold = core_.holds.find(owner);
         if (!hold || !hold->live()) return nullptr;
         // Its end is nearer now, so its loss is due earlier.
         if (hold->check_suspension() > Clock::duration::zero()) core_.schedule();
         return hold;
     }
 
-    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                 std::int64_t token) {
-        Hold& hold = core_.holds.start(owner, id);
+    HoldRecord& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
+                       std::int64_t token) {
+        HoldRecord& hold = core_.holds.start(owner, id);
         hold.token = token;
         hold.enter(sent, lease, core_.watchdog_timeout());
         hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease));
@@ -51,11 +51,11 @@ public:
     }
 
     void forget(OwnerNumber owner) {
-        if (Hold* hold = core_.holds.find(owner)) finish(*hold);
+        if (HoldRecord* hold = core_.holds.find(owner)) finish(*hold);
     }
 
     // Removes the live part of the hold from this process.
-    void finish(Hold& hold) {
+    void finish(HoldRecord& hold) {
         core_.key_holds->ended(hold.id);
         core_.holds.finish(hold);
     }
@@ -72,19 +72,19 @@ public:
     // --- queries without a command ----------------------------------------------------------------------------
 
     Instant valid_until(OwnerNumber owner) {
-        const Hold* hold = live_hold(owner);
+        const HoldRecord* hold = live_hold(owner);
         return hold ? hold->valid_until : Instant::min();
     }
 
     // Returns the fencing token of the owner's hold, for locks that have one; nothing if the owner holds nothing.
     std::optional<std::int64_t> token(OwnerNumber owner) {
-        const Hold* hold = core_.holds.find(owner);
+        const HoldRecord* hold = core_.holds.find(owner);
         return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
     }
 
     // Returns the number of the owner's hold, and until when the hold is certain.
     HeldPart part(OwnerNumber owner) {
-        const Hold* hold = live_hold(owner);
+        const HoldRecord* hold = live_hold(owner);
         return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
     }
 
@@ -94,7 +94,7 @@ public:
 
     // Appends the holds to be renewed until `horizon`, and those about which to ask whether the server still has them.
     void add_due(Instant horizon, std::vector<Renewal>& due) {
-        for (Hold& hold : core_.holds) {
+        for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
             if (hold.renewing || hold.ask_at() > horizon) continue;
             due.push_back(
@@ -108,7 +108,7 @@ public:
     void renewed(std::unique_lock<std::mutex>& lock, const Renewal& renewal, BackgroundTask::Renewed outcome,
                  Instant sent) {
         using Renewed = BackgroundTask::Renewed;
-        Hold* hold = core_.holds.find(renewal.owner);
+        HoldRecord* hold = core_.holds.find(renewal.owner);
         if (hold && hold->live() && hold->id == renewal.hold) {
             const Milliseconds timeout = core_.watchdog_timeout();
             switch (outcome) {
@@ -137,7 +137,7 @@ public:
 
     // The server may be another one: its holds must be verified.
     void doubt_all() {
-        for (Hold& hold : core_.holds)
+        for (HoldRecord& hold : core_.holds)
             if (hold.live()) hold.doubt(Clock::now());
         core_.schedule();
     }
@@ -146,7 +146,7 @@ public:
 
     // Reports as lost the holds that are no longer certain.
     void expire(Instant now) {
-        for (Hold& hold : core_.holds) {
+        for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
             hold.check_suspension();
             if (now < hold.lost_at()) continue;
@@ -161,13 +161,13 @@ public:
 
     // Requests the lost() tokens of all holds: the client ends.
     void abandon() noexcept {
-        for (Hold& hold : core_.holds)
+        for (HoldRecord& hold : core_.holds)
             if (hold.live() && hold.lost) core_.session.losses().tell(std::move(*hold.lost));
     }
 
     // Ends a hold that is lost. Its levels await their unlock(), which reports the loss. The caller removes the hold
     // from the table, because it may be iterating over it.
-    void lose(Hold& hold, const char* why) {
+    void lose(HoldRecord& hold, const char* why) {
         // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
         // A copy of the unanswered acquire command may still arrive.
@@ -184,7 +184,7 @@ public:
     }
 
     // Ends the hold of one owner, and removes it.
-    void lose_now(Hold& hold, const char* why) {
+    void lose_now(HoldRecord& hold, const char* why) {
         lose(hold, why);
         core_.holds.erase_lost();
     }

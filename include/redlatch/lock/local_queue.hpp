@@ -100,7 +100,7 @@ public:
     // --- releasing --------------------------------------------------------------------------------------------
 
     // Releases the last level of a hold: to the server, or by a hand-over.
-    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         if (core_.kind.hands_over)
             if (LockWaiter* successor = room_.queue.successor();
                 successor && handoffs_ < core_.session.options().local_handoff_limit)
@@ -217,7 +217,7 @@ private:
         bool unknown = false;
     };
 
-    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, LockWaiter& next) {
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, HoldRecord& held, LockWaiter& next) {
         const std::optional<Milliseconds> successor_lease = next.lease;
         HandOver sent{parts_.releases.leave_level(held),
                       core_.claim_of(next.owner, core_.next_number(), 1, successor_lease)};

@@ -23,6 +23,7 @@ struct LockAccess {
     }
     static bool acquire(LockApi& lock, const LockRequest& request) { return lock.acquire(request); }
     static std::error_code release(LockApi& lock, OwnerNumber owner) { return lock.release(owner); }
+    static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
     static Instant valid_until(LockApi& lock, OwnerNumber owner) { return lock.valid_until_of(owner); }
     static std::stop_token lost(LockApi& lock, OwnerNumber owner) { return lock.lost_of(owner); }
     static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }

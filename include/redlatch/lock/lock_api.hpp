@@ -5,6 +5,7 @@
 #include "redlatch/base/keep_errno.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
+#include "redlatch/lock/hold.hpp"
 #include "redlatch/session/call_options.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
@@ -70,6 +71,31 @@ public:
     requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), tail...);
+    }
+
+    // Acquire the lock for an object instead of the calling thread, and return that object: see Hold. They wait, try
+    // and fail as lock(), try_lock(), try_lock_for() and try_lock_until() do, and take the same trailing arguments. A
+    // hold that was not acquired in time, or failed with a std::error_code&, is empty.
+    template <class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] Hold hold(Tail&&... tail) { return held_until(never, false, tail...); }
+
+    template <class... Tail>
+    requires TryOption<Tail...>
+    [[nodiscard]] Hold try_hold(Tail&&... tail) { return held_until(never, true, tail...); }
+
+    template <class Rep, class Period, class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] Hold try_hold_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        const Instant deadline = deadline_after(Clock::now(), timeout);
+        return held_until(deadline, deadline <= Clock::now(), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] Hold try_hold_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        const Instant deadline = deadline_at(when);
+        return held_until(deadline, deadline <= Clock::now(), tail...);
     }
 
     // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
@@ -144,6 +170,7 @@ private:
 
     virtual bool acquire(const LockRequest& request) = 0;
     virtual std::error_code release(OwnerNumber owner) = 0;
+    virtual HeldLevel keeper_of_holds() = 0;
     virtual bool force_release(Instant limit) = 0;
     virtual Instant valid_until_of(OwnerNumber owner) = 0;
     virtual std::stop_token lost_of(OwnerNumber owner) = 0;
@@ -158,16 +185,7 @@ private:
     // Sets the owner to the calling thread. No layer below reads the thread number.
     template <class... Tail>
     static LockRequest request_of(Instant deadline, const Tail&... tail) {
-        LockRequest request;
-        request.owner = this_thread_number();
-        request.deadline = deadline;
-        [[maybe_unused]] const auto take = [&](const auto& argument) {
-            using Argument = std::remove_cvref_t<decltype(argument)>;
-            if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
-            if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
-        };
-        (take(tail), ...);
-        return request;
+        return lock_request(this_thread_number(), deadline, tail...);
     }
 
     // Acquires the lock, and stores the error if the caller wants that.
@@ -184,6 +202,20 @@ private:
         LockRequest request = request_of(deadline, tail...);
         request.one_try = deadline <= Clock::now();
         return obtain(request, tail...);
+    }
+
+    // --- holds ----------------------------------------------------------------------------------------------------
+
+    template <class... Tail>
+    Hold held_until(Instant deadline, bool one_try, Tail&... tail) {
+        const auto acquired = [&] {
+            HeldLevel level = keeper_of_holds();
+            LockRequest request = lock_request(new_hold_owner(), deadline, tail...);
+            request.one_try = one_try;
+            level.owner = request.owner;
+            return acquire(request) ? Hold(std::move(level)) : Hold();
+        };
+        return detail::answer(acquired, Hold(), tail...);
     }
 };
 

@@ -77,7 +77,7 @@ struct LockCore {
     void schedule() {
         Instant at = outbox.next_deadline();
         Instant lost_at = never;
-        for (const Hold& hold : holds) {
+        for (const HoldRecord& hold : holds) {
             if (!hold.live()) continue;
             at = std::min(at, hold.next_deadline());
             lost_at = std::min(lost_at, hold.lost_at());

@@ -32,7 +32,7 @@ namespace detail {
 // (LockParts), and a queue in which threads wait. It passes calls and events on to them.
 //
 // The mutex of LockCore guards all parts.
-class LockState final : public LockTask {
+class LockState final : public LockTask, public HoldKeeper {
 public:
     // Makes the state of one kind of lock.
     template <class Protocol, class Queue = LocalQueue>
@@ -64,13 +64,15 @@ public:
     // --- acquiring and releasing ------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) { return !request.stop.stop_requested() && queue_->acquire(request); }
+    bool acquire(const LockRequest& request) override {
+        return !request.stop.stop_requested() && queue_->acquire(request);
+    }
 
     // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
     // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) try {
+    std::error_code release(OwnerNumber owner) override try {
         std::unique_lock lock(core_.mutex);
-        Hold* hold = parts_.releases.hold_to_release(lock, owner);
+        HoldRecord* hold = parts_.releases.hold_to_release(lock, owner);
         if (!hold) return parts_.releases.gone_before(owner);
         return hold->count > 1 ? parts_.releases.release_level(lock, *hold) : queue_->release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
@@ -89,9 +91,26 @@ public:
         parts_.releases.release_in_background(owner, done, receiver);
     }
 
+    // --- for objects that hold the lock: HoldKeeper -----------------------------------------------------------
+
+    bool is_of_this_process() const noexcept override { return session().is_of_this_process(); }
+
+    std::string name_as_given() const override { return key().substr(session().options().key_prefix.size()); }
+
+    Facts facts(OwnerNumber owner) override {
+        const std::lock_guard lock(core_.mutex);
+        return {parts_.leases.part(owner).hold, parts_.leases.token(owner).value_or(0)};
+    }
+
+    void release_later(OwnerNumber owner) noexcept override try {
+        parts_.releases.release_in_background(
+            owner, [](std::error_code) {}, Receiver::background);
+    } catch (...) {
+    }
+
     // --- queries without a command: see Leases ----------------------------------------------------------------
 
-    Instant valid_until(OwnerNumber owner) {
+    Instant valid_until(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
         return parts_.leases.valid_until(owner);
     }
@@ -103,7 +122,7 @@ public:
         const std::lock_guard lock(core_.mutex);
         return parts_.leases.part(owner);
     }
-    std::stop_token lost(OwnerNumber owner) {
+    std::stop_token lost(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
         return parts_.leases.lost(owner);
     }

@@ -37,6 +37,7 @@ protected:
 
     REDLATCH_INLINE bool acquire(const LockRequest& request) override;
     REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE HeldLevel keeper_of_holds() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
     REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;

@@ -21,6 +21,11 @@ REDLATCH_INLINE bool NamedLock::acquire(const LockRequest& request) { return sta
 
 REDLATCH_INLINE std::error_code NamedLock::release(OwnerNumber owner) { return state().release(owner); }
 
+REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
+    LockState& s = state();
+    return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
+}
+
 REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
 
 REDLATCH_INLINE Instant NamedLock::valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }

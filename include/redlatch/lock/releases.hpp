@@ -55,8 +55,8 @@ public:
     Instant foreground_deadline() const { return Clock::now() + core_.session.options().command_timeout; }
 
     // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
-    Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
-        Hold* hold = leases_.live_hold(owner);
+    HoldRecord* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
+        HoldRecord* hold = leases_.live_hold(owner);
         if (!hold || Clock::now() < hold->valid_until) return hold;
         deliveries_.give_back_later(*hold, Clock::now());
         leases_.lose_now(*hold, "its lease expired");
@@ -74,7 +74,7 @@ public:
     }
 
     // Removes one level. A hold that loses its last level is no longer renewed.
-    Leaving leave_level(Hold& hold) {
+    Leaving leave_level(HoldRecord& hold) {
         Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
         if (hold.count == 1) {
             leases_.finish(hold);
@@ -85,7 +85,7 @@ public:
         return leaving;
     }
 
-    std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
+    std::error_code release_level(std::unique_lock<std::mutex>& lock, HoldRecord& held) {
         const OwnerNumber owner = held.owner;
         const Leaving leaving = leave_level(held);
         Instant sent{};
@@ -99,14 +99,14 @@ public:
             reply = call_level(leaving, retry.deadline());
         } while (retry.again(reply));
         lock.lock();
-        if (Hold* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
+        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
             hold->doubtful |= unknown || !reply.answered();
         return level_released(reply, owner, leaving, sent);
     }
 
     // Sends the last level back to the server. Calls `released(answer, resent)` with the mutex.
     template <class Released>
-    std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
+    std::error_code release_last(std::unique_lock<std::mutex>& lock, HoldRecord& held, Released released) {
         return send_last(lock, leave_level(held), released);
     }
 
@@ -135,7 +135,7 @@ public:
     // Releases one level without waiting. Calls `done` with the outcome on any thread.
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         std::unique_lock lock(core_.mutex);
-        Hold* hold = hold_to_release(lock, owner);
+        HoldRecord* hold = hold_to_release(lock, owner);
         if (!hold) {
             lock.unlock();
             // Removes one lost level, if there is one.
@@ -179,7 +179,7 @@ public:
         std::vector<std::uint64_t> ended;
         {
             const std::lock_guard lock(core_.mutex);
-            for (const Hold& hold : core_.holds)
+            for (const HoldRecord& hold : core_.holds)
                 if (hold.live()) ended.push_back(hold.id);
         }
         const Reply seen = query(core_.session, core_.key(), core_.protocol.holders(), limit);
@@ -189,7 +189,7 @@ public:
             if (!reply.is_integer()) throw unexpected(reply, core_.key());
         }
         const std::lock_guard lock(core_.mutex);
-        for (Hold& hold : core_.holds)
+        for (HoldRecord& hold : core_.holds)
             if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
                 leases_.lose(hold, "force_unlock() ended it");
         core_.holds.erase_lost();
@@ -215,7 +215,7 @@ private:
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
         // A missing reply is harmless: the next command of this hold carries its absolute count.
         if (classify(reply) != ReplyClass::answered) return error_of(reply, core_.key()).code();
-        Hold* hold = core_.holds.find(owner);
+        HoldRecord* hold = core_.holds.find(owner);
         if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
         const ReleaseAnswer answer = core_.protocol.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;

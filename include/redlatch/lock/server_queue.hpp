@@ -114,7 +114,7 @@ public:
 
     // --- releasing --------------------------------------------------------------------------------------------
 
-    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         const std::uint64_t id = hold.id;
         const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {

@@ -27,7 +27,7 @@ public:
     virtual bool acquire(const LockRequest& request) = 0;
 
     // Releases the last level of a hold.
-    virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) = 0;
+    virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) = 0;
 
     virtual void on_timer(std::unique_lock<std::mutex>& lock, Instant now) = 0;
 

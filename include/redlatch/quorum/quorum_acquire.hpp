@@ -56,6 +56,8 @@ public:
         Caller me;
         {
             std::unique_lock lock(core_.mutex);
+            if (request.again && (core_.closed || !holds_.live_hold(request.owner)))
+                throw Error(errc::hold_lost, core_.name, "the hold has ended");
             ask(lock, me, request);
         }
         // Constructed and destroyed without the mutex, which the callback locks.

@@ -49,6 +49,7 @@ private:
 
     REDLATCH_INLINE bool acquire(const LockRequest& request) override;
     REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE HeldLevel keeper_of_holds() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
     REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
@@ -57,7 +58,7 @@ private:
     REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
 
     State* new_state(bool is_fork_child) const;
-    QuorumState& state();
+    State& state();
 
     const QuorumMembers members_;
     const QuorumRules rules_;

@@ -90,13 +90,16 @@ REDLATCH_INLINE QuorumMembers QuorumApi::members_of(const std::vector<NamedLock*
 
 // --- on behalf of an owner ---------------------------------------------------------------------------------------
 
-REDLATCH_INLINE bool QuorumApi::acquire(const LockRequest& request) { return state().acquire(request); }
+REDLATCH_INLINE bool QuorumApi::acquire(const LockRequest& request) { return state()->acquire(request); }
 
-REDLATCH_INLINE std::error_code QuorumApi::release(OwnerNumber owner) { return state().release(owner); }
+REDLATCH_INLINE std::error_code QuorumApi::release(OwnerNumber owner) { return state()->release(owner); }
 
-REDLATCH_INLINE Instant QuorumApi::valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+// The members, which outlive this object, keep their sessions alive. After close() a hold uses neither.
+REDLATCH_INLINE HeldLevel QuorumApi::keeper_of_holds() { return {nullptr, state()}; }
 
-REDLATCH_INLINE std::stop_token QuorumApi::lost_of(OwnerNumber owner) { return state().lost(owner); }
+REDLATCH_INLINE Instant QuorumApi::valid_until_of(OwnerNumber owner) { return state()->valid_until(owner); }
+
+REDLATCH_INLINE std::stop_token QuorumApi::lost_of(OwnerNumber owner) { return state()->lost(owner); }
 
 // Ends the holds of all members. Returns true if one of them was held.
 REDLATCH_INLINE bool QuorumApi::force_release(Instant) {
@@ -106,7 +109,7 @@ REDLATCH_INLINE bool QuorumApi::force_release(Instant) {
         if (was) was_held = true;
         return was;
     });
-    state().look();
+    state()->look();
     return was_held;
 }
 
@@ -134,14 +137,14 @@ REDLATCH_INLINE QuorumApi::State* QuorumApi::new_state(bool is_fork_child) const
 
 // Returns this process's state. A forked child makes a new one and leaves the parent's alone: its mutex may be held by a
 // thread that does not exist in the child.
-REDLATCH_INLINE QuorumState& QuorumApi::state() {
+REDLATCH_INLINE QuorumApi::State& QuorumApi::state() {
     State* state = state_.load(std::memory_order_acquire);
     while (!(*state)->is_of_this_process()) {
         State* mine = new_state(true);
-        if (state_.compare_exchange_strong(state, mine)) return **mine;
+        if (state_.compare_exchange_strong(state, mine)) return *mine;
         delete mine;
     }
-    return **state;
+    return *state;
 }
 
 }  // namespace detail

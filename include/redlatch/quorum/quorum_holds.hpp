@@ -62,18 +62,26 @@ public:
 
     // --- queries without a command ----------------------------------------------------------------------------
 
-    Hold* live_hold(OwnerNumber owner) {
-        Hold* hold = holds_.find(owner);
+    HoldRecord* live_hold(OwnerNumber owner) {
+        HoldRecord* hold = holds_.find(owner);
         if (hold) look_at(*hold, Clock::now());
         return hold && hold->live() ? hold : nullptr;
     }
 
     Instant valid_until(OwnerNumber owner) {
-        const Hold* hold = live_hold(owner);
+        const HoldRecord* hold = live_hold(owner);
         return hold ? hold->valid_until : Instant::min();
     }
 
     std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
+
+    // Returns the owners that are objects, not threads.
+    std::vector<OwnerNumber> of_objects() {
+        std::vector<OwnerNumber> owners;
+        for (const HoldRecord& hold : holds_)
+            if (is_hold_owner(hold.owner)) owners.push_back(hold.owner);
+        return owners;
+    }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
@@ -88,7 +96,7 @@ public:
         const Instant until = std::min(end, validity(request.owner, drift, votes));
         if (until <= now || core_.closed) return false;
 
-        Hold* hold = live_hold(request.owner);
+        HoldRecord* hold = live_hold(request.owner);
         const bool first = !hold;
         // Steps that need memory come first, so that a failure changes nothing.
         Shares& shares = shares_[request.owner];
@@ -117,7 +125,7 @@ public:
 
     // Handles a member's hold that comes late. Returns true if it is still wanted.
     bool adopt(std::unique_lock<std::mutex>& lock, const Part& part) {
-        Hold* hold = core_.closed ? nullptr : live_hold(part.owner);
+        HoldRecord* hold = core_.closed ? nullptr : live_hold(part.owner);
         if (!hold || hold->id != part.hold) return false;
         Share& share = shares_.at(part.owner).of[part.member];
         const HeldPart given = core_.members[part.member]->part(part.owner);
@@ -131,7 +139,7 @@ public:
 
     // Lets the part vote from `trusted_from` on, but not before now.
     void let_vote(const Part& part, Instant trusted_from) {
-        Hold* hold = live_hold(part.owner);
+        HoldRecord* hold = live_hold(part.owner);
         if (!hold || hold->id != part.hold) return;
         Share& share = shares_.at(part.owner).of[part.member];
         share.votes_from = std::min(share.votes_from, std::max(trusted_from, Clock::now()));
@@ -150,7 +158,7 @@ public:
 
     // Ends one level. Returns nothing if the owner has none.
     std::optional<LevelEnd> leave_level(OwnerNumber owner) {
-        Hold* hold = holds_.find(owner);
+        HoldRecord* hold = holds_.find(owner);
         if (!hold) return std::nullopt;
         look_at(*hold, Clock::now());
         const bool live = hold->live();
@@ -181,7 +189,7 @@ public:
     // Asks again the members that have no part in a hold, at each renewal.
     void on_timer(std::unique_lock<std::mutex>& lock, Instant now, Instant horizon) {
         std::vector<Part> missing, untrusted;
-        for (Hold& hold : holds_) {
+        for (HoldRecord& hold : holds_) {
             look_at(hold, now);
             if (!hold.live() || !hold.watched() || hold.renew_at > horizon) continue;
             const Milliseconds timeout = core_.client().options().watchdog_timeout;
@@ -210,13 +218,13 @@ public:
 
     // Recomputes the validity of all holds, because members may have changed.
     void look(Instant now) {
-        for (Hold& hold : holds_) look_at(hold, now);
+        for (HoldRecord& hold : holds_) look_at(hold, now);
         schedule();
     }
 
     // Reports all holds as lost: their supervision ends.
     void tell_losses() noexcept {
-        for (Hold& hold : holds_) tell_loss(hold);
+        for (HoldRecord& hold : holds_) tell_loss(hold);
     }
 
 private:
@@ -241,13 +249,13 @@ private:
         return *last == Instant::min() ? *last : *last - drift;
     }
 
-    static bool lasts(const Hold& hold, Instant now) {
+    static bool lasts(const HoldRecord& hold, Instant now) {
         return hold.valid_until != Instant::min() && hold.lost_at() > now;
     }
 
     // Recomputes until when a hold is valid. Votes that came since the last time count only if the hold was valid
     // without them all the time. A lost part votes no more, even if the member is acquired again.
-    void look_at(Hold& hold, Instant now) {
+    void look_at(HoldRecord& hold, Instant now) {
         if (!hold.live()) return;
         Shares& shares = shares_.at(hold.owner);
         shares.leases_end -= hold.check_suspension();
@@ -265,7 +273,7 @@ private:
 
     // Members may still have longer leases from before. These are not relied upon, because they may hide a restarted
     // server.
-    Instant end_of(const Hold& hold, Instant until) const {
+    Instant end_of(const HoldRecord& hold, Instant until) const {
         return hold.watched() ? until : std::min(until, shares_.at(hold.owner).leases_end);
     }
 
@@ -274,13 +282,13 @@ private:
     }
 
     // Ends a hold that is lost. Keeps the parts that are left until unlock(), which is still to come.
-    void lose(Hold& hold) {
+    void lose(HoldRecord& hold) {
         hold.lose();
         tell_loss(hold);
         core_.client().raise(Event::Kind::hold_lost, core_.name, "too few of its members are still held");
     }
 
-    void tell_loss(Hold& hold) noexcept {
+    void tell_loss(HoldRecord& hold) noexcept {
         if (hold.lost) core_.client().losses().tell(std::move(*hold.lost));
         hold.lost.reset();
     }
@@ -289,7 +297,7 @@ private:
         if (core_.closed) return;
         Instant at = never;
         Instant lost_at = never;
-        for (const Hold& hold : holds_) {
+        for (const HoldRecord& hold : holds_) {
             if (!hold.live()) continue;
             at = std::min(at, hold.next_deadline());
             lost_at = std::min(lost_at, hold.lost_at());

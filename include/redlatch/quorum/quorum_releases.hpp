@@ -31,13 +31,15 @@ public:
 
     // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if too few
     // members could be released yet (the background resends the releases). Returns nothing if the owner holds nothing.
-    // Without memory the members' holds end all the same, at the latest with their leases.
-    std::optional<std::error_code> release(OwnerNumber owner) {
+    // Without memory the members' holds end all the same, at the latest with their leases. Waits for the replies until
+    // `limit` at most.
+    std::optional<std::error_code> release(OwnerNumber owner, Instant limit = never) {
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) return std::nullopt;
         const auto& shares = end->shares->of;
-        const Releases releases = give_back(lock, owner, [&](std::size_t i) { return shares[i].leaving; });
+        const Releases releases = give_back(
+            lock, owner, [&](std::size_t i) { return shares[i].leaving; }, limit);
         give_back(
             lock, owner, [&](std::size_t i) { return shares[i].owed; }, Clock::now());
         if (!end->live) return errc::hold_lost;

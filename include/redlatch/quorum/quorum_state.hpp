@@ -29,20 +29,26 @@ namespace detail {
 
 // One lock over several in this process: it is held while `needed` of its members are held. It is made of parts, and
 // passes calls and events on to them. The mutex of QuorumCore guards all of them.
-class QuorumState final : public BackgroundTask {
+class QuorumState final : public BackgroundTask, public HoldKeeper {
 public:
     QuorumState(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules, const std::string& name,
                 bool is_fork_child)
         : core_(*this, std::move(members), rules, name), is_fork_child_(is_fork_child) {}
 
     // Returns false in a child that was forked since this object was made.
-    bool is_of_this_process() const noexcept { return process_ == this_process(); }
+    bool is_of_this_process() const noexcept override { return process_ == this_process(); }
 
-    // Ends the supervision of the holds and reports them as lost. Afterwards no other thread calls a member.
+    // Reports all holds as lost, and releases those that belong to objects. Afterwards no other thread calls a member:
+    // objects that have a hold may outlive this lock and its members.
     void close() {
         {
-            std::unique_lock lock(core_.mutex);
+            const std::lock_guard lock(core_.mutex);
             holds_.tell_losses();
+        }
+        for (const OwnerNumber owner : holds_of_objects())
+            while (release_level_later(owner)) continue;
+        {
+            std::unique_lock lock(core_.mutex);
             core_.closed = true;
             core_.idle.wait(lock, [this] { return core_.inside == 0; });
         }
@@ -51,25 +57,34 @@ public:
     }
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) { return acquire_.acquire(request); }
+    bool acquire(const LockRequest& request) override { return acquire_.acquire(request); }
 
     // Releases one level: see QuorumReleases::release(). Throws Error(errc::not_owner) and nothing else.
-    std::error_code release(OwnerNumber owner) {
+    std::error_code release(OwnerNumber owner) override {
+        std::unique_lock lock(core_.mutex);
+        if (core_.closed) return errc::hold_lost;
+        const InsideMembers inside(core_, lock);
         if (const auto outcome = releases_.release(owner)) return *outcome;
         if (is_fork_child_) return errc::hold_lost;
         throw Error(errc::not_owner, core_.name, "only the thread that holds the lock can unlock() it");
     }
 
+    void release_later(OwnerNumber owner) noexcept override { release_level_later(owner); }
+
+    std::string name_as_given() const override { return core_.name; }
+
+    Facts facts(OwnerNumber owner) override { return {owner - first_hold_owner + 1}; }
+
     // --- queries without a command ----------------------------------------------------------------------------
 
-    Instant valid_until(OwnerNumber owner) {
+    Instant valid_until(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
-        return holds_.valid_until(owner);
+        return core_.closed ? Instant::min() : holds_.valid_until(owner);
     }
 
-    std::stop_token lost(OwnerNumber owner) {
+    std::stop_token lost(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
-        return holds_.lost(owner);
+        return core_.closed ? lost_token(nullptr) : holds_.lost(owner);
     }
 
     // Recomputes the validity of all holds, because members may have changed.
@@ -91,6 +106,23 @@ public:
     }
 
 private:
+    // Returns false if the owner holds nothing, or no level could be released.
+    bool release_level_later(OwnerNumber owner) noexcept try {
+        std::unique_lock lock(core_.mutex);
+        if (core_.closed) return false;
+        const InsideMembers inside(core_, lock);
+        return releases_.release(owner, Clock::now()).has_value();
+    } catch (...) {
+        return false;
+    }
+
+    std::vector<OwnerNumber> holds_of_objects() noexcept try {
+        const std::lock_guard lock(core_.mutex);
+        return holds_.of_objects();
+    } catch (...) {
+        return {};
+    }
+
     QuorumCore core_;
     QuorumVotes votes_{core_};
     QuorumHolds holds_{core_, votes_};

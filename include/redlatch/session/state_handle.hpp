@@ -31,6 +31,8 @@ public:
 
     NamedState& state();
 
+    const std::shared_ptr<SessionHandle>& session_handle() const noexcept { return core_; }
+
 private:
     NamedState& use(Session& session) const;
 

@@ -4,8 +4,10 @@
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
 
+#include <concepts>
 #include <optional>
 #include <stop_token>
+#include <type_traits>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -26,7 +28,23 @@ struct LockRequest {
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
+    bool again = false;       // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
 };
+
+// Returns a request with the lease and the stop token among the arguments, if there are any.
+template <class... Tail>
+LockRequest lock_request(OwnerNumber owner, Instant deadline, const Tail&... tail) {
+    LockRequest request;
+    request.owner = owner;
+    request.deadline = deadline;
+    [[maybe_unused]] const auto take = [&](const auto& argument) {
+        using Argument = std::remove_cvref_t<decltype(argument)>;
+        if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
+        if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
+    };
+    (take(tail), ...);
+    return request;
+}
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI

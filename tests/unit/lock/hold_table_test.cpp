@@ -21,9 +21,9 @@ constexpr std::optional<Milliseconds> under_watchdog = std::nullopt;
 Instant at(Milliseconds t) { return Instant(1h + t); }
 Instant sure_until(Milliseconds sent, Milliseconds lease) { return valid_until(at(sent), lease); }
 
-Hold& taken(HoldTable& holds, OwnerNumber owner, Milliseconds sent, std::optional<Milliseconds> lease) {
+HoldRecord& taken(HoldTable& holds, OwnerNumber owner, Milliseconds sent, std::optional<Milliseconds> lease) {
     static std::uint64_t last_id = 0;
-    Hold& hold = holds.start(owner, ++last_id);
+    HoldRecord& hold = holds.start(owner, ++last_id);
     hold.enter(at(sent), lease, timeout);
     return hold;
 }
@@ -32,7 +32,7 @@ Hold& taken(HoldTable& holds, OwnerNumber owner, Milliseconds sent, std::optiona
 
 TEST_CASE("a hold without a lease is under the watchdog and renewed at a third of its timeout") {
     HoldTable holds;
-    const Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    const HoldRecord& hold = taken(holds, 1, 0ms, under_watchdog);
     CHECK(hold.live());
     CHECK(hold.count == 1);
     CHECK(hold.watched());
@@ -43,7 +43,7 @@ TEST_CASE("a hold without a lease is under the watchdog and renewed at a third o
 
 TEST_CASE("a hold with a lease is never renewed, and is lost when the lease ends") {
     HoldTable holds;
-    const Hold& hold = taken(holds, 1, 0ms, 5s);
+    const HoldRecord& hold = taken(holds, 1, 0ms, 5s);
     CHECK_FALSE(hold.watched());
     CHECK(hold.valid_until == sure_until(0ms, 5s));
     CHECK(hold.next_deadline() == never);
@@ -53,7 +53,7 @@ TEST_CASE("a hold with a lease is never renewed, and is lost when the lease ends
 
 TEST_CASE("levels count up and down") {
     HoldTable holds;
-    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    HoldRecord& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.enter(at(1ms), under_watchdog, timeout);
     hold.enter(at(2ms), under_watchdog, timeout);
     CHECK(hold.count == 3);
@@ -66,7 +66,7 @@ TEST_CASE("levels count up and down") {
 TEST_CASE("a short lease inside a watched hold neither shortens it nor stops its renewal") {
     // Redisson sets the key's TTL to the inner lease and may renew too late. Its inner unlock ends the renewal.
     HoldTable holds;
-    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    HoldRecord& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.enter(at(1s), 1s, timeout);
     CHECK(hold.valid_until == sure_until(0ms, timeout));
     CHECK(hold.watched());
@@ -77,7 +77,7 @@ TEST_CASE("a short lease inside a watched hold neither shortens it nor stops its
 
 TEST_CASE("a lease longer than the watchdog's timeout keeps the hold for the whole lease") {
     HoldTable holds;
-    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    HoldRecord& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.enter(at(1s), 1h, timeout);
     CHECK(hold.valid_until == sure_until(1s, 1h));
     hold.renewed(at(10s), timeout);
@@ -86,7 +86,7 @@ TEST_CASE("a lease longer than the watchdog's timeout keeps the hold for the who
 
 TEST_CASE("a watched level inside a lease keeps the hold watched until it is released") {
     HoldTable holds;
-    Hold& hold = taken(holds, 1, 0ms, 5s);
+    HoldRecord& hold = taken(holds, 1, 0ms, 5s);
     hold.enter(at(1s), under_watchdog, timeout);
     hold.enter(at(2s), under_watchdog, timeout);
     CHECK(hold.watched());
@@ -112,7 +112,7 @@ TEST_CASE("the leases of two owners are independent") {
 
 TEST_CASE("the validity of a renewed hold counts from when the renewal was sent") {
     HoldTable holds;
-    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    HoldRecord& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.renewing = true;
     CHECK(hold.next_deadline() == never);
     hold.renewed(at(10s), timeout);
@@ -123,14 +123,14 @@ TEST_CASE("the validity of a renewed hold counts from when the renewal was sent"
 
 TEST_CASE("a late reply to an old renewal shortens nothing") {
     HoldTable holds;
-    Hold& hold = taken(holds, 1, 10s, under_watchdog);
+    HoldRecord& hold = taken(holds, 1, 10s, under_watchdog);
     hold.renewed(at(5s), timeout);
     CHECK(hold.valid_until == sure_until(10s, timeout));
 }
 
 TEST_CASE("a renewal without a reply is resent soon") {
     HoldTable holds;
-    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    HoldRecord& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.renewing = true;
     hold.renewal_failed(at(13s), timeout);
     CHECK_FALSE(hold.renewing);
@@ -143,7 +143,7 @@ TEST_CASE("a renewal without a reply is resent soon") {
 
 TEST_CASE("a loss is reported before the lease ends: by the notice time, but by little of a short lease") {
     HoldTable holds;
-    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    HoldRecord& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.set_notice(5ms, timeout);
     CHECK(hold.lost_at() == hold.valid_until - 5ms);
     hold.set_notice(200ms, timeout);
@@ -154,7 +154,7 @@ TEST_CASE("a loss is reported before the lease ends: by the notice time, but by 
 
 TEST_CASE("the levels of a lost hold await their unlock") {
     HoldTable holds;
-    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    HoldRecord& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.enter(at(0ms), under_watchdog, timeout);
     hold.lose();
     CHECK_FALSE(hold.live());
@@ -168,7 +168,7 @@ TEST_CASE("a lock acquired again after a loss is a new hold above the lost level
     HoldTable holds;
     const auto first = taken(holds, 1, 0ms, under_watchdog).id;
     holds.find(1)->lose();
-    Hold& again = taken(holds, 1, 5s, 2s);
+    HoldRecord& again = taken(holds, 1, 5s, 2s);
     CHECK(again.id != first);
     CHECK(again.count == 1);
     CHECK(again.dead == 1);
@@ -192,11 +192,11 @@ TEST_CASE("a released hold is removed") {
 
 TEST_CASE("each hold has its own lost() token") {
     HoldTable holds;
-    Hold& first = taken(holds, 1, 0ms, under_watchdog);
+    HoldRecord& first = taken(holds, 1, 0ms, under_watchdog);
     first.lost.emplace();
     const std::stop_token token = first.lost->get_token();
     first.lose();
-    Hold& second = taken(holds, 1, 0ms, under_watchdog);
+    HoldRecord& second = taken(holds, 1, 0ms, under_watchdog);
     CHECK_FALSE(second.lost.has_value());
     CHECK_FALSE(token.stop_requested());
 }

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/lock/hold_keeper.hpp"
+#include "redlatch/session/call_options.hpp"
+#include "redlatch/wait/lock_request.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+class LockApi;
+}
+
+// Holds a lock, or one level of it, for whoever has the object, and not for a thread: it can be moved into another
+// thread, a task or a container, and released there. The destructor releases it.
+//
+//   redlatch::Hold hold = orders.hold();   // waits, like lock()
+//   std::thread([hold = std::move(hold)] { … }).detach();
+//
+// Each hold has an owner of its own. So two holds of one lock exclude each other, and a hold excludes the threads that
+// call lock(), also in the thread that has it. It keeps alive what it needs, so it may outlive the lock and the client;
+// a hold of a MultiLock or RedLock ends with that object. Movable, not copyable. Different threads may use different
+// objects at once; one object needs the care of a std::unique_ptr.
+//
+// After a fork the child holds nothing: there its copies of a hold do nothing.
+class [[nodiscard]] Hold {
+public:
+    // Holds nothing.
+    Hold() noexcept = default;
+
+    Hold(Hold&& other) noexcept : level_(std::exchange(other.level_, {})) {}
+    Hold& operator=(Hold&& other) noexcept {
+        Hold old(std::move(*this));
+        level_ = std::exchange(other.level_, {});
+        return *this;
+    }
+
+    // Releases the hold without waiting for the server, and never throws. Without memory for that, the hold ends with
+    // its lease. Preserves errno.
+    ~Hold();
+
+    // Returns true unless it holds nothing: it was released, moved from, or never acquired. Says nothing about the
+    // lease: see valid_until().
+    explicit operator bool() const noexcept { return level_.keeper != nullptr; }
+
+    // Returns the number of the hold: on the wire its owner is "<client id>:<number>". For a MultiLock or RedLock, whose
+    // members have numbers of their own, it is known to this process only. 0 if it holds nothing.
+    std::uint64_t owner() const noexcept { return level_.facts.number; }
+
+    // Returns the name of the lock as given; an empty string if it holds nothing.
+    std::string name() const;
+
+    // Returns the fencing token. Throws Error(errc::unsupported) unless it holds a FencedLock.
+    [[nodiscard]] std::int64_t token() const;
+
+    // Like the members of the lock, for this hold. Send no command. Without a hold the instant is time_point::min(), and
+    // the token is requested.
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const;
+    [[nodiscard]] std::stop_token lost() const;
+
+    // Releases the hold and waits for the reply: one round trip. Afterwards it holds nothing, whatever the outcome:
+    // hold_lost if the hold had already ended, unreachable if the release could not be delivered yet (the background
+    // resends it), not_owner if it held nothing. Preserves errno.
+    std::error_code unlock() noexcept;
+
+    // Acquires one more level for the same owner, which lasts until it is released, too: one round trip. Takes an
+    // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a Mutex,
+    // which is not reentrant, not_owner if it holds nothing.
+    template <class... Tail>
+    requires detail::TryOption<Tail...>
+    [[nodiscard]] Hold again(Tail&&... tail) const {
+        return detail::answer(
+            [&] {
+                detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);
+                request.again = true;
+                return another_level(request);
+            },
+            Hold(), tail...);
+    }
+
+private:
+    friend class detail::LockApi;
+
+    // Holds the level, which its owner has acquired.
+    explicit Hold(detail::HeldLevel level);
+
+    Hold another_level(const detail::LockRequest& request) const;
+
+    detail::HeldLevel level_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/lock/hold.ipp"
+#endif

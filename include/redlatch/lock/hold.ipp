@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/base/keep_errno.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/lock/hold.hpp"
+#include "redlatch/session/session_handle.hpp"
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// In a child that was forked meanwhile the parent's objects must not be destroyed: threads that do not exist here may
+// have locked their mutexes.
+inline void leave_to_parent(HeldLevel level) noexcept try {
+    static_cast<void>(new HeldLevel(std::move(level)));
+} catch (...) {
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE Hold::Hold(detail::HeldLevel level) : level_(std::move(level)) {
+    level_.facts = level_.keeper->facts(level_.owner);
+}
+
+REDLATCH_INLINE Hold::~Hold() {
+    if (!level_.keeper) return;
+    const detail::KeepErrno kept;
+    if (level_.keeper->is_of_this_process())
+        level_.keeper->release_later(level_.owner);
+    else
+        detail::leave_to_parent(std::move(level_));
+}
+
+REDLATCH_INLINE std::string Hold::name() const {
+    return level_.keeper ? level_.keeper->name_as_given() : std::string();
+}
+
+REDLATCH_INLINE std::int64_t Hold::token() const {
+    if (level_.facts.token == 0) throw Error(errc::unsupported, name(), "only a FencedLock has fencing tokens");
+    return level_.facts.token;
+}
+
+REDLATCH_INLINE Instant Hold::valid_until() const {
+    if (!level_.keeper || !level_.keeper->is_of_this_process()) return Instant::min();
+    return level_.keeper->valid_until(level_.owner);
+}
+
+REDLATCH_INLINE std::stop_token Hold::lost() const {
+    if (level_.keeper && level_.keeper->is_of_this_process()) return level_.keeper->lost(level_.owner);
+    std::stop_source already;
+    already.request_stop();
+    return already.get_token();
+}
+
+REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
+    if (!level_.keeper) return errc::not_owner;
+    const detail::KeepErrno kept;
+    detail::HeldLevel level = std::exchange(level_, {});
+    if (!level.keeper->is_of_this_process()) {
+        detail::leave_to_parent(std::move(level));
+        return errc::hold_lost;
+    }
+    try {
+        return level.keeper->release(level.owner);
+    } catch (const std::exception&) {
+        // It is an owner that no one else knows, so it did hold the lock, but the loss is long ago.
+        return errc::hold_lost;
+    }
+}
+
+REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) const {
+    if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
+    if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request))
+        throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
+    return Hold(level_);
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

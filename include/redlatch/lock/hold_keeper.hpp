@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/wait/lock_request.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <system_error>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+class SessionHandle;
+
+// The state of a lock, as the objects that hold it see it. Any thread may call anything.
+class HoldKeeper {
+public:
+    virtual ~HoldKeeper() = default;
+
+    // Returns false in a child that was forked since. Then nothing else may be called.
+    virtual bool is_of_this_process() const noexcept = 0;
+
+    // Returns the name of the lock as given, without the client's key_prefix.
+    virtual std::string name_as_given() const = 0;
+
+    // What the server knows of a hold.
+    struct Facts {
+        std::uint64_t number = 0;  // on the wire "<client id>:<number>"; for a lock over several, of this process alone
+        std::int64_t token = 0;    // the fencing token; 0 if the lock has none
+    };
+    virtual Facts facts(OwnerNumber owner) = 0;
+
+    virtual bool acquire(const LockRequest& request) = 0;
+
+    // Releases one level: waits for the reply; throws Error(errc::not_owner).
+    virtual std::error_code release(OwnerNumber owner) = 0;
+
+    // Releases one level without waiting. Without memory for that, the hold ends with its lease.
+    virtual void release_later(OwnerNumber owner) noexcept = 0;
+
+    virtual Instant valid_until(OwnerNumber owner) = 0;
+    virtual std::stop_token lost(OwnerNumber owner) = 0;
+};
+
+// One level of a hold, and what it needs to stay alive. The keeper refers to the session, so it is destroyed first.
+struct HeldLevel {
+    std::shared_ptr<SessionHandle> session{};
+    std::shared_ptr<HoldKeeper> keeper{};
+    OwnerNumber owner = 0;
+    HoldKeeper::Facts facts{};
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
