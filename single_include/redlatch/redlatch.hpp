@@ -11342,11 +11342,12 @@ public:
         if (!failing_since_ && is_away) failing_since_ = begun;
     }
 
-private:
-    static constexpr Milliseconds shortest_try{100};
     // The least time for the first query of a call, whatever the caller's deadline: connecting may be slow, and a free
     // lock must not be missed for that.
     static constexpr Milliseconds honest_try{250};
+
+private:
+    static constexpr Milliseconds shortest_try{100};
 
     Milliseconds one_try() const { return std::max(shortest_try, std::min(command_timeout_, unreachable_)); }
 
@@ -12844,6 +12845,7 @@ struct TryAnswer {
     enum class Kind { held, refused, failed } kind;
     std::uint64_t hold = 0;                   // held: its number
     std::optional<Error> why = std::nullopt;  // failed: the error; nothing if an earlier command has no reply yet
+    bool by_server = false;                   // failed: the server has answered with that error
 };
 
 // The reply of a script that hands a hold over to another thread of this process.
@@ -14407,7 +14409,7 @@ private:
         try {
             if (classify(asked.reply) != ReplyClass::answered) {
                 if (asked.unsettled != 0 && one.reentered == 0) acquires.undo(lock, asked, core_.lease_of(one.lease));
-                return {Kind::failed, 0, error_of(asked.reply, core_.key())};
+                return {Kind::failed, 0, error_of(asked.reply, core_.key()), asked.reply.is_error()};
             }
             const bool held =
                 one.reentered == 0
@@ -16389,10 +16391,12 @@ public:
         return first != order.end() && parts_[*first].had;
     }
 
-    // `why`: nothing if the member only takes too long.
-    void failed(std::size_t member, std::optional<Error> why) {
+    // `why`: nothing if the member only takes too long. `by_server`: its server has answered with that error.
+    void failed(std::size_t member, std::optional<Error> why, bool by_server = false) {
         parts_[member].kind = Kind::failed;
-        if (!why_) why_ = std::move(why);
+        parts_[member].by_server = by_server;
+        if (!why_ || (by_server && !why_by_server_)) why_ = std::move(why);
+        why_by_server_ |= by_server;
     }
 
     std::size_t votes(Instant now) const {
@@ -16413,13 +16417,20 @@ public:
             if (part.kind == Kind::asked) part.kind = Kind::failed;
     }
 
-    // Returns true if too many members failed for the others to make a quorum; why() returns the first error. An
-    // outstanding reply is no failure: refusals may have decided the round before it.
+    // Returns true if too many members failed for the others to make a quorum. An outstanding reply is no failure:
+    // refusals may have decided the round before it.
     bool unreachable(std::size_t needed) const { return failures() > parts_.size() - needed; }
     std::size_t failures() const {
         return count([](const Part& p) { return p.kind == Kind::failed; });
     }
+
+    // Returns the first error; if a server has answered with one, the first of these.
     const std::optional<Error>& why() const { return why_; }
+
+    // Returns true if too many servers have answered with an error for the others to make a quorum.
+    bool refused_by_servers(std::size_t needed) const {
+        return count([](const Part& p) { return p.by_server; }) > parts_.size() - needed;
+    }
 
     std::optional<std::size_t> first_refused() const {
         const auto found =
@@ -16453,6 +16464,7 @@ private:
     struct Part {
         Kind kind = Kind::asked;
         bool had = false;
+        bool by_server = false;
         Instant votes_from = never;
     };
 
@@ -16467,6 +16479,7 @@ private:
 
     std::vector<Part> parts_;
     std::optional<Error> why_;
+    bool why_by_server_ = false;
 };
 
 }  // namespace detail
@@ -17083,6 +17096,7 @@ public:
         std::optional<std::size_t> blocked_on{};  // a member that another owner holds: it waits for that one first
         Instant ask_again{};                      // when the next round is due
         bool leaves = false;                      // True if it stops trying
+        bool asked = false;                       // True after the first round
     };
 
     NextStep next(Caller& me, Instant now) const {
@@ -17107,7 +17121,9 @@ public:
         }
         const Instant asked = Clock::now();
         const Instant give_up = give_up_at(request, me.begun, me.failing ? me.failing->since : asked);
-        const Outcome outcome = take(request, waited_for, give_up);
+        LockRequest round = request;
+        if (!std::exchange(me.asked, true)) round.deadline = std::max(request.deadline, asked + Patience::honest_try);
+        const Outcome outcome = take(round, waited_for, give_up);
         lock.lock();
         if (outcome.held)
             me.phase = Waiter::Phase::served;
@@ -17123,6 +17139,7 @@ private:
         std::optional<std::size_t> blocked_on{};  // a member that another owner holds
         Instant again_at{};                       // otherwise when to ask again
         std::optional<Error> why{};               // the error if too few answered
+        bool by_servers = false;                  // True if too many servers have answered with an error
     };
 
     // The longest wait for one of several independent members, whose server may be the one that fails.
@@ -17143,7 +17160,7 @@ private:
         const Instant now = Clock::now();
         if (!outcome.why && !outcome.cut_short) me.failing.reset();
         if (outcome.why && !me.failing) me.failing = Failure{round.asked, *outcome.why};
-        if (outcome.why && is_for_good(*outcome.why)) throw *outcome.why;
+        if (outcome.why && (is_for_good(*outcome.why) || (request.one_try && outcome.by_servers))) throw *outcome.why;
         // Servers that got less than node_timeout count as slow, not as unreachable.
         const bool given_time = me.failing && now - me.failing->since >= core_.rules.node_timeout;
         if (me.failing && (now >= round.give_up || (now >= request.deadline && given_time))) throw me.failing->why;
@@ -17290,7 +17307,7 @@ private:
                    holds_.adopt(lock, {owner, round->hold, member});
         switch (answer.kind) {
             case TryAnswer::Kind::refused: round->refused(member); break;
-            case TryAnswer::Kind::failed: round->failed(member, answer.why); break;
+            case TryAnswer::Kind::failed: round->failed(member, answer.why, answer.by_server); break;
             case TryAnswer::Kind::held:
                 round->held_without_vote(member);
                 try {
@@ -17325,6 +17342,7 @@ private:
         if (!decided) round.time_is_up();
         if (round.unreachable(core_.rules.needed)) {
             outcome.why = round.why();
+            outcome.by_servers = round.refused_by_servers(core_.rules.needed);
             if (!outcome.why)
                 outcome.why.emplace(errc::unreachable, core_.name,
                                     std::to_string(round.failures()) + " of the " +
@@ -18319,13 +18337,15 @@ private:
 class [[nodiscard]] Permit {
 public:
     // Acquires a permit and waits for it if necessary: under the watchdog, or with a lease.
-    explicit Permit(PermitExpirableSemaphore& semaphore) : semaphore_(&semaphore), id_(semaphore.acquire()) {}
+    [[nodiscard]] explicit Permit(PermitExpirableSemaphore& semaphore)
+        : semaphore_(&semaphore), id_(semaphore.acquire()) {}
     template <class AnyLease>
-    requires(detail::tail_rank<AnyLease> == 1) Permit(PermitExpirableSemaphore& semaphore, const AnyLease& lease)
+    requires(detail::tail_rank<AnyLease> == 1)
+        [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const AnyLease& lease)
         : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
 
     // Takes ownership of a permit that is held already.
-    Permit(PermitExpirableSemaphore& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
+    [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
 
     Permit(Permit&& other) noexcept : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
     Permit& operator=(Permit&& other) noexcept {

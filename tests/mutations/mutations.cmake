@@ -894,8 +894,8 @@ mutate(silence_is_a_vote quorum/round.hpp
 
 # Members that have not answered yet count as dead when another one refuses.
 mutate(asked_is_away quorum/round.hpp
-    "return p.kind == Kind::failed; });\n    }\n    const"
-    "return p.kind == Kind::failed || p.kind == Kind::asked; });\n    }\n    const"
+    "return p.kind == Kind::failed; });"
+    "return p.kind == Kind::failed || p.kind == Kind::asked; });"
     "unit/round")
 
 # A member that others held meanwhile counts as held without interruption.
@@ -1053,3 +1053,33 @@ mutate(renewal_prolongs_the_new_lease permit_expirable_semaphore.ipp
     "semaphore.leases().unwatch_settled(std::span(&id, 1))"
     "semaphore.leases().unwatch(std::span(&id, 1))"
     "faults/late_synchronizers")
+
+# One try of several locks goes on although the servers have refused it.
+mutate(several_locks_try_again quorum/quorum_acquire.hpp
+    "(request.one_try && outcome.by_servers)"
+    "false"
+    "faults/refusal")
+
+# The first round of a short wait gets no time of its own.
+mutate(first_round_is_too_short quorum/quorum_acquire.hpp
+    "round.deadline = std::max(request.deadline, asked + Patience::honest_try);"
+    "round.deadline = request.deadline;"
+    "faults/network")
+
+# A Mutex relies on an old reading of the server's clock.
+mutate(old_reading_of_the_clock lock/acquire_attempt.hpp
+    "core_.session.clock_age() > good_for_plain"
+    "false"
+    "faults/clocks")
+
+# A hold of an object is not released by its destructor.
+mutate(hold_is_dropped lock/hold.ipp
+    "level_.keeper->release_later(level_.owner);"
+    ""
+    "integration/hold")
+
+# Objects that have a hold of several locks go on after these.
+mutate(hold_outlives_its_members quorum/quorum_state.hpp
+    "while (release_level_later(owner)) continue;"
+    "static_cast<void>(owner);"
+    "integration/hold")

@@ -76,18 +76,20 @@ public:
             if (part.kind == Kind::asked) part.kind = Kind::failed;
     }
 
-    // Returns true if too many members failed for the others to make a quorum; why() returns the first error. An
-    // outstanding reply is no failure: refusals may have decided the round before it.
+    // Returns true if too many members failed for the others to make a quorum. An outstanding reply is no failure:
+    // refusals may have decided the round before it.
     bool unreachable(std::size_t needed) const { return failures() > parts_.size() - needed; }
     std::size_t failures() const {
         return count([](const Part& p) { return p.kind == Kind::failed; });
     }
-    // Returns true if so many servers have answered with an error.
+
+    // Returns the first error; if a server has answered with one, the first of these.
+    const std::optional<Error>& why() const { return why_; }
+
+    // Returns true if too many servers have answered with an error for the others to make a quorum.
     bool refused_by_servers(std::size_t needed) const {
         return count([](const Part& p) { return p.by_server; }) > parts_.size() - needed;
     }
-    // Returns the first error; that of a server if one has answered.
-    const std::optional<Error>& why() const { return why_; }
 
     std::optional<std::size_t> first_refused() const {
         const auto found =
