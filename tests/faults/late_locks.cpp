@@ -266,7 +266,7 @@ TEST_CASE("fault: late copies: a renewal that arrives after the same thread has 
                     CHECK(eventually([&] { return path.proxy.counts().held == 1; }));
                     orders->unlock();
                     orders->lock(lease);
-                    path.let_through(renewal);
+                    path.let_through({renewal});
                     CHECK(orders->remaining_lease().value_or(0ms) <= lease.length());
                     orders->unlock();
                 }).get();

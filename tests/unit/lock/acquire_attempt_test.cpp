@@ -65,7 +65,7 @@ struct Bench {
 
 TEST_CASE("an attempt asks until command_timeout after the server's time, and is done with the answer") {
     Bench<RLockProtocol> bench;
-    bench.attempt.begin(noon);
+    bench.attempt.begin(noon, SendTime());
     CHECK(bench.attempt.claim.until == noon + 3000);
     CHECK(words_of(bench.attempt.call()).find(std::to_string(noon + 3000)) != std::string::npos);
     const Instant sent = Clock::now();
@@ -80,10 +80,10 @@ TEST_CASE("an attempt that came too late asks for the time again, three times in
     Bench<RLockProtocol> bench;
     using Next = Bench<RLockProtocol>::Next;
     for (int late = 1; late < 3; ++late) {
-        bench.attempt.begin(noon);
+        bench.attempt.begin(noon, SendTime());
         CHECK(bench.attempt.replied(ScriptedRedis::late(noon + 10'000)) == Next::time);
     }
-    bench.attempt.begin(noon);
+    bench.attempt.begin(noon, SendTime());
     CHECK(bench.attempt.replied(ScriptedRedis::late(noon + 10'000)) == Next::done);
     CHECK(bench.attempt.asked.unsettled == 0);  // refused for certain
 }
@@ -91,13 +91,13 @@ TEST_CASE("an attempt that came too late asks for the time again, three times in
 TEST_CASE("an unanswered attempt may take effect until the latest time that it was wanted") {
     Bench<RLockProtocol> bench;
     using Next = Bench<RLockProtocol>::Next;
-    bench.attempt.begin(noon);
+    bench.attempt.begin(noon, SendTime());
     CHECK(bench.attempt.replied(Reply::of(Reply::Kind::unanswered, "nothing")) == Next::done);
     CHECK(bench.attempt.asked.unsettled == noon + 3000);
-    bench.attempt.begin(noon - 1000);  // the clock was set back
+    bench.attempt.begin(noon - 1000, SendTime());  // the clock was set back
     CHECK(bench.attempt.replied(Reply::of(Reply::Kind::unanswered, "nothing")) == Next::done);
     CHECK(bench.attempt.asked.unsettled == noon + 3000);
-    bench.attempt.begin(noon + 5000);
+    bench.attempt.begin(noon + 5000, SendTime());
     CHECK(bench.attempt.replied(Reply::of(Reply::Kind::not_sent, "nothing")) == Next::done);
     CHECK(bench.attempt.asked.unsettled == noon + 3000);
 }
@@ -105,7 +105,7 @@ TEST_CASE("an unanswered attempt may take effect until the latest time that it w
 TEST_CASE("an attempt for a Mutex goes on with the script if the plain command is refused") {
     Bench<MutexProtocol> bench;
     using Next = Bench<MutexProtocol>::Next;
-    bench.attempt.begin(noon);
+    bench.attempt.begin(noon, SendTime());
     CHECK_FALSE(bench.attempt.call().script());
     CHECK(bench.attempt.replied(nil()) == Next::call);
     CHECK(bench.attempt.call().script());
@@ -117,21 +117,46 @@ TEST_CASE("a Mutex with a lease that the estimate of the server's clock is too r
     Bench<MutexProtocol> bench;
     using Next = Bench<MutexProtocol>::Next;
     const Instant now = Clock::now();
-    bench.session.server_clock().learn(0, now - 5s, now, noon);
-    bench.attempt.claim.lease = 9s;
-    bench.attempt.begin(noon);
+    bench.session.server_clock().learn(0, now - 500ms, now, noon);
+    bench.attempt.claim.lease = 900ms;
+    bench.attempt.begin(noon, SendTime());
     CHECK(bench.attempt.call().script());
     // The script's lease begins when the server executes it.
     CHECK(bench.attempt.replied(text("OK")) == Next::done);
     CHECK(bench.attempt.asked.sent >= now);
-    // Five seconds are little beside a lease of a minute.
+    // Half a second is little beside a lease of a minute.
     Bench<MutexProtocol> patient;
-    patient.session.server_clock().learn(0, now - 5s, now, noon);
+    patient.session.server_clock().learn(0, now - 500ms, now, noon);
     patient.attempt.claim.lease = 1min;
-    patient.attempt.begin(noon);
+    patient.attempt.begin(noon, SendTime());
     CHECK_FALSE(patient.attempt.call().script());
     CHECK(patient.attempt.replied(text("OK")) == Next::done);
-    CHECK(patient.attempt.asked.sent <= Clock::now() - 5s);
+    CHECK(patient.attempt.asked.sent <= Clock::now() - 500ms);
+}
+
+TEST_CASE("a Mutex is acquired by the script if the reading of the server's clock is old, and the reply renews it") {
+    Bench<MutexProtocol> bench;
+    using Next = Bench<MutexProtocol>::Next;
+    const Instant old = Clock::now() - 1100ms;
+    bench.session.server_clock().learn(0, old, old, noon);
+    bench.attempt.begin(noon + 1100, SendTime());
+    CHECK(bench.attempt.call().script());
+    CHECK(bench.attempt.replied(text("OK " + std::to_string(noon + 61'100))) == Next::done);
+    CHECK(bench.core.protocol.read_acquire(bench.attempt.asked.reply).kind == AcquireAnswer::Kind::held);
+    CHECK(bench.session.server_clock().at(0, Clock::now()) >= noon + 61'100);
+    AcquireAttempt next(bench.core, bench.claim(true));
+    next.begin(noon + 61'100, SendTime());
+    CHECK_FALSE(next.call().script());
+}
+
+TEST_CASE("the lease of a Mutex counts from the reading of the server's clock, however late the command was sent") {
+    Bench<MutexProtocol> bench;
+    const SendTime asked_time;
+    const Instant asked = asked_time.as_of_now();
+    while (Clock::now() < asked + 20ms) continue;  // the thread is stopped
+    bench.attempt.begin(noon, asked_time);
+    CHECK(bench.attempt.replied(text("OK")) == Bench<MutexProtocol>::Next::done);
+    CHECK(bench.attempt.asked.sent <= asked);
 }
 
 TEST_CASE("a try in the background that came too late is sent again with the time that the server reported") {
