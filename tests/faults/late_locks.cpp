@@ -246,7 +246,6 @@ TEST_CASE("fault: late copies: a read release that arrives after the same thread
     });
 }
 
-// Regression: nothing released what the copy acquired, so the lock had no owner for a whole lease.
 TEST_CASE("fault: late copies: a renewal that arrives after the same thread has locked again prolongs nothing") {
     ClientOptions short_leases = options();
     short_leases.watchdog_timeout = paced(4500ms);
@@ -289,6 +288,7 @@ TEST_CASE("fault: late copies: a renewal that arrives after the same thread has 
     for (auto& one : all) one.get();
 }
 
+// Regression: nothing released what the copy acquired, so the lock had no owner for a whole lease.
 TEST_CASE("fault: late copies: an acquire that arrives after the unlock holds the lock for no longer than a moment") {
     with_every_lock([](const auto& at) {
         // Before its instant the copy takes the lock. Repeat if a busy machine let that instant pass.
