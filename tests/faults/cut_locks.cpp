@@ -39,9 +39,7 @@ struct LockScripts {
 template <class Lock>
 void add_lock(std::vector<CutOperation>& to, const std::string& kind, Lock& lock, const LockScripts& scripts) {
     const auto take = [&lock] { lock.lock(); };
-    const auto take_twice = [&lock] { lock.lock(), lock.lock(); };
     const auto give = [&lock] { lock.unlock(); };
-    const auto give_twice = [&lock] { lock.unlock(), lock.unlock(); };
     const auto nothing = [] {};
     to.push_back(
         {kind + " lock", scripts.acquire, nothing, [&lock] { return lock.lock(), text(lock.is_held()); }, give});
@@ -50,17 +48,29 @@ void add_lock(std::vector<CutOperation>& to, const std::string& kind, Lock& lock
     to.push_back({kind + " try_lock", scripts.acquire, nothing, [&lock] { return text(lock.try_lock()); }, give});
     to.push_back(
         {kind + " try_lock_for", scripts.acquire, nothing, [&lock] { return text(lock.try_lock_for(10s)); }, give});
-    to.push_back({kind + " reentry", scripts.acquire, take, [&lock] { return lock.lock(), "held"; }, give_twice});
     to.push_back({kind + " unlock", scripts.release, take, [&lock] { return unlock(lock); }});
-    to.push_back({kind + " unlock of a level", scripts.release, take_twice, [&lock] { return unlock(lock); }, give});
     const auto force = [&lock] { return text(lock.force_unlock()); };
     to.push_back({kind + " force_unlock, who holds it", scripts.holders, take, force, give});
     to.push_back({kind + " force_unlock", scripts.give_up, take, force, give});
     to.push_back({kind + " is_locked", scripts.locked, take, [&lock] { return text(lock.is_locked()); }, give});
-    to.push_back(
-        {kind + " hold_count", scripts.count, take_twice, [&lock] { return text(lock.hold_count()); }, give_twice});
+    to.push_back({kind + " hold_count", scripts.count, take, [&lock] { return text(lock.hold_count()); }, give});
     to.push_back({kind + " remaining_lease", scripts.remaining, take,
                   [&lock] { return text(lock.remaining_lease() > 0ms); }, give});
+}
+
+// Does the same for a reentrant lock, with what that has besides.
+template <class Lock>
+void add_reentrant_lock(std::vector<CutOperation>& to, const std::string& kind, Lock& lock,
+                        const LockScripts& scripts) {
+    add_lock(to, kind, lock, scripts);
+    const auto take = [&lock] { lock.lock(); };
+    const auto take_twice = [&lock] { lock.lock(), lock.lock(); };
+    const auto give = [&lock] { lock.unlock(); };
+    const auto give_twice = [&lock] { lock.unlock(), lock.unlock(); };
+    to.push_back({kind + " reentry", scripts.acquire, take, [&lock] { return lock.lock(), "held"; }, give_twice});
+    to.push_back({kind + " unlock of a level", scripts.release, take_twice, [&lock] { return unlock(lock); }, give});
+    to.push_back({kind + " hold_count of two levels", scripts.count, take_twice,
+                  [&lock] { return text(lock.hold_count()); }, give_twice});
 }
 
 // Adds a try to take a lock that another client holds. It is refused and leaves nothing.
@@ -87,10 +97,10 @@ struct PlainLocks final : CutWork {
           near_rlock(bench.near, bench.name),
           spin(bench.far, bench.name),
           fenced(bench.far, bench.name) {
-        add_lock(operations, "RLock", rlock, plain(digested<scripts::rlock_acquire>));
+        add_reentrant_lock(operations, "RLock", rlock, plain(digested<scripts::rlock_acquire>));
         add_refused(operations, "RLock", rlock, near_rlock, plain(digested<scripts::rlock_acquire>));
-        add_lock(operations, "SpinLock", spin, plain(digested<scripts::rlock_acquire>));
-        add_lock(operations, "FencedLock", fenced, plain(digested<scripts::fenced_acquire>));
+        add_reentrant_lock(operations, "SpinLock", spin, plain(digested<scripts::rlock_acquire>));
+        add_reentrant_lock(operations, "FencedLock", fenced, plain(digested<scripts::fenced_acquire>));
         operations.push_back({"FencedLock lock_and_get_token", digest(digested<scripts::fenced_acquire>), [] {},
                               [this] { return text(fenced.lock_and_get_token() == fenced.token()); },
                               [this] { fenced.unlock(); }});
@@ -107,7 +117,18 @@ struct OtherLocks final : CutWork {
           fair(bench.far, bench.name + "f"),
           near_fair(bench.near, bench.name + "f"),
           both(bench.far, bench.name + "rw"),
-          near_both(bench.near, bench.name + "rw") {
+          near_both(bench.near, bench.name + "rw"),
+          mutex(bench.far, bench.name + "m"),
+          near_mutex(bench.near, bench.name + "m") {
+        const LockScripts mutex_commands{"SET",
+                                         digest(digested<scripts::mutex_release>),
+                                         "GET",
+                                         digest(digested<scripts::mutex_give_up>),
+                                         "GET",
+                                         "GET",
+                                         digest(digested<scripts::mutex_remaining_lease>)};
+        add_lock(operations, "Mutex", mutex, mutex_commands);
+        add_refused(operations, "Mutex", mutex, near_mutex, mutex_commands);
         const LockScripts fair_scripts{digest(digested<scripts::fair_acquire>),
                                        digest(digested<scripts::fair_release>),
                                        "HKEYS",
@@ -115,25 +136,25 @@ struct OtherLocks final : CutWork {
                                        "HLEN",
                                        "HGET",
                                        digest(digested<scripts::rlock_remaining_lease>)};
-        add_lock(operations, "FairLock", fair, fair_scripts);
+        add_reentrant_lock(operations, "FairLock", fair, fair_scripts);
         add_refused(operations, "FairLock", fair, near_fair, fair_scripts);
         // Enters the queue and leaves it again.
         operations.push_back({"FairLock queueing up", digest(digested<scripts::fair_acquire>),
                               [this] { near_fair.lock(); }, [this] { return queue_up(); }, [this] { come_again(); }});
         operations.push_back({"FairLock leaving the queue", digest(digested<scripts::fair_leave>),
                               [this] { near_fair.lock(); }, [this] { return queue_up(); }, [this] { come_again(); }});
-        add_lock(operations, "ReadLock", both.read_lock(),
-                 {digest(digested<scripts::read_acquire>), digest(digested<scripts::read_release>),
-                  digest(digested<scripts::read_holders>), digest(digested<scripts::read_give_up>),
-                  digest(digested<scripts::read_remaining_lease>), digest(digested<scripts::read_hold_count>),
-                  digest(digested<scripts::read_remaining_lease>)});
+        add_reentrant_lock(operations, "ReadLock", both.read_lock(),
+                           {digest(digested<scripts::read_acquire>), digest(digested<scripts::read_release>),
+                            digest(digested<scripts::read_holders>), digest(digested<scripts::read_give_up>),
+                            digest(digested<scripts::read_remaining_lease>), digest(digested<scripts::read_hold_count>),
+                            digest(digested<scripts::read_remaining_lease>)});
         add_refused(operations, "ReadLock", both.read_lock(), near_both.read_lock(), {});
         operations.pop_back();  // a reader does not exclude other readers
-        add_lock(operations, "WriteLock", both.write_lock(),
-                 {digest(digested<scripts::write_acquire>), digest(digested<scripts::write_release>),
-                  digest(digested<scripts::write_holders>), digest(digested<scripts::write_give_up>),
-                  digest(digested<scripts::write_remaining_lease>), "HGET",
-                  digest(digested<scripts::write_remaining_lease>)});
+        add_reentrant_lock(operations, "WriteLock", both.write_lock(),
+                           {digest(digested<scripts::write_acquire>), digest(digested<scripts::write_release>),
+                            digest(digested<scripts::write_holders>), digest(digested<scripts::write_give_up>),
+                            digest(digested<scripts::write_remaining_lease>), "HGET",
+                            digest(digested<scripts::write_remaining_lease>)});
         operations.push_back({"downgrade to reader", digest(digested<scripts::write_release>),
                               [this] { both.lock(), both.lock_shared(); }, [this] { return unlock(both); },
                               [this] { both.unlock_shared(); }});
@@ -159,6 +180,7 @@ struct OtherLocks final : CutWork {
     std::string queue;
     FairLock fair, near_fair;
     ReadWriteLock both, near_both;
+    Mutex mutex, near_mutex;
 };
 
 }  // namespace
@@ -171,7 +193,7 @@ TEST_CASE("fault: connection cut at every byte of every operation of RLock, Spin
     MESSAGE(report.cuts, " cuts");
 }
 
-TEST_CASE("fault: connection cut at every byte of every operation of FairLock and both sides of ReadWriteLock") {
+TEST_CASE("fault: connection cut at every byte of every operation of FairLock, ReadWriteLock's sides and Mutex") {
     CutReport report;
     sweep_all<OtherLocks>(report);
     CHECK_MESSAGE(report.wrong.empty(), report.text());
