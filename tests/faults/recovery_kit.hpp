@@ -96,6 +96,8 @@ public:
                 std::this_thread::sleep_for(10ms);
                 return true;
             });
+            // The name of a latch must have no {tag}.
+            if (name("latch").find('{') != std::string::npos) continue;
             // Each waits for the count-downs of another client, which go on until it has ended.
             const auto mine = std::make_shared<CountDownLatch>(*client, name("latch" + number));
             loop("latch " + number, [mine] {
