@@ -109,6 +109,12 @@ struct Scene {
 
     Client& my_client() const { return clients.front(); }
 
+    // A Mutex sends its plain command only if the last reading of the server's clock is new.
+    void ask_time_first() const {
+        RLock any{my_client(), "time"};
+        LockAccess::state(any).session().server_clock().doubt();
+    }
+
     // Moves the server's clock on, as if that time had passed: all clients know the new time.
     void let_pass(std::chrono::seconds time) const {
         if (time == 0s) return;
@@ -293,6 +299,7 @@ TEST_CASE("fault: late copies: an acquire that arrives after the unlock holds th
     with_every_lock([](const auto& at) {
         // Before its instant the copy takes the lock. Repeat if a busy machine let that instant pass.
         CHECK(succeeds_once([&] {
+            at.ask_time_first();
             at.path.delay_a_copy(at.commands.acquire, [&] { at.mine.lock(); });
             at.mine.unlock();
             at.path.let_through({at.commands.acquire});
@@ -305,6 +312,7 @@ TEST_CASE("fault: late copies: an acquire that arrives after the unlock holds th
         // After its instant it takes nothing.
         for (const auto after : too_late(at.mine)) {
             CAPTURE(after.count());
+            at.ask_time_first();
             at.path.delay_a_copy(at.commands.acquire, [&] { at.mine.lock(); });
             at.mine.unlock();
             at.let_pass(after);
@@ -322,6 +330,7 @@ TEST_CASE("fault: late copies: an acquire that arrives after a failed try holds 
         // The second copy is refused while another client holds the lock. The first one arrives when the lock is free.
         CHECK(succeeds_once([&] {
             at.rival.lock();
+            at.ask_time_first();
             at.path.delay_a_copy(at.commands.acquire, [&] { CHECK_FALSE(at.mine.try_lock_for(500ms)); });
             at.rival.unlock();
             at.path.let_through({at.commands.acquire});
@@ -338,6 +347,7 @@ TEST_CASE("fault: late copies: an acquire that arrives after a failed try holds 
         for (const auto after : times) {
             CAPTURE(after.count());
             at.rival.lock();
+            at.ask_time_first();
             at.path.proxy.hold_next_requests(1, at.commands.acquire);
             CHECK_FALSE(at.mine.try_lock_for(50ms));
             REQUIRE(at.path.proxy.counts().held == 1);
@@ -359,6 +369,7 @@ TEST_CASE("fault: late copies: a waiter's acquire that arrives late leaves no pl
         // In time: it enters the queue, and its place is given up again. Too late: it has no effect.
         for (const auto after : {0s, beyond_wanted}) {
             CAPTURE(after.count());
+            at.ask_time_first();
             at.path.proxy.hold_next_requests(1, at.commands.acquire);
             CHECK_FALSE(at.mine.try_lock_for(50ms));
             REQUIRE(at.path.proxy.counts().held == 1);

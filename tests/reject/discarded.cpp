@@ -42,6 +42,14 @@ void of_lock(Lock& lock) {
     lock.try_lock_until(noon, lease, stop, ec);  // refused for each lock
     lock.valid_until();                          // refused for each lock
     lock.lost();                                 // refused for each lock
+    lock.hold();                                 // refused for each lock
+    lock.hold(lease, stop, ec);                  // refused for each lock
+    lock.try_hold();                             // refused for each lock
+    lock.try_hold(lease, ec);                    // refused for each lock
+    lock.try_hold_for(second);                   // refused for each lock
+    lock.try_hold_for(second, lease, stop, ec);  // refused for each lock
+    lock.try_hold_until(noon);                   // refused for each lock
+    lock.try_hold_until(noon, lease, stop, ec);  // refused for each lock
     lock.unlock();
     lock.force_unlock();
 }
@@ -57,6 +65,19 @@ template void of_lock(ReadWriteLock::WriteLock&);
 template void of_lock(MultiLock&);
 template void of_lock(RedLock&);
 
+Hold new_hold(RLock& lock) { return lock.hold(); }
+
+[[maybe_unused]] void of_hold(Hold& hold, RLock& lock) {
+    new_hold(lock);      // refused
+    hold.again();        // refused
+    hold.again(lease);   // refused
+    hold.again(ec);      // refused
+    hold.token();        // refused
+    hold.valid_until();  // refused
+    hold.lost();         // refused
+    hold.unlock();
+}
+
 [[maybe_unused]] void of_read_write_lock(ReadWriteLock& lock) {
     lock.lock_shared();
     lock.lock_shared(lease);
@@ -69,6 +90,14 @@ template void of_lock(RedLock&);
     lock.try_lock_shared_for(second, lease, stop, ec);  // refused
     lock.try_lock_shared_until(noon);                   // refused
     lock.try_lock_shared_until(noon, lease, stop, ec);  // refused
+    lock.hold_shared();                                 // refused
+    lock.hold_shared(lease, stop, ec);                  // refused
+    lock.try_hold_shared();                             // refused
+    lock.try_hold_shared(lease, ec);                    // refused
+    lock.try_hold_shared_for(second);                   // refused
+    lock.try_hold_shared_for(second, lease, stop, ec);  // refused
+    lock.try_hold_shared_until(noon);                   // refused
+    lock.try_hold_shared_until(noon, lease, stop, ec);  // refused
     lock.unlock_shared();
 }
 

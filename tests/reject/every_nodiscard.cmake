@@ -3,7 +3,8 @@
 set(root ${CMAKE_CURRENT_LIST_DIR}/../..)
 file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/discarded.cpp refused REGEX "// refused")
 file(GLOB headers ${root}/include/redlatch/*.hpp)
-list(APPEND headers ${root}/include/redlatch/lock/lock_api.hpp ${root}/include/redlatch/quorum/quorum_api.hpp)
+list(APPEND headers ${root}/include/redlatch/lock/lock_api.hpp ${root}/include/redlatch/lock/hold.hpp
+    ${root}/include/redlatch/quorum/quorum_api.hpp)
 set(found 0)
 foreach(header IN LISTS headers)
     file(STRINGS ${header} declarations REGEX "\\[\\[nodiscard")
@@ -11,6 +12,8 @@ foreach(header IN LISTS headers)
         math(EXPR found "${found} + 1")
         if(declaration MATCHES "(class|struct) \\[\\[nodiscard\\]\\] ([A-Za-z]+)")
             string(TOLOWER "new_${CMAKE_MATCH_2}\\(" use)
+        elseif(declaration MATCHES "\\[\\[nodiscard\\]\\] (explicit )?([A-Z][A-Za-z]+)\\(") # a constructor
+            set(use " ${CMAKE_MATCH_2}[{]")
         elseif(declaration MATCHES "\\[\\[nodiscard\\]\\][^(]* ([a-z_]+)\\(")
             set(use "\\.${CMAKE_MATCH_1}\\(")
         else()

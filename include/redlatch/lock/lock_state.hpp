@@ -3,6 +3,7 @@
 
 #include "redlatch/base/ids.hpp"
 #include "redlatch/lock/background_tries.hpp"
+#include "redlatch/lock/hold_keeper.hpp"
 #include "redlatch/lock/local_queue.hpp"
 #include "redlatch/lock/lock_parts.hpp"
 #include "redlatch/lock/turn_queue.hpp"

@@ -5,6 +5,8 @@
 #include "redlatch/base/process.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
+#include "redlatch/lock/hold_keeper.hpp"
+#include "redlatch/lock/hold_table.hpp"
 #include "redlatch/quorum/member.hpp"
 #include "redlatch/quorum/quorum_acquire.hpp"
 #include "redlatch/quorum/quorum_core.hpp"
