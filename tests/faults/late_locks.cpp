@@ -255,7 +255,7 @@ TEST_CASE("fault: late copies: a read release that arrives after the same thread
 TEST_CASE("fault: late copies: a renewal that arrives after the same thread has locked again prolongs nothing") {
     ClientOptions short_leases = options();
     short_leases.watchdog_timeout = paced(4500ms);
-    const Lease lease{short_leases.watchdog_timeout / 2};
+    const Lease limited{short_leases.watchdog_timeout / 2};
     const auto with = [&](const char* kind, const Script& script, auto lock_of) {
         return start([&, kind, lock_of, renewal = std::string{script.digest()}] {
             CAPTURE(kind);
@@ -270,9 +270,9 @@ TEST_CASE("fault: late copies: a renewal that arrives after the same thread has 
                     orders->lock();
                     CHECK(eventually([&] { return path.proxy.counts().held == 1; }));
                     orders->unlock();
-                    orders->lock(lease);
+                    orders->lock(limited);
                     path.let_through({renewal});
-                    CHECK(orders->remaining_lease().value_or(0ms) <= lease.length());
+                    CHECK(orders->remaining_lease().value_or(0ms) <= limited.length());
                     orders->unlock();
                 }).get();
             }
