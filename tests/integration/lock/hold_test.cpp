@@ -2,9 +2,6 @@
 // Hold: a hold that belongs to an object, of every kind of lock.
 #include <doctest/doctest.h>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <condition_variable>
@@ -378,26 +375,4 @@ TEST_CASE("holds that one thread acquires and another releases: never two at a t
     releasing.get();
     CHECK(most == 1);
     CHECK(turns == 200);
-}
-
-TEST_CASE("after a fork the child's copy of a hold does nothing, and the parent's goes on") {
-    Bench bench;
-    RLock orders{bench.client, "orders"};
-    Hold hold = orders.hold();
-    const pid_t child = ::fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-        const bool nothing = hold.valid_until() == Instant::min() && hold.lost().stop_requested();
-        std::error_code ec;
-        const bool no_level = !hold.again(ec) && ec == errc::hold_lost;
-        Hold moved = std::move(hold);
-        moved = Hold();
-        ::_exit(nothing && no_level ? 0 : 1);
-    }
-    int status = 0;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    CHECK(status == 0);
-    CHECK(bench.redis.exists("orders"));
-    CHECK(hold.unlock() == std::error_code());
-    CHECK(bench.is_clean());
 }

@@ -21,6 +21,8 @@ using namespace redlatch::test;
 using namespace std::chrono_literals;
 using redlatch::Client;
 using redlatch::errc;
+using redlatch::Hold;
+using redlatch::Instant;
 using redlatch::Lease;
 using redlatch::RLock;
 
@@ -262,5 +264,29 @@ TEST_CASE("a child forked while other threads use the client works at once") {
     enough = true;
     for (auto& worker : workers) CHECK(worker.get() > 0);
     CHECK(client.stats().reconnects == 0);
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("after a fork the child's copy of a hold does nothing, and the parent's goes on") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    Hold hold = orders.hold();
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        const bool nothing = hold.valid_until() == Instant::min() && hold.lost().stop_requested();
+        std::error_code ec;
+        const bool no_level = !hold.again(ec) && ec == errc::hold_lost;
+        Hold moved = std::move(hold);
+        moved = Hold();
+        ::_exit(nothing && no_level ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    CHECK(redis.exists("orders"));
+    CHECK(hold.unlock() == std::error_code());
     CHECK(redis.keys().empty());
 }
