@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 # Runs all tests, in three stages: cmake -P cmake/test.cmake
-#   test   g++, header tree: all of ctest
+#   test   g++, compiled form: all of ctest
 #   asan   clang++-14, single header, ASan and UBSan: unit, integration and fault tests. Uses a current hiredis and a Valkey
 #          (cmake/hiredis.cmake, cmake/valkey.cmake), or those of the system if these are not available
-#   tsan   clang++-14, header tree, TSan: unit, integration and stress tests
+#   tsan   clang++-14, compiled form, TSan: unit, integration and stress tests
 # `cmake -DONLY=tsan -P cmake/test.cmake` runs one stage. A stage runs even if an earlier one failed.
 # While one stage runs its tests, the next one is built. REDLATCH_REDIS_SERVER=/path/to/server selects the server for all.
 cmake_minimum_required(VERSION 3.25)

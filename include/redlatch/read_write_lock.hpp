@@ -33,7 +33,8 @@ struct ReadWriteOptions {
 // refused.
 //
 // Each hold has its own lease: a reader that died blocks writers only until its lease expires, whatever other readers
-// do. Reentrant on both sides. A writer may take the read side as well, and stays a reader when it releases the write
+// do. A waiting writer may notice that up to 30 s later, if several readers leave one after another. Reentrant on both
+// sides. A writer may take the read side as well, and stays a reader when it releases the write
 // side. A reader that requests the write side would wait for itself, so it gets errc::would_deadlock, even from
 // try_lock().
 //

@@ -14,8 +14,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Reaches the members of a lock that act for a given owner. They are not public: users hold locks as threads. MultiLock,
-// RedLock and locks made of two sides hold their members for the owner that they are called for.
+// Reaches the members of a lock that act for a given owner. They are not public: users hold locks as threads or
+// by a Hold. MultiLock, RedLock and locks made of two sides hold their members for the owner that they are called for.
 struct LockAccess {
     template <class Lock>
     static auto state(Lock& lock) -> decltype(lock.state()) {
