@@ -12025,7 +12025,7 @@ class HoldKeeper {
 public:
     virtual ~HoldKeeper() = default;
 
-    // Returns false in a child that was forked since. Then nothing else may be called.
+    // Returns false in a child that was forked since. Then nothing may be called besides but name_as_given().
     virtual bool is_of_this_process() const noexcept = 0;
 
     // Returns the name of the lock as given, without the client's key_prefix.
@@ -12152,6 +12152,195 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/lock/hold_table.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The hold of one owner on one lock. Reentry stacks levels: each has its own lease or is under the watchdog. The
+// watchdog renews the hold as long as one level under the watchdog remains. The hold lasts as long as its longest
+// lease.
+struct HoldRecord {
+    OwnerNumber owner = 0;
+    std::uint64_t id = 0;            // new for each hold; identifies its owner to the server
+    std::int64_t unsettled = 0;      // server time until which a late copy may acquire the lock for this hold
+    std::uint32_t count = 0;         // levels; 0 if the hold is lost
+    std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
+    std::uint32_t watched_from = 0;  // the lowest level under the watchdog; 0 for none
+    std::int64_t token = 0;          // the fencing token, for locks that have one
+    Instant valid_until{};
+    Clock::duration notice = Milliseconds(2);
+    Instant renew_at{};
+    Instant check_at = never;        // for a hold without the watchdog: when to query whether the server still has it
+    bool doubtful = false;           // True if a command sent for this hold got no reply
+    bool renewing = false;           // True if a renewal, or the query of check_at, is in flight
+    std::optional<LossSource> lost;  // created when lost() is first called
+
+    Clock::duration suspended = detail::suspended();  // the machine's suspended time when valid_until was computed
+
+    // Brings the end of the lease and the next renewal nearer by the time for which the machine was suspended since the
+    // last call, and returns that time: the steady clock stands still meanwhile, but the lease does not.
+    Clock::duration check_suspension() noexcept {
+        const Clock::duration grown = suspended_since(suspended);
+        suspended += grown;
+        renew_at -= grown;
+        if (valid_until != Instant::min()) valid_until -= grown;
+        return grown;
+    }
+
+    bool live() const noexcept { return count > 0; }
+    bool watched() const noexcept { return watched_from > 0; }
+
+    // Adds one level, which the server confirmed for a command sent at `sent`.
+    void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
+        check_suspension();
+        ++count;
+        if (!lease) {
+            if (!watched()) {
+                watched_from = count;
+                renew_at = sent + watchdog_timeout / 3;
+            }
+            lease = watchdog_timeout;
+        }
+        valid_until = std::max(valid_until, redlatch::valid_until(sent, *lease));
+    }
+
+    // Removes one level.
+    void leave() {
+        if (watched_from == count) watched_from = 0;
+        --count;
+    }
+
+    void renewed(Instant sent, Milliseconds watchdog_timeout) {
+        check_suspension();
+        renewing = false;
+        valid_until = std::max(valid_until, redlatch::valid_until(sent, watchdog_timeout));
+        renew_at = sent + watchdog_timeout / 3;
+    }
+
+    // Records that the server still has the hold. Its lease is unchanged.
+    void checked() {
+        renewing = false;
+        check_at = never;
+    }
+
+    // Records a renewal without a reply. Retries soon, so that a lost message costs only a fraction of the margin.
+    void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
+        renewing = false;
+        doubtful = true;
+        (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
+    }
+
+    // Schedules a renewal or query at once, because the server may have lost the hold.
+    void doubt(Instant now) { (watched() ? renew_at : check_at) = now; }
+    Instant ask_at() const noexcept { return watched() ? renew_at : check_at; }
+
+    // Ends the hold. Its levels become `dead` until their unlock(), which reports the loss.
+    void lose() {
+        dead += count;
+        count = 0;
+        watched_from = 0;
+        renewing = false;
+    }
+
+    // Sets how long before expiry the loss is reported, so that callbacks start while the lease still holds. `needed`
+    // is how long reporting takes on this machine. The notice is at most a sixteenth of the lease.
+    void set_notice(Clock::duration needed, Milliseconds lease) noexcept {
+        notice = std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
+    }
+    Instant lost_at() const noexcept { return valid_until - notice; }
+
+    // Returns when the background has to handle this hold.
+    Instant next_deadline() const noexcept { return renewing ? never : ask_at(); }
+};
+
+// Returns the token that is requested when the hold is lost; one that is requested already if there is no hold.
+inline std::stop_token lost_token(HoldRecord* hold) {
+    if (!hold) {
+        std::stop_source already;
+        already.request_stop();
+        return already.get_token();
+    }
+    if (!hold->lost) hold->lost.emplace();
+    return hold->lost->get_token();
+}
+
+// One owner's hold, as seen from outside: its number, 0 for none, and until when it is certain.
+struct HeldPart {
+    std::uint64_t hold = 0;
+    Instant until = Instant::min();
+};
+
+// The holds of one lock in this process. A flat vector: most locks have at most one holder, and the vector does not
+// allocate again once it has grown.
+class HoldTable {
+public:
+    HoldRecord* find(OwnerNumber owner) {
+        const auto found =
+            std::find_if(holds_.begin(), holds_.end(), [&](const HoldRecord& h) { return h.owner == owner; });
+        return found == holds_.end() ? nullptr : &*found;
+    }
+
+    // Returns the owner's record with a new hold in it. Creates the record if there is none.
+    HoldRecord& start(OwnerNumber owner, std::uint64_t id) {
+        HoldRecord* hold = find(owner);
+        if (!hold) {
+            holds_.emplace_back();
+            hold = &holds_.back();
+            hold->owner = owner;
+        }
+        hold->id = id;
+        hold->unsettled = 0;
+        hold->valid_until = {};
+        hold->suspended = suspended();
+        hold->check_at = never;
+        hold->doubtful = false;
+        hold->renewing = false;
+        hold->lost.reset();
+        return *hold;
+    }
+
+    void erase(OwnerNumber owner) {
+        std::erase_if(holds_, [&](const HoldRecord& h) { return h.owner == owner; });
+    }
+
+    // Removes lost holds, except those with levels that are still to be unlocked.
+    void erase_lost() {
+        std::erase_if(holds_, [](const HoldRecord& h) { return !h.live() && h.dead == 0; });
+    }
+
+    // Removes the live part of a released hold. Keeps the record if it has lost levels.
+    void finish(HoldRecord& hold) {
+        hold.count = 0;
+        hold.watched_from = 0;
+        hold.lost.reset();
+        if (hold.dead == 0) erase(hold.owner);
+    }
+
+    // Returns until when a thread of this process certainly holds the lock; a time in the past if none does.
+    Instant held_until() const {
+        Instant until{};
+        for (const HoldRecord& h : holds_)
+            if (h.live()) until = std::max(until, h.valid_until);
+        return until;
+    }
+
+    bool any_live() const {
+        return std::any_of(holds_.begin(), holds_.end(), [](const HoldRecord& h) { return h.live(); });
+    }
+
+    auto begin() { return holds_.begin(); }
+    auto end() { return holds_.end(); }
+
+private:
+    std::vector<HoldRecord> holds_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/lock/hold.ipp
 
 namespace redlatch {
@@ -12196,10 +12385,8 @@ REDLATCH_INLINE Instant Hold::valid_until() const {
 }
 
 REDLATCH_INLINE std::stop_token Hold::lost() const {
-    if (level_.keeper && level_.keeper->is_of_this_process()) return level_.keeper->lost(level_.owner);
-    std::stop_source already;
-    already.request_stop();
-    return already.get_token();
+    if (!level_.keeper || !level_.keeper->is_of_this_process()) return detail::lost_token(nullptr);
+    return level_.keeper->lost(level_.owner);
 }
 
 REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
@@ -12441,8 +12628,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Reaches the members of a lock that act for a given owner. They are not public: users hold locks as threads. MultiLock,
-// RedLock and locks made of two sides hold their members for the owner that they are called for.
+// Reaches the members of a lock that act for a given owner. They are not public: users hold locks as threads or
+// by a Hold. MultiLock, RedLock and locks made of two sides hold their members for the owner that they are called for.
 struct LockAccess {
     template <class Lock>
     static auto state(Lock& lock) -> decltype(lock.state()) {
@@ -12502,195 +12689,6 @@ private:
     friend struct LockAccess;
 
     StateHandle handle_;
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/lock/hold_table.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The hold of one owner on one lock. Reentry stacks levels: each has its own lease or is under the watchdog. The
-// watchdog renews the hold as long as one level under the watchdog remains. The hold lasts as long as its longest
-// lease.
-struct HoldRecord {
-    OwnerNumber owner = 0;
-    std::uint64_t id = 0;            // new for each hold; identifies its owner to the server
-    std::int64_t unsettled = 0;      // server time until which a late copy may acquire the lock for this hold
-    std::uint32_t count = 0;         // levels; 0 if the hold is lost
-    std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
-    std::uint32_t watched_from = 0;  // the lowest level under the watchdog; 0 for none
-    std::int64_t token = 0;          // the fencing token, for locks that have one
-    Instant valid_until{};
-    Clock::duration notice = Milliseconds(2);
-    Instant renew_at{};
-    Instant check_at = never;        // for a hold without the watchdog: when to query whether the server still has it
-    bool doubtful = false;           // True if a command sent for this hold got no reply
-    bool renewing = false;           // True if a renewal, or the query of check_at, is in flight
-    std::optional<LossSource> lost;  // created when lost() is first called
-
-    Clock::duration suspended = detail::suspended();  // the machine's suspended time when valid_until was computed
-
-    // Brings the end of the lease and the next renewal nearer by the time for which the machine was suspended since the
-    // last call, and returns that time: the steady clock stands still meanwhile, but the lease does not.
-    Clock::duration check_suspension() noexcept {
-        const Clock::duration grown = suspended_since(suspended);
-        suspended += grown;
-        renew_at -= grown;
-        if (valid_until != Instant::min()) valid_until -= grown;
-        return grown;
-    }
-
-    bool live() const noexcept { return count > 0; }
-    bool watched() const noexcept { return watched_from > 0; }
-
-    // Adds one level, which the server confirmed for a command sent at `sent`.
-    void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
-        check_suspension();
-        ++count;
-        if (!lease) {
-            if (!watched()) {
-                watched_from = count;
-                renew_at = sent + watchdog_timeout / 3;
-            }
-            lease = watchdog_timeout;
-        }
-        valid_until = std::max(valid_until, redlatch::valid_until(sent, *lease));
-    }
-
-    // Removes one level.
-    void leave() {
-        if (watched_from == count) watched_from = 0;
-        --count;
-    }
-
-    void renewed(Instant sent, Milliseconds watchdog_timeout) {
-        check_suspension();
-        renewing = false;
-        valid_until = std::max(valid_until, redlatch::valid_until(sent, watchdog_timeout));
-        renew_at = sent + watchdog_timeout / 3;
-    }
-
-    // Records that the server still has the hold. Its lease is unchanged.
-    void checked() {
-        renewing = false;
-        check_at = never;
-    }
-
-    // Records a renewal without a reply. Retries soon, so that a lost message costs only a fraction of the margin.
-    void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
-        renewing = false;
-        doubtful = true;
-        (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
-    }
-
-    // Schedules a renewal or query at once, because the server may have lost the hold.
-    void doubt(Instant now) { (watched() ? renew_at : check_at) = now; }
-    Instant ask_at() const noexcept { return watched() ? renew_at : check_at; }
-
-    // Ends the hold. Its levels become `dead` until their unlock(), which reports the loss.
-    void lose() {
-        dead += count;
-        count = 0;
-        watched_from = 0;
-        renewing = false;
-    }
-
-    // Sets how long before expiry the loss is reported, so that callbacks start while the lease still holds. `needed`
-    // is how long reporting takes on this machine. The notice is at most a sixteenth of the lease.
-    void set_notice(Clock::duration needed, Milliseconds lease) noexcept {
-        notice = std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
-    }
-    Instant lost_at() const noexcept { return valid_until - notice; }
-
-    // Returns when the background has to handle this hold.
-    Instant next_deadline() const noexcept { return renewing ? never : ask_at(); }
-};
-
-// Returns the token that is requested when the hold is lost; one that is requested already if there is no hold.
-inline std::stop_token lost_token(HoldRecord* hold) {
-    if (!hold) {
-        std::stop_source already;
-        already.request_stop();
-        return already.get_token();
-    }
-    if (!hold->lost) hold->lost.emplace();
-    return hold->lost->get_token();
-}
-
-// One owner's hold, as seen from outside: its number, 0 for none, and until when it is certain.
-struct HeldPart {
-    std::uint64_t hold = 0;
-    Instant until = Instant::min();
-};
-
-// The holds of one lock in this process. A flat vector: most locks have at most one holder, and the vector does not
-// allocate again once it has grown.
-class HoldTable {
-public:
-    HoldRecord* find(OwnerNumber owner) {
-        const auto found =
-            std::find_if(holds_.begin(), holds_.end(), [&](const HoldRecord& h) { return h.owner == owner; });
-        return found == holds_.end() ? nullptr : &*found;
-    }
-
-    // Returns the owner's record with a new hold in it. Creates the record if there is none.
-    HoldRecord& start(OwnerNumber owner, std::uint64_t id) {
-        HoldRecord* hold = find(owner);
-        if (!hold) {
-            holds_.emplace_back();
-            hold = &holds_.back();
-            hold->owner = owner;
-        }
-        hold->id = id;
-        hold->unsettled = 0;
-        hold->valid_until = {};
-        hold->suspended = suspended();
-        hold->check_at = never;
-        hold->doubtful = false;
-        hold->renewing = false;
-        hold->lost.reset();
-        return *hold;
-    }
-
-    void erase(OwnerNumber owner) {
-        std::erase_if(holds_, [&](const HoldRecord& h) { return h.owner == owner; });
-    }
-
-    // Removes lost holds, except those with levels that are still to be unlocked.
-    void erase_lost() {
-        std::erase_if(holds_, [](const HoldRecord& h) { return !h.live() && h.dead == 0; });
-    }
-
-    // Removes the live part of a released hold. Keeps the record if it has lost levels.
-    void finish(HoldRecord& hold) {
-        hold.count = 0;
-        hold.watched_from = 0;
-        hold.lost.reset();
-        if (hold.dead == 0) erase(hold.owner);
-    }
-
-    // Returns until when a thread of this process certainly holds the lock; a time in the past if none does.
-    Instant held_until() const {
-        Instant until{};
-        for (const HoldRecord& h : holds_)
-            if (h.live()) until = std::max(until, h.valid_until);
-        return until;
-    }
-
-    bool any_live() const {
-        return std::any_of(holds_.begin(), holds_.end(), [](const HoldRecord& h) { return h.live(); });
-    }
-
-    auto begin() { return holds_.begin(); }
-    auto end() { return holds_.end(); }
-
-private:
-    std::vector<HoldRecord> holds_;
 };
 
 }  // namespace detail
@@ -13381,7 +13379,7 @@ struct Asked {
 
 // The state machine of one attempt to acquire a lock: which call to send next, and what the replies show. It does no
 // I/O, so that a thread that waits for each reply and a completion can both drive it:
-//   1. begin() takes the server's time, until which the command is wanted;
+//   1. asks_time() comes before the server's time is found out, and begin() takes it: the command is wanted until then;
 //   2. call() is sent, and replied() takes the reply;
 //   3. that says what comes next: another call, the time once more, or nothing.
 class AcquireAttempt {
@@ -13400,8 +13398,12 @@ public:
     Claim claim;
     Asked asked;
 
-    // Starts a sending. `now`: the server's time, which was found out after `asked_time`.
-    void begin(ServerMilliseconds now, const SendTime& asked_time) {
+    void asks_time() {
+        if (core_.kind.fixes_lease_end) asked_time_ = SendTime();
+    }
+
+    // Starts a sending. `now`: the server's time, found out since asks_time().
+    void begin(ServerMilliseconds now) {
         claim.until = now + core_.session.options().command_timeout.count();
         if (core_.kind.fixes_lease_end) {
             claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
@@ -13413,7 +13415,7 @@ public:
         call_.emplace(core_.protocol.acquire(claim));
         learned_at_ = Clock::now();
         // The lease of the plain command counts from the reading, and this thread may have been stopped since.
-        sent_ = call_->script() ? SendTime() : asked_time;
+        sent_ = call_->script() ? SendTime() : *asked_time_;
     }
 
     const Call& call() const { return *call_; }
@@ -13445,6 +13447,7 @@ private:
 
     LockCore& core_;
     std::optional<Call> call_;
+    std::optional<SendTime> asked_time_;  // set if the call may fix the end of the lease
     SendTime sent_;
     Instant learned_at_{};
     int too_late_ = 0;
@@ -13910,10 +13913,10 @@ private:
         using Next = AcquireAttempt::Next;
         for (;;) {
             Reply failure;
-            const SendTime asked_time;
+            attempt.asks_time();
             const auto now = core_.session.server_time(core_.key(), deadline, failure);
             if (!now) return failure;
-            attempt.begin(*now, asked_time);
+            attempt.begin(*now);
             Next next = Next::call;
             while (next == Next::call) next = attempt.replied(core_.session.call(attempt.call(), deadline));
             if (next == Next::done || Clock::now() >= deadline) return std::move(attempt.asked.reply);
@@ -14341,18 +14344,18 @@ private:
     // --- driving the attempt ----------------------------------------------------------------------------------
 
     void ask_time(TryPtr one, Receiver receiver) {
-        core_.session.with_server_time(
-            core_.key(), receiver,
-            [this, one = std::move(one), asked_time = SendTime()](const std::optional<ServerMilliseconds>& now,
-                                                                  Reply failure, Receiver answers_to) {
-                if (now) {
-                    one->attempt.begin(*now, asked_time);
-                    send(one, answers_to);
-                } else {
-                    one->attempt.asked.reply = std::move(failure);
-                    finish(*one);
-                }
-            });
+        one->attempt.asks_time();
+        core_.session.with_server_time(core_.key(), receiver,
+                                       [this, one = std::move(one)](const std::optional<ServerMilliseconds>& now,
+                                                                    Reply failure, Receiver answers_to) {
+                                           if (now) {
+                                               one->attempt.begin(*now);
+                                               send(one, answers_to);
+                                           } else {
+                                               one->attempt.asked.reply = std::move(failure);
+                                               finish(*one);
+                                           }
+                                       });
     }
 
     void send(const TryPtr& one, Receiver receiver) noexcept {
@@ -19402,7 +19405,8 @@ struct ReadWriteOptions {
 // refused.
 //
 // Each hold has its own lease: a reader that died blocks writers only until its lease expires, whatever other readers
-// do. Reentrant on both sides. A writer may take the read side as well, and stays a reader when it releases the write
+// do. A waiting writer may notice that up to 30 s later, if several readers leave one after another. Reentrant on both
+// sides. A writer may take the read side as well, and stays a reader when it releases the write
 // side. A reader that requests the write side would wait for itself, so it gets errc::would_deadlock, even from
 // try_lock().
 //

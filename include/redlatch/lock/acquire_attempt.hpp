@@ -27,7 +27,7 @@ struct Asked {
 
 // The state machine of one attempt to acquire a lock: which call to send next, and what the replies show. It does no
 // I/O, so that a thread that waits for each reply and a completion can both drive it:
-//   1. begin() takes the server's time, until which the command is wanted;
+//   1. asks_time() comes before the server's time is found out, and begin() takes it: the command is wanted until then;
 //   2. call() is sent, and replied() takes the reply;
 //   3. that says what comes next: another call, the time once more, or nothing.
 class AcquireAttempt {
@@ -46,8 +46,12 @@ public:
     Claim claim;
     Asked asked;
 
-    // Starts a sending. `now`: the server's time, which was found out after `asked_time`.
-    void begin(ServerMilliseconds now, const SendTime& asked_time) {
+    void asks_time() {
+        if (core_.kind.fixes_lease_end) asked_time_ = SendTime();
+    }
+
+    // Starts a sending. `now`: the server's time, found out since asks_time().
+    void begin(ServerMilliseconds now) {
         claim.until = now + core_.session.options().command_timeout.count();
         if (core_.kind.fixes_lease_end) {
             claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
@@ -59,7 +63,7 @@ public:
         call_.emplace(core_.protocol.acquire(claim));
         learned_at_ = Clock::now();
         // The lease of the plain command counts from the reading, and this thread may have been stopped since.
-        sent_ = call_->script() ? SendTime() : asked_time;
+        sent_ = call_->script() ? SendTime() : *asked_time_;
     }
 
     const Call& call() const { return *call_; }
@@ -91,6 +95,7 @@ private:
 
     LockCore& core_;
     std::optional<Call> call_;
+    std::optional<SendTime> asked_time_;  // set if the call may fix the end of the lease
     SendTime sent_;
     Instant learned_at_{};
     int too_late_ = 0;

@@ -181,10 +181,10 @@ private:
         using Next = AcquireAttempt::Next;
         for (;;) {
             Reply failure;
-            const SendTime asked_time;
+            attempt.asks_time();
             const auto now = core_.session.server_time(core_.key(), deadline, failure);
             if (!now) return failure;
-            attempt.begin(*now, asked_time);
+            attempt.begin(*now);
             Next next = Next::call;
             while (next == Next::call) next = attempt.replied(core_.session.call(attempt.call(), deadline));
             if (next == Next::done || Clock::now() >= deadline) return std::move(attempt.asked.reply);

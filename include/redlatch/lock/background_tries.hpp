@@ -105,18 +105,18 @@ private:
     // --- driving the attempt ----------------------------------------------------------------------------------
 
     void ask_time(TryPtr one, Receiver receiver) {
-        core_.session.with_server_time(
-            core_.key(), receiver,
-            [this, one = std::move(one), asked_time = SendTime()](const std::optional<ServerMilliseconds>& now,
-                                                                  Reply failure, Receiver answers_to) {
-                if (now) {
-                    one->attempt.begin(*now, asked_time);
-                    send(one, answers_to);
-                } else {
-                    one->attempt.asked.reply = std::move(failure);
-                    finish(*one);
-                }
-            });
+        one->attempt.asks_time();
+        core_.session.with_server_time(core_.key(), receiver,
+                                       [this, one = std::move(one)](const std::optional<ServerMilliseconds>& now,
+                                                                    Reply failure, Receiver answers_to) {
+                                           if (now) {
+                                               one->attempt.begin(*now);
+                                               send(one, answers_to);
+                                           } else {
+                                               one->attempt.asked.reply = std::move(failure);
+                                               finish(*one);
+                                           }
+                                       });
     }
 
     void send(const TryPtr& one, Receiver receiver) noexcept {

@@ -5,6 +5,7 @@
 #include "redlatch/base/keep_errno.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/lock/hold.hpp"
+#include "redlatch/lock/hold_table.hpp"
 #include "redlatch/session/session_handle.hpp"
 
 #include <cstdint>
@@ -57,10 +58,8 @@ REDLATCH_INLINE Instant Hold::valid_until() const {
 }
 
 REDLATCH_INLINE std::stop_token Hold::lost() const {
-    if (level_.keeper && level_.keeper->is_of_this_process()) return level_.keeper->lost(level_.owner);
-    std::stop_source already;
-    already.request_stop();
-    return already.get_token();
+    if (!level_.keeper || !level_.keeper->is_of_this_process()) return detail::lost_token(nullptr);
+    return level_.keeper->lost(level_.owner);
 }
 
 REDLATCH_INLINE std::error_code Hold::unlock() noexcept {

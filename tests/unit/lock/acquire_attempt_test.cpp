@@ -65,7 +65,8 @@ struct Bench {
 
 TEST_CASE("an attempt asks until command_timeout after the server's time, and is done with the answer") {
     Bench<RLockProtocol> bench;
-    bench.attempt.begin(noon, SendTime());
+    bench.attempt.asks_time();
+    bench.attempt.begin(noon);
     CHECK(bench.attempt.claim.until == noon + 3000);
     CHECK(words_of(bench.attempt.call()).find(std::to_string(noon + 3000)) != std::string::npos);
     const Instant sent = Clock::now();
@@ -80,10 +81,12 @@ TEST_CASE("an attempt that came too late asks for the time again, three times in
     Bench<RLockProtocol> bench;
     using Next = Bench<RLockProtocol>::Next;
     for (int late = 1; late < 3; ++late) {
-        bench.attempt.begin(noon, SendTime());
+        bench.attempt.asks_time();
+        bench.attempt.begin(noon);
         CHECK(bench.attempt.replied(ScriptedRedis::late(noon + 10'000)) == Next::time);
     }
-    bench.attempt.begin(noon, SendTime());
+    bench.attempt.asks_time();
+    bench.attempt.begin(noon);
     CHECK(bench.attempt.replied(ScriptedRedis::late(noon + 10'000)) == Next::done);
     CHECK(bench.attempt.asked.unsettled == 0);  // refused for certain
 }
@@ -91,13 +94,16 @@ TEST_CASE("an attempt that came too late asks for the time again, three times in
 TEST_CASE("an unanswered attempt may take effect until the latest time that it was wanted") {
     Bench<RLockProtocol> bench;
     using Next = Bench<RLockProtocol>::Next;
-    bench.attempt.begin(noon, SendTime());
+    bench.attempt.asks_time();
+    bench.attempt.begin(noon);
     CHECK(bench.attempt.replied(Reply::of(Reply::Kind::unanswered, "nothing")) == Next::done);
     CHECK(bench.attempt.asked.unsettled == noon + 3000);
-    bench.attempt.begin(noon - 1000, SendTime());  // the clock was set back
+    bench.attempt.asks_time();
+    bench.attempt.begin(noon - 1000);  // the clock was set back
     CHECK(bench.attempt.replied(Reply::of(Reply::Kind::unanswered, "nothing")) == Next::done);
     CHECK(bench.attempt.asked.unsettled == noon + 3000);
-    bench.attempt.begin(noon + 5000, SendTime());
+    bench.attempt.asks_time();
+    bench.attempt.begin(noon + 5000);
     CHECK(bench.attempt.replied(Reply::of(Reply::Kind::not_sent, "nothing")) == Next::done);
     CHECK(bench.attempt.asked.unsettled == noon + 3000);
 }
@@ -105,7 +111,8 @@ TEST_CASE("an unanswered attempt may take effect until the latest time that it w
 TEST_CASE("an attempt for a Mutex goes on with the script if the plain command is refused") {
     Bench<MutexProtocol> bench;
     using Next = Bench<MutexProtocol>::Next;
-    bench.attempt.begin(noon, SendTime());
+    bench.attempt.asks_time();
+    bench.attempt.begin(noon);
     CHECK_FALSE(bench.attempt.call().script());
     CHECK(bench.attempt.replied(nil()) == Next::call);
     CHECK(bench.attempt.call().script());
@@ -119,7 +126,8 @@ TEST_CASE("a Mutex with a lease that the estimate of the server's clock is too r
     const Instant now = Clock::now();
     bench.session.server_clock().learn(0, now - 500ms, now, noon);
     bench.attempt.claim.lease = 900ms;
-    bench.attempt.begin(noon, SendTime());
+    bench.attempt.asks_time();
+    bench.attempt.begin(noon);
     CHECK(bench.attempt.call().script());
     // The script's lease begins when the server executes it.
     CHECK(bench.attempt.replied(text("OK")) == Next::done);
@@ -128,7 +136,8 @@ TEST_CASE("a Mutex with a lease that the estimate of the server's clock is too r
     Bench<MutexProtocol> patient;
     patient.session.server_clock().learn(0, now - 500ms, now, noon);
     patient.attempt.claim.lease = 1min;
-    patient.attempt.begin(noon, SendTime());
+    patient.attempt.asks_time();
+    patient.attempt.begin(noon);
     CHECK_FALSE(patient.attempt.call().script());
     CHECK(patient.attempt.replied(text("OK")) == Next::done);
     CHECK(patient.attempt.asked.sent <= Clock::now() - 500ms);
@@ -139,22 +148,24 @@ TEST_CASE("a Mutex is acquired by the script if the reading of the server's cloc
     using Next = Bench<MutexProtocol>::Next;
     const Instant old = Clock::now() - 1100ms;
     bench.session.server_clock().learn(0, old, old, noon);
-    bench.attempt.begin(noon + 1100, SendTime());
+    bench.attempt.asks_time();
+    bench.attempt.begin(noon + 1100);
     CHECK(bench.attempt.call().script());
     CHECK(bench.attempt.replied(text("OK " + std::to_string(noon + 61'100))) == Next::done);
     CHECK(bench.core.protocol.read_acquire(bench.attempt.asked.reply).kind == AcquireAnswer::Kind::held);
     CHECK(bench.session.server_clock().at(0, Clock::now()) >= noon + 61'100);
     AcquireAttempt next(bench.core, bench.claim(true));
-    next.begin(noon + 61'100, SendTime());
+    next.asks_time();
+    next.begin(noon + 61'100);
     CHECK_FALSE(next.call().script());
 }
 
 TEST_CASE("the lease of a Mutex counts from the reading of the server's clock, however late the command was sent") {
     Bench<MutexProtocol> bench;
-    const SendTime asked_time;
-    const Instant asked = asked_time.as_of_now();
+    bench.attempt.asks_time();
+    const Instant asked = Clock::now();
     while (Clock::now() < asked + 20ms) continue;  // the thread is stopped
-    bench.attempt.begin(noon, asked_time);
+    bench.attempt.begin(noon);
     CHECK(bench.attempt.replied(text("OK")) == Bench<MutexProtocol>::Next::done);
     CHECK(bench.attempt.asked.sent <= asked);
 }
