@@ -12838,9 +12838,14 @@ inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
     return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
 }
 
-// The outcome of one try in the background.
+// What happened to one try in the background.
 struct TryAnswer {
-    enum class Kind { held, refused, failed } kind;
+    enum class Kind {
+        held,
+        refused,
+        failed,
+        late,  // not the outcome: the command came too late, and will be sent again if the lock is still wanted
+    } kind;
     std::uint64_t hold = 0;                   // held: its number
     std::optional<Error> why = std::nullopt;  // failed: the error; nothing if an earlier command has no reply yet
     bool by_server = false;                   // failed: the server has answered with that error
@@ -14267,8 +14272,8 @@ namespace detail {
 // the attempt.
 class BackgroundTries {
 public:
-    // Takes the answer on any thread. Returns true if the hold that it reports is still wanted; otherwise the hold is
-    // released.
+    // Takes an answer on any thread. Returns true if the lock is still wanted. Otherwise a hold is released, and a
+    // command that came too late is not sent again.
     using Tell = std::function<bool(const TryAnswer&)>;
 
     explicit BackgroundTries(LockParts& parts) : parts_(parts), core_(parts.core) {}
@@ -14372,6 +14377,7 @@ private:
         if (next == AcquireAttempt::Next::call) return send(one, Receiver::background);
         if (next == AcquireAttempt::Next::done) return finish(*one);
         try {
+            if (!one->tell({TryAnswer::Kind::late})) return finish(*one);
             ask_time(one, Receiver::background);
         } catch (...) {
             not_sent(*one);
@@ -16744,10 +16750,12 @@ public:
         return true;
     }
 
-    // Handles a member's hold that comes late. Returns true if it is still wanted.
-    bool adopt(std::unique_lock<std::mutex>& lock, const Part& part) {
+    // Handles the answer of a member that was no part of the hold when it began. Returns true if the member is still
+    // wanted.
+    bool answered(std::unique_lock<std::mutex>& lock, const Part& part, const TryAnswer& answer) {
         HoldRecord* hold = core_.closed ? nullptr : live_hold(part.owner);
         if (!hold || hold->id != part.hold) return false;
+        if (answer.kind != TryAnswer::Kind::held) return answer.kind == TryAnswer::Kind::late;
         Share& share = shares_.at(part.owner).of[part.member];
         const HeldPart given = core_.members[part.member]->part(part.owner);
         ++share.levels;
@@ -16831,7 +16839,7 @@ public:
         for (const Part& p : missing) {
             const auto tell = [this, keep = core_.keep(), p](const TryAnswer& answer) {
                 std::unique_lock relock(core_.mutex);
-                return answer.kind == TryAnswer::Kind::held && adopt(relock, p);
+                return answered(relock, p, answer);
             };
             core_.members[p.member]->try_in_background(p.owner, std::nullopt, tell, Receiver::background);
         }
@@ -17300,15 +17308,14 @@ private:
         return any;
     }
 
-    // Handles a member's reply. Returns true if the hold that it reports is wanted.
+    // Handles a member's reply. Returns true if the member is still wanted.
     bool answered(const std::shared_ptr<QuorumRound>& round, OwnerNumber owner, std::size_t member,
                   const TryAnswer& answer) {
         std::unique_lock lock(core_.mutex);
         if (core_.closed) return false;
-        if (round->over)
-            return answer.kind == TryAnswer::Kind::held && round->hold != 0 &&
-                   holds_.adopt(lock, {owner, round->hold, member});
+        if (round->over) return round->hold != 0 && holds_.answered(lock, {owner, round->hold, member}, answer);
         switch (answer.kind) {
+            case TryAnswer::Kind::late: return true;
             case TryAnswer::Kind::refused: round->refused(member); break;
             case TryAnswer::Kind::failed: round->failed(member, answer.why, answer.by_server); break;
             case TryAnswer::Kind::held:

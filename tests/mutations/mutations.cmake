@@ -852,9 +852,15 @@ mutate(half_is_a_majority red_lock.ipp
 
 # A member that granted late keeps its part of a failed round.
 mutate(late_grants_are_kept quorum/quorum_acquire.hpp
-    "return answer.kind == TryAnswer::Kind::held && round->hold != 0 &&\n                   holds_.adopt(lock, {owner, round->hold, member});"
-    "return true;"
+    "if (round->over) return round->hold != 0 && holds_.answered(lock, {owner, round->hold, member}, answer);"
+    "if (round->over) return answer.kind == TryAnswer::Kind::held;"
     "integration/red_lock_fault")
+
+# A member whose try came too late asks again for a lock that nobody wants any more.
+mutate(late_tries_go_on lock/background_tries.hpp
+    "if (!one->tell({TryAnswer::Kind::late})) return finish(*one);"
+    "one->tell({TryAnswer::Kind::late});"
+    "unit/acquire_attempt")
 
 # The members of a failed round are not released.
 mutate(some_are_kept_in_vain quorum/quorum_acquire.hpp

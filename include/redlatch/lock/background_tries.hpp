@@ -28,8 +28,8 @@ namespace detail {
 // the attempt.
 class BackgroundTries {
 public:
-    // Takes the answer on any thread. Returns true if the hold that it reports is still wanted; otherwise the hold is
-    // released.
+    // Takes an answer on any thread. Returns true if the lock is still wanted. Otherwise a hold is released, and a
+    // command that came too late is not sent again.
     using Tell = std::function<bool(const TryAnswer&)>;
 
     explicit BackgroundTries(LockParts& parts) : parts_(parts), core_(parts.core) {}
@@ -133,6 +133,7 @@ private:
         if (next == AcquireAttempt::Next::call) return send(one, Receiver::background);
         if (next == AcquireAttempt::Next::done) return finish(*one);
         try {
+            if (!one->tell({TryAnswer::Kind::late})) return finish(*one);
             ask_time(one, Receiver::background);
         } catch (...) {
             not_sent(*one);

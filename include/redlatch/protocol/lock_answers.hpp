@@ -28,9 +28,14 @@ inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
     return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
 }
 
-// The outcome of one try in the background.
+// What happened to one try in the background.
 struct TryAnswer {
-    enum class Kind { held, refused, failed } kind;
+    enum class Kind {
+        held,
+        refused,
+        failed,
+        late,  // not the outcome: the command came too late, and will be sent again if the lock is still wanted
+    } kind;
     std::uint64_t hold = 0;                   // held: its number
     std::optional<Error> why = std::nullopt;  // failed: the error; nothing if an earlier command has no reply yet
     bool by_server = false;                   // failed: the server has answered with that error

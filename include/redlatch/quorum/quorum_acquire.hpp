@@ -287,15 +287,14 @@ private:
         return any;
     }
 
-    // Handles a member's reply. Returns true if the hold that it reports is wanted.
+    // Handles a member's reply. Returns true if the member is still wanted.
     bool answered(const std::shared_ptr<QuorumRound>& round, OwnerNumber owner, std::size_t member,
                   const TryAnswer& answer) {
         std::unique_lock lock(core_.mutex);
         if (core_.closed) return false;
-        if (round->over)
-            return answer.kind == TryAnswer::Kind::held && round->hold != 0 &&
-                   holds_.adopt(lock, {owner, round->hold, member});
+        if (round->over) return round->hold != 0 && holds_.answered(lock, {owner, round->hold, member}, answer);
         switch (answer.kind) {
+            case TryAnswer::Kind::late: return true;
             case TryAnswer::Kind::refused: round->refused(member); break;
             case TryAnswer::Kind::failed: round->failed(member, answer.why, answer.by_server); break;
             case TryAnswer::Kind::held:

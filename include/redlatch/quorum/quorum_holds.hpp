@@ -123,10 +123,12 @@ public:
         return true;
     }
 
-    // Handles a member's hold that comes late. Returns true if it is still wanted.
-    bool adopt(std::unique_lock<std::mutex>& lock, const Part& part) {
+    // Handles the answer of a member that was no part of the hold when it began. Returns true if the member is still
+    // wanted.
+    bool answered(std::unique_lock<std::mutex>& lock, const Part& part, const TryAnswer& answer) {
         HoldRecord* hold = core_.closed ? nullptr : live_hold(part.owner);
         if (!hold || hold->id != part.hold) return false;
+        if (answer.kind != TryAnswer::Kind::held) return answer.kind == TryAnswer::Kind::late;
         Share& share = shares_.at(part.owner).of[part.member];
         const HeldPart given = core_.members[part.member]->part(part.owner);
         ++share.levels;
@@ -210,7 +212,7 @@ public:
         for (const Part& p : missing) {
             const auto tell = [this, keep = core_.keep(), p](const TryAnswer& answer) {
                 std::unique_lock relock(core_.mutex);
-                return answer.kind == TryAnswer::Kind::held && adopt(relock, p);
+                return answered(relock, p, answer);
             };
             core_.members[p.member]->try_in_background(p.owner, std::nullopt, tell, Receiver::background);
         }

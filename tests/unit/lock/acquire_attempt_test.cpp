@@ -170,26 +170,30 @@ TEST_CASE("the lease of a Mutex counts from the reading of the server's clock, h
     CHECK(bench.attempt.asked.sent <= asked);
 }
 
-TEST_CASE("a try in the background that came too late is sent again with the time that the server reported") {
-    ScriptedRedis redis;
-    Client client(redis.transport());
-    RLock lock(client, "orders");
-    redis.next("acquire", ScriptedRedis::late(ScriptedRedis::server_now() + 3'600'000));
-    std::optional<TryAnswer::Kind> answer;
-    std::mutex mutex;
-    LockAccess::state(lock).try_in_background(
-        1, std::nullopt,
-        [&](const TryAnswer& one) {
+TEST_CASE("a try in the background that came too late is sent again if the lock is still wanted") {
+    using Kind = TryAnswer::Kind;
+    for (const bool wanted : {true, false}) {
+        CAPTURE(wanted);
+        ScriptedRedis redis;
+        Client client(redis.transport());
+        RLock lock(client, "orders");
+        redis.next("acquire", ScriptedRedis::late(ScriptedRedis::server_now() + 3'600'000));
+        std::vector<Kind> answers;
+        std::mutex mutex;  // guards answers
+        LockAccess::state(lock).try_in_background(
+            1, std::nullopt,
+            [&](const TryAnswer& one) {
+                const std::lock_guard guard(mutex);
+                answers.push_back(one.kind);
+                return wanted;
+            },
+            Receiver::background);
+        REQUIRE(eventually([&] {
             const std::lock_guard guard(mutex);
-            answer = one.kind;
-            return true;
-        },
-        Receiver::background);
-    REQUIRE(eventually([&] {
-        const std::lock_guard guard(mutex);
-        return answer.has_value();
-    }));
-    CHECK(*answer == TryAnswer::Kind::held);
-    CHECK(redis.sent("acquire").size() == 2);
-    CHECK_FALSE(LockAccess::state(lock).release(1));
+            return answers.size() == 2;
+        }));
+        CHECK(answers == std::vector{Kind::late, wanted ? Kind::held : Kind::failed});
+        CHECK(redis.sent("acquire").size() == (wanted ? 2 : 1));
+        if (wanted) CHECK_FALSE(LockAccess::state(lock).release(1));
+    }
 }
