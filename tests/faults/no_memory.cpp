@@ -272,10 +272,9 @@ TEST_CASE_TEMPLATE(
             CHECK(eventually([&] { return place.is_clean(); }, 5s));
             REQUIRE(lock.try_lock_for(5s));
             lock.unlock();
-            return struck;
+            return struck || handoffs == 0;  // continues until there was a hand-over
         });
         CHECK(failures > 0);
-        CHECK(handoffs > 0);
     }
 }
 
