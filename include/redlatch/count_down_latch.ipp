@@ -70,7 +70,7 @@ REDLATCH_INLINE bool CountDownLatch::reset() {
 
 REDLATCH_INLINE bool CountDownLatch::wait_for_end(const detail::WaitRequest& request) const {
     detail::LatchProtocol::Want want;
-    return detail::latch_of(handle_).obtain(want, request);
+    return detail::latch_of(handle_).obtain(want, request).run();
 }
 
 REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, const detail::WaitRequest& request) {
@@ -78,7 +78,7 @@ REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, const detail::Wait
     if (n == 0) return wait_for_end(request);
     auto& latch = detail::latch_of(handle_);
     auto [before, want] = detail::lower(latch, n);
-    return before <= n || latch.obtain(want, request);
+    return before <= n || latch.obtain(want, request).run();
 }
 
 }  // namespace REDLATCH_ABI

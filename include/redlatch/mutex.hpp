@@ -39,7 +39,7 @@ public:
     Mutex(Client& client, std::string_view name, SpinOptions options = {});
 
 private:
-    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+    REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(detail::OwnerNumber owner, Instant limit) override;
 

@@ -25,11 +25,7 @@ REDLATCH_INLINE Mutex::Mutex(Client& client, std::string_view name, SpinOptions 
     : NamedLock(detail::ClientAccess::session(client), detail::mutex_maker, name),
       polling_(detail::polling_of(options, name)) {}
 
-REDLATCH_INLINE bool Mutex::acquire(const detail::LockRequest& request) {
-    detail::LockRequest polling = request;
-    polling.polling = polling_;
-    return NamedLock::acquire(polling);
-}
+REDLATCH_INLINE void Mutex::prepare(detail::LockRequest& request) { request.polling = polling_; }
 
 REDLATCH_INLINE bool Mutex::ask_locked(Instant limit) { return value(limit).has_value(); }
 

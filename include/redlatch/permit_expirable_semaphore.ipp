@@ -92,7 +92,7 @@ REDLATCH_INLINE std::vector<PermitId> PermitExpirableSemaphore::obtain(std::ptrd
     want.ids.reserve(static_cast<std::size_t>(n));
     for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
     want.lease = lease;
-    if (!detail::permits_of(handle_).obtain(want, request)) return {};
+    if (!detail::permits_of(handle_).obtain(want, request).run()) return {};
     return std::move(want.ids);
 }
 

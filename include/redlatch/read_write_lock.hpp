@@ -65,7 +65,7 @@ public:
         friend ReadWriteLock;
         WriteLock(Client& client, std::string_view name, ReadLock& readers, ReadWriteOptions options);
 
-        REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+        REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
 
         ReadLock& readers_;
         const ReadWriteOptions options_;
@@ -130,12 +130,10 @@ public:
 private:
     // --- on behalf of an owner: the write side ----------------------------------------------------------------
 
-    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
-    REDLATCH_INLINE std::error_code release(detail::OwnerNumber owner) override;
+    REDLATCH_INLINE detail::HoldKeeper& keeper() override;
     REDLATCH_INLINE detail::HeldLevel keeper_of_holds() override;
+    REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
-    REDLATCH_INLINE Instant valid_until_of(detail::OwnerNumber owner) override;
-    REDLATCH_INLINE std::stop_token lost_of(detail::OwnerNumber owner) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(detail::OwnerNumber owner, Instant limit) override;
     REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;

@@ -33,15 +33,12 @@ REDLATCH_INLINE ReadWriteLock::WriteLock::WriteLock(Client& client, std::string_
                                                     ReadWriteOptions options)
     : Side(detail::ClientAccess::session(client), detail::write_maker, name), readers_(readers), options_(options) {}
 
-REDLATCH_INLINE bool ReadWriteLock::WriteLock::acquire(const detail::LockRequest& request) {
+REDLATCH_INLINE void ReadWriteLock::WriteLock::prepare(detail::LockRequest& request) {
     const Instant now = Clock::now();
-    if (detail::LockAccess::valid_until(readers_, request.owner) > now && valid_until_of(request.owner) <= now)
+    if (readers_.state().valid_until(request.owner) > now && state().valid_until(request.owner) <= now)
         throw Error(errc::would_deadlock, state().key(),
                     "this thread holds the read side; release that before locking the write side");
-    if (!options_.writer_preference) return NamedLock::acquire(request);
-    detail::LockRequest first = request;
-    first.precedence = true;
-    return NamedLock::acquire(first);
+    request.precedence = options_.writer_preference;
 }
 
 // --- both --------------------------------------------------------------------------------------------------------
@@ -49,28 +46,18 @@ REDLATCH_INLINE bool ReadWriteLock::WriteLock::acquire(const detail::LockRequest
 REDLATCH_INLINE ReadWriteLock::ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options)
     : read_(client, name), write_(client, name, read_, options) {}
 
-REDLATCH_INLINE bool ReadWriteLock::acquire(const detail::LockRequest& request) {
-    return detail::LockAccess::acquire(write_, request);
-}
-
-REDLATCH_INLINE std::error_code ReadWriteLock::release(detail::OwnerNumber owner) {
-    return detail::LockAccess::release(write_, owner);
-}
+REDLATCH_INLINE detail::HoldKeeper& ReadWriteLock::keeper() { return detail::LockAccess::keeper(write_); }
 
 REDLATCH_INLINE detail::HeldLevel ReadWriteLock::keeper_of_holds() {
     return detail::LockAccess::keeper_of_holds(write_);
 }
 
+REDLATCH_INLINE void ReadWriteLock::prepare(detail::LockRequest& request) {
+    detail::LockAccess::prepare(write_, request);
+}
+
 REDLATCH_INLINE bool ReadWriteLock::force_release(Instant limit) {
     return detail::LockAccess::force_release(write_, limit);
-}
-
-REDLATCH_INLINE Instant ReadWriteLock::valid_until_of(detail::OwnerNumber owner) {
-    return detail::LockAccess::valid_until(write_, owner);
-}
-
-REDLATCH_INLINE std::stop_token ReadWriteLock::lost_of(detail::OwnerNumber owner) {
-    return detail::LockAccess::lost(write_, owner);
 }
 
 REDLATCH_INLINE bool ReadWriteLock::ask_locked(Instant limit) { return detail::LockAccess::ask_locked(write_, limit); }

@@ -64,7 +64,7 @@ REDLATCH_INLINE bool Semaphore::take(std::ptrdiff_t n, const detail::WaitRequest
     check(n, 0);
     if (n == 0) return true;
     detail::SemaphoreProtocol::Want want{.permits = n};
-    return detail::semaphore_of(handle_).obtain(want, request);
+    return detail::semaphore_of(handle_).obtain(want, request).run();
 }
 
 REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {

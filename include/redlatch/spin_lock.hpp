@@ -23,7 +23,7 @@ public:
     SpinLock(Client& client, std::string_view name, SpinOptions options = {});
 
 private:
-    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+    REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
 
     const detail::Polling polling_;
 };

@@ -14,11 +14,7 @@ REDLATCH_INLINE SpinLock::SpinLock(Client& client, std::string_view name, SpinOp
     : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name),
       polling_(detail::polling_of(options, name)) {}
 
-REDLATCH_INLINE bool SpinLock::acquire(const detail::LockRequest& request) {
-    detail::LockRequest polling = request;
-    polling.polling = polling_;
-    return NamedLock::acquire(polling);
-}
+REDLATCH_INLINE void SpinLock::prepare(detail::LockRequest& request) { request.polling = polling_; }
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

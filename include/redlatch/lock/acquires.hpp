@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/ids.hpp"
+#include "redlatch/base/task.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/lock/acquire_attempt.hpp"
 #include "redlatch/lock/deliveries.hpp"
@@ -10,6 +11,7 @@
 #include "redlatch/lock/lock_core.hpp"
 #include "redlatch/protocol/claim.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/session/awaiting.hpp"
 #include "redlatch/session/lateness.hpp"
 #include "redlatch/transport/server_errors.hpp"
 #include "redlatch/wait/lock_request.hpp"
@@ -39,21 +41,21 @@ public:
     //
     // With `waiting`, the caller keeps waiting under that number if it is blocked, and releases the number itself if
     // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect.
-    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                     std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
+    Task<std::optional<AcquireAnswer>> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                           std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
         if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
         Claim claim = core_.claim_of(request.owner, number, 1, request.lease);
         claim.announced = request.precedence && !request.one_try;
         claim.first = first;
         claim.queues = waiting != nullptr;
-        Asked asked = send_acquire(lock, request, claim, first);
+        Asked asked = co_await send_acquire(lock, request, claim, first);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
             if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);
             no_answer(request, asked);
-            return std::nullopt;
+            co_return std::nullopt;
         }
-        return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
+        co_return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
     }
 
     // Applies the reply to the acquire command for a first hold. `waits_on`: see ask().
@@ -87,27 +89,34 @@ public:
 
     // --- reentry ----------------------------------------------------------------------------------------------
 
-    // Acquires one more level for a thread that holds the lock. Returns true if it has one more, false if its stop
-    // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
-    // out to be lost: then it has to acquire the lock like any other thread.
-    std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+    // Returns the hold that gets one more level; null if the owner holds nothing. Throws if it cannot have one.
+    HoldRecord* hold_to_reenter(const LockRequest& request) {
         HoldRecord* hold = leases_.live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
         hold = leases_.live_hold(request.owner);
-        if (!hold) return first_hold_instead(request);
-        const std::uint64_t id = hold->id;
-        const std::uint32_t count = hold->count + 1;
+        if (!hold) check_first_hold(request);
+        return hold;
+    }
+
+    // Acquires one more level for an owner that holds the lock. Returns true if it has one more, false if its stop token
+    // or deadline ended the call. Returns nothing if its hold turned out to be lost: then it has to acquire the lock
+    // like any other.
+    Task<std::optional<bool>> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                      const HoldRecord& held) {
+        const std::uint64_t id = held.id;
+        const std::uint32_t count = held.count + 1;
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, core_.key(),
                         "this thread has locked it too many times; each lock() needs an unlock()");
         const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
-        const Asked asked = send_acquire(lock, request, claim, true);
-        if (hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
+        const Asked asked = co_await send_acquire(lock, request, claim, true);
+        if (HoldRecord* hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
             hold->doubtful = true;
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
-        if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
-        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
-        return first_hold_instead(request);
+        if (classify(asked.reply) != ReplyClass::answered) co_return no_answer(request, asked);
+        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) co_return true;
+        check_first_hold(request);
+        co_return std::nullopt;
     }
 
     // Applies the reply to a reentry. Returns false if the hold is lost.
@@ -147,15 +156,16 @@ public:
     }
 
 private:
-    // Returns nothing, unless the owner wants one more level of a hold that it no longer has.
-    std::optional<bool> first_hold_instead(const LockRequest& request) const {
+    // Throws if the owner wants one more level of a hold that it no longer has.
+    void check_first_hold(const LockRequest& request) const {
         if (request.again) throw Error(errc::hold_lost, core_.key(), "the hold has ended");
-        return std::nullopt;
     }
 
     // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
     // patience ends. `first`: True for the first command of a call.
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim, bool first) {
+    Task<Asked> send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim,
+                             bool first) {
+        using Next = AcquireAttempt::Next;
         Session& session = core_.session;
         // Start these before there is a hold: supervising a hold must not fail.
         session.start_losses();
@@ -163,34 +173,37 @@ private:
         const Instant give_up = core_.patience.give_up_at(request, first);
         lock.unlock();
         AcquireAttempt attempt(core_, claim);
-        Retry retry = session.retry(give_up, request.stop, request.one_try);
+        Retry retry = session.retry({give_up, request.stop, request.one_try, request.by});
+        std::optional<Instant> rest;
         do {
             if (retry.is_resend()) attempt.claim.first = false;
-            attempt.asked.reply = send_once(attempt, retry.deadline());
-        } while (retry.again(attempt.asked.reply));
+            const Instant deadline = retry.deadline();
+            try {
+                Next next = Next::time;
+                do {
+                    if (next == Next::time) {
+                        attempt.asks_time();
+                        auto now = session.known_server_time(core_.key());
+                        if (!now) now = co_await server_time(session, request.by, core_.key(), deadline, attempt.asked.reply);
+                        if (!now) break;
+                        attempt.begin(*now);
+                    }
+                    Reply reply = co_await ReplyTo(session, request.by, attempt.call(), deadline);
+                    next = attempt.replied(std::move(reply));
+                } while (next == Next::call || (next == Next::time && Clock::now() < deadline));
+            } catch (const std::bad_alloc&) {
+                attempt.asked.reply = short_of_memory(request.by);
+            }
+            rest = retry.rest_after(attempt.asked.reply);
+            if (rest) co_await Pause(request.by, *rest, request.stop);
+        } while (rest && retry.goes_on());
         lock.lock();
         const Asked& asked = attempt.asked;
         if (classify(asked.reply) == ReplyClass::answered)
             core_.patience.answered();
         else
             core_.patience.failed(asked.begun, asked.reply);
-        return std::move(attempt.asked);
-    }
-
-    Reply send_once(AcquireAttempt& attempt, Instant deadline) try {
-        using Next = AcquireAttempt::Next;
-        for (;;) {
-            Reply failure;
-            attempt.asks_time();
-            const auto now = core_.session.server_time(core_.key(), deadline, failure);
-            if (!now) return failure;
-            attempt.begin(*now);
-            Next next = Next::call;
-            while (next == Next::call) next = attempt.replied(core_.session.call(attempt.call(), deadline));
-            if (next == Next::done || Clock::now() >= deadline) return std::move(attempt.asked.reply);
-        }
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
+        co_return std::move(attempt.asked);
     }
 
     // Returns false if the caller's stop token or deadline ended the call; otherwise throws.

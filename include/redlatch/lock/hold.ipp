@@ -80,7 +80,7 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
 
 REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) const {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
-    if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request))
+    if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request).run())
         throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
     return Hold(level_);
 }

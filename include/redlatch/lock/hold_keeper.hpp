@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/ids.hpp"
+#include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
@@ -35,7 +36,9 @@ public:
     };
     virtual Facts facts(OwnerNumber owner) = 0;
 
-    virtual bool acquire(const LockRequest& request) = 0;
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error. The request must outlive
+    // the task.
+    virtual Task<bool> acquire(const LockRequest& request) = 0;
 
     // Releases one level: waits for the reply; throws Error(errc::not_owner).
     virtual std::error_code release(OwnerNumber owner) = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/task.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/lock/lock_parts.hpp"
@@ -46,22 +47,28 @@ public:
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) override {
+    Task<bool> acquire(const LockRequest& request) override {
+        if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) core_.patience.answered();
-        if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
-        if (request.one_try || (room_.queue.empty() && !is_busy())) {
-            if (ask(lock, request, true)) return true;
-            if (request.one_try) return false;
+        if (const HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+            const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
+            if (reentered) co_return *reentered;
         }
-        LockWaiter me;
+        if (request.one_try || (room_.queue.empty() && !is_busy())) {
+            const std::uint64_t generation = room_.queue.generation();
+            if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), true)))
+                co_return true;
+            if (request.one_try) co_return false;
+        }
+        LockWaiter me(request.by);
         me.owner = request.owner;
         me.lease = request.lease;
         me.listens = !request.polling;
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
         lock.unlock();
         core_.session.count_wait();
-        return room_.wait(core_.mutex, *this, me, request);
+        co_return co_await room_.wait(core_.mutex, *this, me, request);
     }
 
     // --- the waiter's state machine; called by the waiting room -------------------------------------------------
@@ -83,8 +90,9 @@ public:
         return {NextStep::Kind::sleep, step.sleep_until, room_.is_subscribed()};
     }
 
-    void ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
-        if (ask(lock, request, false))
+    Task<void> ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
+        const std::uint64_t generation = room_.queue.generation();
+        if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), false)))
             me.phase = Waiter::Phase::served;
         else
             pause(me);
@@ -176,11 +184,9 @@ private:
         }
     }
 
-    // Sends the acquire command for a first hold. Returns true if held; otherwise the queue knows for how long it is
-    // blocked. `first`: True before any waiting.
-    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
-        const std::uint64_t generation = room_.queue.generation();
-        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, core_.next_number(), first);
+    // Learns from the answer to a query made at `generation`. Returns true if held; otherwise the queue knows for how
+    // long it is blocked.
+    bool learn(std::uint64_t generation, const std::optional<AcquireAnswer>& answer) {
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
             acquired_locally();

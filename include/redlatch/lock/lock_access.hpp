@@ -21,11 +21,9 @@ struct LockAccess {
     static auto state(Lock& lock) -> decltype(lock.state()) {
         return lock.state();
     }
-    static bool acquire(LockApi& lock, const LockRequest& request) { return lock.acquire(request); }
-    static std::error_code release(LockApi& lock, OwnerNumber owner) { return lock.release(owner); }
+    static void prepare(LockApi& lock, LockRequest& request) { lock.prepare(request); }
+    static HoldKeeper& keeper(LockApi& lock) { return lock.keeper(); }
     static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
-    static Instant valid_until(LockApi& lock, OwnerNumber owner) { return lock.valid_until_of(owner); }
-    static std::stop_token lost(LockApi& lock, OwnerNumber owner) { return lock.lost_of(owner); }
     static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }
     static bool ask_locked(LockApi& lock, Instant limit = never) { return lock.ask_locked(limit); }
     static int ask_hold_count(LockApi& lock, OwnerNumber owner, Instant limit = never) {

@@ -104,14 +104,14 @@ public:
     // errno.
     void unlock() {
         const KeepErrno kept;
-        [[maybe_unused]] const std::error_code quiet = release(this_thread_number());
+        [[maybe_unused]] const std::error_code quiet = keeper().release(this_thread_number());
     }
 
     // Does the same without throwing. `ec` holds every outcome: not_owner, hold_lost, unreachable, …
     void unlock(std::error_code& ec) {
         const KeepErrno kept;
         try {
-            ec = release(this_thread_number());
+            ec = keeper().release(this_thread_number());
         } catch (const std::system_error& error) {
             ec = error.code();
         }
@@ -144,14 +144,16 @@ public:
     // Returns until when this thread certainly holds the lock, a conservative estimate; time_point::min() if it holds
     // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
     // come late. Counts the time for which the machine was suspended (Linux).
-    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() { return valid_until_of(this_thread_number()); }
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
+        return keeper().valid_until(this_thread_number());
+    }
 
     // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
     // valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of the machine
     // (Linux), within a second of its resumption. It is also requested when the client is destroyed during the hold,
     // and from the start if this thread holds nothing. The callbacks should be short: a thread of the client runs them
     // one after another. When a client is destroyed, the destroying thread runs them. Sends no command.
-    [[nodiscard]] std::stop_token lost() { return lost_of(this_thread_number()); }
+    [[nodiscard]] std::stop_token lost() { return keeper().lost(this_thread_number()); }
 
     // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
     // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
@@ -168,12 +170,14 @@ private:
 
     // --- on behalf of an owner ----------------------------------------------------------------------------------
 
-    virtual bool acquire(const LockRequest& request) = 0;
-    virtual std::error_code release(OwnerNumber owner) = 0;
+    // The state of the lock in this process. The second form keeps it alive, for objects that hold the lock.
+    virtual HoldKeeper& keeper() = 0;
     virtual HeldLevel keeper_of_holds() = 0;
+
+    // Adds to a request what this object determines. Throws Error if the request must not be made.
+    virtual void prepare(LockRequest&) {}
+
     virtual bool force_release(Instant limit) = 0;
-    virtual Instant valid_until_of(OwnerNumber owner) = 0;
-    virtual std::stop_token lost_of(OwnerNumber owner) = 0;
 
     // Queries. They try to reach the server until `limit`, but for unreachable_timeout at most.
     virtual bool ask_locked(Instant limit) = 0;
@@ -188,9 +192,14 @@ private:
         return lock_request(this_thread_number(), deadline, tail...);
     }
 
+    bool acquire(LockRequest& request) {
+        prepare(request);
+        return keeper().acquire(request).run();
+    }
+
     // Acquires the lock, and stores the error if the caller wants that.
     template <class... Tail>
-    bool obtain(const LockRequest& request, Tail&... tail) {
+    bool obtain(LockRequest request, Tail&... tail) {
         if constexpr (detail::has_error_code<Tail&...>)
             return detail::answer([&] { return acquire(request); }, false, tail...);
         else

@@ -15,8 +15,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// One thread that waits for a lock.
+// One caller that waits for a lock.
 struct LockWaiter : Waiter {
+    using Waiter::Waiter;
+
     OwnerNumber owner = 0;
     std::optional<Milliseconds> lease{};
     std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages

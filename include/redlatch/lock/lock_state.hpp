@@ -64,10 +64,7 @@ public:
 
     // --- acquiring and releasing ------------------------------------------------------------------------------
 
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) override {
-        return !request.stop.stop_requested() && queue_->acquire(request);
-    }
+    Task<bool> acquire(const LockRequest& request) override { return queue_->acquire(request); }
 
     // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
     // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).

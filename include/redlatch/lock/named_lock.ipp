@@ -17,9 +17,7 @@ namespace detail {
 
 REDLATCH_INLINE LockState& NamedLock::state() { return static_cast<LockState&>(handle_.state()); }
 
-REDLATCH_INLINE bool NamedLock::acquire(const LockRequest& request) { return state().acquire(request); }
-
-REDLATCH_INLINE std::error_code NamedLock::release(OwnerNumber owner) { return state().release(owner); }
+REDLATCH_INLINE HoldKeeper& NamedLock::keeper() { return state(); }
 
 REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     LockState& s = state();
@@ -27,10 +25,6 @@ REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
 }
 
 REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
-
-REDLATCH_INLINE Instant NamedLock::valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
-
-REDLATCH_INLINE std::stop_token NamedLock::lost_of(OwnerNumber owner) { return state().lost(owner); }
 
 REDLATCH_INLINE bool NamedLock::ask_locked(Instant limit) {
     LockState& s = state();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/task.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/lock/lock_parts.hpp"
@@ -34,8 +35,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// One thread that stands in the server's queue, and what it knows from its last command.
+// One caller that stands in the server's queue, and what it knows from its last command.
 struct FairWaiter : Waiter {
+    using Waiter::Waiter;
+
     std::uint64_t id = 0;        // of the slot in the queue, and of the hold
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
@@ -64,28 +67,34 @@ public:
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) override {
+    Task<bool> acquire(const LockRequest& request) override {
+        if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (waiting_ == 0) core_.patience.answered();
-        if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
+        if (const HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+            const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
+            if (reentered) co_return *reentered;
+        }
         if (request.one_try) {
-            const auto answer = parts_.acquires.ask(lock, request, core_.next_number(), true);
-            return answer && answer->kind == AcquireAnswer::Kind::held;
+            const auto answer = co_await parts_.acquires.ask(lock, request, core_.next_number(), true);
+            co_return answer && answer->kind == AcquireAnswer::Kind::held;
         }
         for (;;) {
             // Checked before anything is sent, so a refusal leaves nothing to release.
             if (auto refusal = parts_.leases.mixed_kinds()) throw *std::move(refusal);
-            FairWaiter me;
+            FairWaiter me(request.by);
             me.id = spare_id();
             // A waiter that is still subscribed from an earlier wait misses no message between the command and the
             // sleep.
             const auto warm = tickets_.find(me.id);
             const std::uint64_t generation = warm == tickets_.end() ? 0 : warm->second.room.queue.generation();
-            if (!ask_at_first(lock, request, me)) return false;
-            if (me.is_served()) return true;
+            const bool answered = co_await ask_at_first(lock, request, me);
+            if (!answered) co_return false;
+            if (me.is_served()) co_return true;
             core_.session.count_wait();
-            if (wait(lock, request, me, generation)) return true;
-            if (!me.too_late) return false;
+            const bool held = co_await wait(lock, request, me, generation);
+            if (held) co_return true;
+            if (!me.too_late) co_return false;
         }
     }
 
@@ -103,11 +112,12 @@ public:
         return {NextStep::Kind::sleep, ask_again, ticket.room.is_subscribed()};
     }
 
-    void ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {
+    Task<void> ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {
         Ticket& ticket = tickets_.at(me.id);
         const std::uint64_t generation = ticket.room.queue.generation();
         ticket.told_at = never;
-        if (ask_or_queue(lock, request, me, false)) ticket.room.queue.asked(generation, me.ask_again);
+        const bool answered = co_await ask_or_queue(lock, request, me, false);
+        if (answered) ticket.room.queue.asked(generation, me.ask_again);
     }
 
     void left(std::unique_lock<std::mutex>&, FairWaiter&) {}
@@ -204,10 +214,10 @@ private:
     // --- asking -----------------------------------------------------------------------------------------------
 
     // Sends the first command, before there is a ticket. Without success, releases what it may have acquired.
-    bool ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me) {
+    Task<bool> ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me) {
         bool answered = false;
         try {
-            answered = ask_or_queue(lock, request, me, true);
+            answered = co_await ask_or_queue(lock, request, me, true);
         } catch (const Error& error) {
             if (!lock.owns_lock()) lock.lock();
             // A server that was not reached has nothing to release.
@@ -219,20 +229,22 @@ private:
             throw;
         }
         if (!answered && me.unsettled != 0) undo_acquire(lock, request, me);
-        return answered;
+        co_return answered;
     }
 
     // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
-    bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me, bool first) {
-        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, me.id, first, &me.unsettled);
-        if (!answer) return false;
+    Task<bool> ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
+                            bool first) {
+        const std::optional<AcquireAnswer> answer =
+            co_await parts_.acquires.ask(lock, request, me.id, first, &me.unsettled);
+        if (!answer) co_return false;
         if (answer->kind == AcquireAnswer::Kind::held) me.phase = Waiter::Phase::served;
         me.too_late = !me.is_served() && core_.outbox.has(me.id);
         // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
         const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
         // One ms more: the key exists until the end of its last millisecond.
         me.ask_again = Clock::now() + std::min(left, longest_sleep) + Milliseconds(1);
-        return true;
+        co_return true;
     }
 
     void undo_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
@@ -243,8 +255,8 @@ private:
     // --- waiting ----------------------------------------------------------------------------------------------
 
     // `generation`: of the ticket from before the first command; 0 if there was no ticket.
-    bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
-              std::uint64_t generation) {
+    Task<bool> wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
+                    std::uint64_t generation) {
         Ticket& ticket = ticket_or_leave(lock, request, me);
         ++waiting_;
         ticket.idle_since = ticket.told_at = never;
@@ -256,7 +268,7 @@ private:
         lock.unlock();
         bool held = false;
         try {
-            held = ticket.room.wait(core_.mutex, *this, me, request);
+            held = co_await ticket.room.wait(core_.mutex, *this, me, request);
         } catch (...) {
             lock.lock();
             leave(lock, request, me, false);
@@ -264,7 +276,7 @@ private:
         }
         lock.lock();
         leave(lock, request, me, held);
-        return held;
+        co_return held;
     }
 
     // Without memory for a ticket, gives up the slot in the queue and rethrows.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/transport/reply.hpp"
@@ -23,8 +24,9 @@ public:
 
     virtual bool is_waited_for() const = 0;
 
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    virtual bool acquire(const LockRequest& request) = 0;
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error. The request must outlive
+    // the task.
+    virtual Task<bool> acquire(const LockRequest& request) = 0;
 
     // Releases the last level of a hold.
     virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) = 0;

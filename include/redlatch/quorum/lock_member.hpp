@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/ids.hpp"
+#include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/lock/lock_access.hpp"
 #include "redlatch/lock/lock_state.hpp"
@@ -32,7 +33,11 @@ public:
     const void* lock() const override { return &state(); }
     const void* client() const override { return &session(); }
 
-    bool acquire(const LockRequest& request) override { return LockAccess::acquire(lock_, request); }
+    Task<bool> acquire(const LockRequest& request) override {
+        LockRequest mine = request;
+        LockAccess::prepare(lock_, mine);
+        co_return co_await LockAccess::keeper(lock_).acquire(mine);
+    }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
         state().try_in_background(owner, lease, std::move(tell), receiver);

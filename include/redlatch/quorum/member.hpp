@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/ids.hpp"
+#include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/lock/lock_access.hpp"
@@ -52,7 +53,8 @@ public:
     virtual const void* lock() const = 0;    // equal for two objects of one lock
     virtual const void* client() const = 0;  // equal for two locks of one client
 
-    virtual bool acquire(const LockRequest& request) = 0;
+    // The request must outlive the task.
+    virtual Task<bool> acquire(const LockRequest& request) = 0;
     virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                                    std::function<bool(const TryAnswer&)> tell, Receiver receiver) = 0;
     // If it throws, the hold is still released, in the background or by the end of its lease.

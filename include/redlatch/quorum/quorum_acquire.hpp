@@ -36,8 +36,8 @@ namespace detail {
 // waiter holds no member: it waits for one that another owner has, acquires it, and asks the others again. So no order
 // of members makes two callers wait for each other.
 //
-// A thread that waits for the replies of a round sleeps on the round's condition variable; replies and its stop token
-// wake it. Between two rounds it sleeps in its own slot; only its stop token wakes it.
+// A caller that waits for the replies of a round sleeps in the round's slot; replies and its stop token wake it. Between
+// two rounds it sleeps in its own slot; only its stop token wakes it.
 class QuorumAcquire {
 public:
     QuorumAcquire(QuorumCore& core, QuorumVotes& votes, QuorumHolds& holds, QuorumReleases& releases)
@@ -49,24 +49,25 @@ public:
     }
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(LockRequest request) {
-        if (request.stop.stop_requested()) return false;
+    Task<bool> acquire(const LockRequest& wanted) {
+        LockRequest request = wanted;
+        if (request.stop.stop_requested()) co_return false;
         if (request.one_try) request.deadline = never;
         check_lease(request);
-        Caller me;
+        Caller me(request.by);
         {
             std::unique_lock lock(core_.mutex);
             if (request.again && (core_.closed || !holds_.live_hold(request.owner)))
                 throw Error(errc::hold_lost, core_.name, "the hold has ended");
-            ask(lock, me, request);
+            co_await ask(lock, me, request);
         }
         // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [&] {
+        const std::stop_callback on_stop(request.stop, [this, &me] {
             const std::lock_guard lock(core_.mutex);
-            me.slot.wake(no_receiver_);
+            me.slot.wake();
         });
         std::unique_lock lock(core_.mutex);
-        return wait_loop(lock, no_receiver_, *this, me, request);
+        co_return co_await wait_loop(lock, no_receiver_, *this, me, request);
     }
 
     // --- the caller's state machine -----------------------------------------------------------------------------
@@ -78,8 +79,9 @@ public:
         Error why;
     };
 
-    // A thread that acquires the lock.
     struct Caller : Waiter {
+        using Waiter::Waiter;
+
         const Instant begun = Clock::now();
         Backoff pause{Milliseconds(2), Milliseconds(100)};
         std::optional<Failure> failing{};
@@ -97,23 +99,40 @@ public:
     }
 
     // Waits for the member that stood in the way, if there is one, and asks all members.
-    void ask(std::unique_lock<std::mutex>& lock, Caller& me, const LockRequest& request) {
+    Task<void> ask(std::unique_lock<std::mutex>& lock, Caller& me, const LockRequest& request) {
         lock.unlock();
         std::optional<std::size_t> waited_for;
         if (me.blocked_on) {
-            waited_for = wait_for(*std::exchange(me.blocked_on, std::nullopt), me, request);
-            if (!waited_for) return lock.lock();
+            waited_for = co_await wait_for(*std::exchange(me.blocked_on, std::nullopt), me, request);
+            if (!waited_for) {
+                lock.lock();
+                co_return;
+            }
         }
         if (request.stop.stop_requested()) {
             lock.lock();
-            const auto acquired = [&](std::size_t i) { return i == waited_for; };
-            return void(releases_.give_back(lock, request.owner, acquired, Clock::now()));
+            releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return i == waited_for; });
+            co_return;
         }
         const Instant asked = Clock::now();
         const Instant give_up = give_up_at(request, me.begun, me.failing ? me.failing->since : asked);
-        LockRequest round = request;
-        if (!std::exchange(me.asked, true)) round.deadline = std::max(request.deadline, asked + Patience::honest_try);
-        const Outcome outcome = take(round, waited_for, give_up);
+        const Instant deadline = std::exchange(me.asked, true)
+                                     ? request.deadline
+                                     : std::max(request.deadline, asked + Patience::honest_try);
+        Outcome outcome;
+        std::shared_ptr<QuorumRound> round;
+        try {
+            core_.client().start_losses();
+            core_.client().start_background();
+            round = std::make_shared<QuorumRound>(core_.members.size(), request.by);
+            outcome = co_await take(request, deadline, waited_for, give_up, round);
+        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
+            lock.lock();
+            if (round) round->over = true;
+            releases_.send(lock, request.owner, request.by,
+                           [&](std::size_t i) { return i == waited_for || (round && round->had(i)); });
+            throw;
+        }
         lock.lock();
         if (outcome.held)
             me.phase = Waiter::Phase::served;
@@ -192,26 +211,9 @@ private:
 
     // --- a round ----------------------------------------------------------------------------------------------
 
-    // Asks all members for one more level. `waited_for` is held already.
-    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up) {
-        std::shared_ptr<QuorumRound> round;
-        try {
-            core_.client().start_losses();
-            core_.client().start_background();
-            round = std::make_shared<QuorumRound>(core_.members.size());
-            return take(request, waited_for, give_up, round);
-        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
-            std::unique_lock lock(core_.mutex);
-            if (round) round->over = true;
-            releases_.give_back(
-                lock, request.owner, [&](std::size_t i) { return i == waited_for || (round && round->had(i)); },
-                Clock::now());
-            throw;
-        }
-    }
-
-    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up,
-                 const std::shared_ptr<QuorumRound>& round) {
+    // Asks all members for one more level. `waited_for` is held already. Waits until `deadline` at most.
+    Task<Outcome> take(const LockRequest& request, Instant deadline, std::optional<std::size_t> waited_for,
+                       Instant give_up, const std::shared_ptr<QuorumRound>& round) {
         {
             // Drops the votes of earlier levels that are lost by now. They must not count as held without a gap.
             const std::lock_guard lock(core_.mutex);
@@ -225,52 +227,64 @@ private:
                 ask(request, round, i);
         }
         // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [&] {
+        const std::stop_callback on_stop(request.stop, [this, &round] {
             const std::lock_guard lock(core_.mutex);
             round->stopped = true;
-            round->changed.notify_all();
+            round->changed.wake();
         });
         std::unique_lock lock(core_.mutex);
         round->whole_time = std::min(give_up, begun + core_.rules.node_timeout);
-        const Instant limit = std::min(round->whole_time, request.deadline);
+        const Instant limit = std::min(round->whole_time, deadline);
         Instant asked = begun;
         for (int again = 0;; ++again) {
-            await_answers(lock, *round, asked, limit);
-            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, *round, begun))
-                return {.held = true};
+            co_await await_answers(lock, *round, request.by, asked, limit);
+            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, *round, begun)) {
+                Outcome held;
+                held.held = true;
+                co_return held;
+            }
             if (again == most_again || (request.deadline == never && !request.one_try)) break;
             if (round->stopped || !round->goes_first(order_)) break;
             // Callers that asked at the same time and got the other members are releasing them now.
             const Instant now = Clock::now();
             const Clock::duration trip =
                 std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
-            round->changed.wait_until(lock, std::min(limit, now + trip * (1 << again)), [&] { return round->stopped; });
+            const Instant rested = std::min(limit, now + trip * (1 << again));
+            while (!round->stopped && Clock::now() < rested) co_await round->changed.sleep(lock, rested);
             asked = Clock::now();
             if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;
         }
         const Outcome outcome = why_not(*round, limit);
         round->over = true;
-        const auto had = [&](std::size_t i) { return round->had(i); };
-        releases_.give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);
-        return outcome;
+        const auto sent =
+            releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return round->had(i); });
+        const Instant until = round->stopped ? Clock::now() : deadline;
+        try {
+            co_await releases_.outcome(lock, sent, request.by, until);
+        } catch (const std::bad_alloc&) {  // does not wait for the replies
+        }
+        co_return outcome;
     }
 
-    void await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, Instant asked, Instant limit) {
-        core_.await(lock, round.changed, limit,
-                    [&] { return round.stopped || round.decided(core_.rules.needed, Clock::now()); });
+    Task<void> await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, WaitBy by, Instant asked,
+                             Instant limit) {
+        co_await core_.await(lock, round.changed, by, limit,
+                             [&] { return round.stopped || round.decided(core_.rules.needed, Clock::now()); });
         const Instant now = Clock::now();
         // The remaining members will most likely answer soon, too. Waiting for them leaves nothing to the background,
         // whatever the outcome.
         const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
-        core_.await(lock, round.changed, soon, [&] { return round.stopped || round.complete(); });
-        if (!round.complete()) core_.stop_attending();
+        co_await core_.await(lock, round.changed, by, soon, [&] { return round.stopped || round.complete(); });
+        if (by == by_thread && !round.complete()) core_.stop_attending();
     }
 
     void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round, std::size_t member) {
         const auto tell = [this, keep = core_.keep(), round, owner = request.owner, member](const TryAnswer& answer) {
             return answered(round, owner, member, answer);
         };
-        core_.members[member]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
+        core_.members[member]->try_in_background(
+            request.owner, request.lease, tell,
+            request.by == by_thread ? Receiver::poster : Receiver::background);
     }
 
     // Asks the members again that refused. Returns true if there were any.
@@ -309,14 +323,14 @@ private:
                                 holds_.let_vote({owner, round->hold, member}, trusted_from);
                             else
                                 round->held(member, std::max(trusted_from, Clock::now()));
-                            round->changed.notify_all();
+                            round->changed.wake();
                         });
                 } catch (const std::bad_alloc&) {  // acquired, so the round releases it
                     round->failed(member, std::nullopt);
                 }
                 break;
         }
-        round->changed.notify_all();
+        round->changed.wake();
         return true;
     }
 
@@ -346,17 +360,18 @@ private:
     }
 
     // Waits for a member that another owner holds. Returns it if it was acquired.
-    std::optional<std::size_t> wait_for(std::size_t member, Caller& me, const LockRequest& request) {
+    Task<std::optional<std::size_t>> wait_for(std::size_t member, Caller& me, const LockRequest& request) {
         LockRequest one = request;
         if (core_.rules.independent) one.deadline = std::min(request.deadline, Clock::now() + slice);
         try {
-            if (core_.members[member]->acquire(one)) return member;
+            const bool held = co_await core_.members[member]->acquire(one);
+            if (held) co_return member;
         } catch (const Error& error) {
             // The next round shows whether only a minority fails.
             if (!core_.rules.independent || is_for_good(error)) throw;
             me.ask_again = Clock::now() + Milliseconds(50);
         }
-        return std::nullopt;
+        co_return std::nullopt;
     }
 
     QuorumCore& core_;

@@ -47,12 +47,9 @@ private:
 
     // --- on behalf of an owner --------------------------------------------------------------------------------
 
-    REDLATCH_INLINE bool acquire(const LockRequest& request) override;
-    REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
-    REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
-    REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
     REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;

@@ -90,16 +90,10 @@ REDLATCH_INLINE QuorumMembers QuorumApi::members_of(const std::vector<NamedLock*
 
 // --- on behalf of an owner ---------------------------------------------------------------------------------------
 
-REDLATCH_INLINE bool QuorumApi::acquire(const LockRequest& request) { return state()->acquire(request); }
-
-REDLATCH_INLINE std::error_code QuorumApi::release(OwnerNumber owner) { return state()->release(owner); }
+REDLATCH_INLINE HoldKeeper& QuorumApi::keeper() { return *state(); }
 
 // The members, which outlive this object, keep their sessions alive. After close() a hold uses neither.
 REDLATCH_INLINE HeldLevel QuorumApi::keeper_of_holds() { return {nullptr, state()}; }
-
-REDLATCH_INLINE Instant QuorumApi::valid_until_of(OwnerNumber owner) { return state()->valid_until(owner); }
-
-REDLATCH_INLINE std::stop_token QuorumApi::lost_of(OwnerNumber owner) { return state()->lost(owner); }
 
 // Ends the holds of all members. Returns true if one of them was held.
 REDLATCH_INLINE bool QuorumApi::force_release(Instant) {

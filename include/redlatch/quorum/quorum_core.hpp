@@ -2,11 +2,13 @@
 #pragma once
 
 #include "redlatch/base/adaptive_spin.hpp"
+#include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/quorum/member.hpp"
 #include "redlatch/quorum/quorum_rules.hpp"
 #include "redlatch/quorum/round.hpp"
 #include "redlatch/session/background_task.hpp"
+#include "redlatch/wait/wait_slot.hpp"
 
 #include <algorithm>
 #include <condition_variable>
@@ -50,23 +52,24 @@ struct QuorumCore {
         return longest;
     }
 
-    // Waits until `done()` or `until`. This thread spins to receive replies of near servers; the background receives
+    // Waits until `done()` or `until`. A thread spins first, to receive replies of near servers; the background receives
     // the others.
     template <class Done>
-    void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Instant until, Done done) {
-        if (done()) return;
-        lock.unlock();
-        const auto came = [&] {
-            try {
-                for (const auto& member : members) member->attend();
-            } catch (const std::bad_alloc&) {  // the background receives then
-            }
-            const std::lock_guard look(mutex);
-            return done();
-        };
-        if (!brief_wait.reply_came(until, came, brief_wait.for_several)) stop_attending();
-        lock.lock();
-        changed.wait_until(lock, until, done);
+    Task<void> await(std::unique_lock<std::mutex>& lock, WaitSlot& changed, WaitBy by, Instant until, Done done) {
+        if (by == by_thread && !done()) {
+            lock.unlock();
+            const auto came = [&] {
+                try {
+                    for (const auto& member : members) member->attend();
+                } catch (const std::bad_alloc&) {  // the background receives then
+                }
+                const std::lock_guard look(mutex);
+                return done();
+            };
+            if (!brief_wait.reply_came(until, came, brief_wait.for_several)) stop_attending();
+            lock.lock();
+        }
+        while (!done() && Clock::now() < until) co_await changed.sleep(lock, until);
     }
 
     void stop_attending() {

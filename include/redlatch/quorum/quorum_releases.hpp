@@ -7,6 +7,7 @@
 #include "redlatch/quorum/member.hpp"
 #include "redlatch/quorum/quorum_core.hpp"
 #include "redlatch/quorum/quorum_holds.hpp"
+#include "redlatch/session/continuations.hpp"
 
 #include <algorithm>
 #include <condition_variable>
@@ -23,8 +24,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Releases the members of one lock over several, all at the same time. A thread that waits for the replies sleeps on the
-// condition variable of its releases; each reply wakes it.
+// Releases the members of one lock over several, all at the same time. A caller that waits for the replies sleeps in the
+// slot of its releases; each reply wakes it.
 class QuorumReleases {
 public:
     QuorumReleases(QuorumCore& core, QuorumHolds& holds) : core_(core), holds_(holds) {}
@@ -38,68 +39,90 @@ public:
         const auto end = holds_.leave_level(owner);
         if (!end) return std::nullopt;
         const auto& shares = end->shares->of;
-        const Releases releases = give_back(
-            lock, owner, [&](std::size_t i) { return shares[i].leaving; }, limit);
-        give_back(
-            lock, owner, [&](std::size_t i) { return shares[i].owed; }, Clock::now());
+        const Sent leaving = send(
+            lock, owner, by_thread, [&](std::size_t i) { return shares[i].leaving; });
+        const Outcome outcome = wait_for(lock, leaving, limit);
+        const Sent owed = send(
+            lock, owner, by_thread, [&](std::size_t i) { return shares[i].owed; });
+        wait_for(lock, owed, Clock::now());
         if (!end->live) return errc::hold_lost;
-        if (releases.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
+        if (outcome.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
         // Others can acquire the lock as soon as too few members are left with this owner.
-        if (releases.asked - releases.done <= core_.members.size() - core_.rules.needed) return std::error_code();
-        return releases.lost > 0 ? errc::hold_lost : errc::unreachable;
+        if (leaving.asked - outcome.done <= core_.members.size() - core_.rules.needed) return std::error_code();
+        return outcome.lost > 0 ? errc::hold_lost : errc::unreachable;
     }
 
-    struct Releases {
-        std::size_t asked = 0;
+    struct Outcome {
         std::size_t answered = 0;
         std::size_t done = 0;
         std::size_t lost = 0;
     };
 
-    // Releases `how_many(i)` levels of each member i. Returns the outcome once all have replied, or after node_timeout,
-    // or at `limit`. Without memory it does not wait for the replies.
-    template <class HowMany>
-    Releases give_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, HowMany how_many, Instant limit = never) {
-        struct Shared {
-            Releases count;
-            std::condition_variable changed;
+    // Releases that were sent, and what has become of them so far.
+    struct Sent {
+        struct Replies {
+            explicit Replies(WaitBy by) : changed(by) {}
+
+            Outcome outcome;
+            WaitSlot changed;
         };
-        Releases none;
-        for (std::size_t i = 0; i < core_.members.size(); ++i) none.asked += how_many(i);
-        if (none.asked == 0) return none;
+
+        std::size_t asked = 0;
+        std::shared_ptr<Replies> replies;  // null if there is nothing to wait for, or no memory to wait
+    };
+
+    // Releases `how_many(i)` levels of each member i. `by`: how the caller waits for the replies.
+    template <class HowMany>
+    Sent send(std::unique_lock<std::mutex>& lock, OwnerNumber owner, WaitBy by, HowMany how_many) {
+        Sent sent;
+        for (std::size_t i = 0; i < core_.members.size(); ++i) sent.asked += how_many(i);
+        if (sent.asked == 0) return sent;
         lock.unlock();
-        std::shared_ptr<Shared> shared;
         std::function<void(std::error_code)> told = [](std::error_code) {};
         try {
-            shared = std::make_shared<Shared>();
-            shared->count = none;
-            told = [this, keep = core_.keep(), shared](std::error_code ec) {
+            sent.replies = std::make_shared<Sent::Replies>(by);
+            told = [this, keep = core_.keep(), replies = sent.replies](std::error_code ec) {
                 const std::lock_guard relock(core_.mutex);
-                ++shared->count.answered;
-                if (!ec) ++shared->count.done;
-                if (ec == errc::hold_lost) ++shared->count.lost;
-                shared->changed.notify_all();
+                Outcome& outcome = replies->outcome;
+                ++outcome.answered;
+                if (!ec) ++outcome.done;
+                if (ec == errc::hold_lost) ++outcome.lost;
+                replies->changed.wake();
             };
         } catch (const std::bad_alloc&) {
-            shared.reset();
+            sent.replies.reset();
         }
         for (std::size_t i = 0; i < core_.members.size(); ++i) {
             lock.lock();
             std::size_t levels = how_many(i);
             lock.unlock();
-            for (; levels > 0; --levels) give_back(i, owner, told);
+            for (; levels > 0; --levels) release(i, owner, by, told);
         }
-        const Instant until = std::min(limit, Clock::now() + core_.rules.node_timeout);
         lock.lock();
-        if (!shared) return none;
-        core_.await(lock, shared->changed, until, [&] { return shared->count.answered == shared->count.asked; });
-        return shared->count;
+        return sent;
+    }
+
+    // Waits until all have replied, for node_timeout at most, and until `limit` at most.
+    Task<Outcome> outcome(std::unique_lock<std::mutex>& lock, Sent sent, WaitBy by, Instant limit) {
+        if (!sent.replies) co_return Outcome{};
+        const Instant until = std::min(limit, Clock::now() + core_.rules.node_timeout);
+        const Outcome& outcome = sent.replies->outcome;
+        co_await core_.await(lock, sent.replies->changed, by, until, [&] { return outcome.answered == sent.asked; });
+        co_return outcome;
     }
 
 private:
-    void give_back(std::size_t member, OwnerNumber owner, const std::function<void(std::error_code)>& told) {
+    // Without memory it does not wait.
+    Outcome wait_for(std::unique_lock<std::mutex>& lock, const Sent& sent, Instant limit) try {
+        return outcome(lock, sent, by_thread, limit).run();
+    } catch (const std::bad_alloc&) {
+        return {};
+    }
+
+    void release(std::size_t member, OwnerNumber owner, WaitBy by, const std::function<void(std::error_code)>& told) {
         try {
-            core_.members[member]->release_in_background(owner, told, Receiver::poster);
+            core_.members[member]->release_in_background(
+                owner, told, by == by_thread ? Receiver::poster : Receiver::background);
         } catch (const std::exception&) {  // no memory, no thread: the member retries by itself, or its lease ends
             told(make_error_code(std::errc::not_enough_memory));
         }

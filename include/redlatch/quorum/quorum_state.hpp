@@ -58,8 +58,7 @@ public:
         core_.client().losses().timers().forget(*this);
     }
 
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) override { return acquire_.acquire(request); }
+    Task<bool> acquire(const LockRequest& request) override { return acquire_.acquire(request); }
 
     // Releases one level: see QuorumReleases::release(). Throws Error(errc::not_owner) and nothing else.
     std::error_code release(OwnerNumber owner) override {

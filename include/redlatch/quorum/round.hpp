@@ -3,9 +3,9 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
+#include "redlatch/session/continuations.hpp"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -17,10 +17,10 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // One request to all members at once: their replies so far, and the outcome that follows. Plain data except for the
-// condition variable on which the requesting thread sleeps. The owner of the round guards it.
+// slot in which the caller sleeps. The owner of the round guards it.
 class QuorumRound {
 public:
-    explicit QuorumRound(std::size_t members) : parts_(members) {}
+    explicit QuorumRound(std::size_t members, WaitBy by = by_thread) : changed(by), parts_(members) {}
 
     // Records a vote that counts from `votes_from` on, usually at once.
     void held(std::size_t member, Instant votes_from) {
@@ -112,7 +112,7 @@ public:
     Instant votes_from(std::size_t member) const { return parts_[member].votes_from; }
 
     Instant whole_time = never;  // until when a member may answer
-    std::condition_variable changed;
+    WaitSlot changed;
     bool stopped = false;    // True if the caller has stopped the request
     bool over = false;       // True if the outcome is known: later replies go to `hold`, or their holds are released
     std::uint64_t hold = 0;  // the resulting hold; 0 for none

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/request_slots.hpp"
+#include "redlatch/session/awaiting.hpp"
 #include "redlatch/session/remote_clock.hpp"
 #include "redlatch/session/session.hpp"
 #include "redlatch/transport/server_errors.hpp"
@@ -22,19 +24,21 @@ public:
 
     // Sends the request that `make(request_id)` builds. If it certainly did not take effect because it came too late,
     // sends it again as a new request, up to three tries in all. If the outcome is unknown, sets
-    // request_id.is_unknowable and returns a final reply.
+    // request_id.is_unknowable and returns a final reply. All arguments must outlive the task.
     template <class Make>
-    Reply send(RequestId& request_id, Instant deadline, const Make& make) const {
+    Task<Reply> send(RequestId& request_id, WaitBy by, Instant deadline, const Make& make) const {
         for (int tries = 1;; ++tries) {
             if (request_id.wanted_until == 0) {
                 Reply failure;
-                const auto now = session_.server_time(marks_.key(), deadline, failure);
-                if (!now) return failure;
+                auto now = session_.known_server_time(marks_.key());
+                if (!now) now = co_await server_time(session_, by, marks_.key(), deadline, failure);
+                if (!now) co_return failure;
                 request_id.wanted_until = marks_.wanted_from(*now);
             }
             const Instant sent = Clock::now();
-            Reply reply = session_.call(make(std::as_const(request_id)), deadline);
-            if (!note(request_id, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+            const Call call = make(std::as_const(request_id));
+            Reply reply = co_await ReplyTo(session_, by, call, deadline);
+            if (!note(request_id, sent, reply) || tries == 3 || Clock::now() >= deadline) co_return reply;
         }
     }
 

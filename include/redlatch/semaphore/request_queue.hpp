@@ -22,10 +22,10 @@ struct RefusedQuery {
     Answer answer;
 };
 
-// One thread that waits for permits, or for the end of a count.
+// One caller that waits for permits, or for the end of a count.
 template <class Want>
 struct RequestWaiter : Waiter {
-    explicit RequestWaiter(Want what) : want(std::move(what)) {}
+    explicit RequestWaiter(Want what, WaitBy by = by_thread) : Waiter(by), want(std::move(what)) {}
 
     Want want;
     std::optional<RefusedQuery> refusal{};  // of its query before it joined the queue

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/task.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/options.hpp"
 #include "redlatch/protocol/request_marks.hpp"
@@ -10,6 +11,7 @@
 #include "redlatch/semaphore/request_deliveries.hpp"
 #include "redlatch/semaphore/request_queue.hpp"
 #include "redlatch/semaphore/synchronizer_core.hpp"
+#include "redlatch/session/awaiting.hpp"
 #include "redlatch/session/session.hpp"
 #include "redlatch/transport/server_errors.hpp"
 #include "redlatch/wait/patience.hpp"
@@ -101,25 +103,25 @@ public:
     // --- asking and waiting -----------------------------------------------------------------------------------
 
     // Returns true if `want` was served. Returns false if the deadline passes or a stop is requested; then nothing was
-    // taken. Throws Error.
-    bool obtain(Want& want, const WaitRequest& request) {
-        if (request.stop.stop_requested()) return false;
+    // taken. Throws Error. Both arguments must outlive the task.
+    Task<bool> obtain(Want& want, const WaitRequest& request) {
+        if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) patience_.answered();
-        Member me{want};
+        Member me(want, request.by);
         if (request.one_try || room_.queue.empty() || !Protocol::takes) {
             const std::uint64_t generation = room_.queue.generation();
-            const std::optional<Answer> answer = ask(lock, {&want, 1}, request, true);
-            if (want.served) return true;
-            if (!answer || request.one_try) return false;
+            const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(&want, 1), request, true);
+            if (want.served) co_return true;
+            if (!answer || request.one_try) co_return false;
             me.want = want;
             me.refusal = {generation, *answer};
         }
         lock.unlock();
         core_.session.count_wait();
-        const bool is_served = room_.wait(core_.mutex, *this, me, request);
+        const bool is_served = co_await room_.wait(core_.mutex, *this, me, request);
         want = me.want;
-        return is_served;
+        co_return is_served;
     }
 
     // --- changing ---------------------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ public:
     }
 
     // Sends one request for the first callers in the queue, `me` among them. Some may leave meanwhile.
-    void ask(std::unique_lock<std::mutex>& lock, Member& me, const WaitRequest& request) {
+    Task<void> ask(std::unique_lock<std::mutex>& lock, Member& me, const WaitRequest& request) {
         std::vector<Want> wants;
         std::vector<std::uint64_t> numbers;
         const Instant asked = Clock::now();
@@ -198,7 +200,7 @@ public:
             numbers.push_back(member->number);
         }
         const std::uint64_t generation = room_.queue.generation();
-        const std::optional<Answer> answer = ask(lock, wants, request);
+        const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(wants), request, false);
         if (answer) hand_out(lock, me, wants, numbers, {generation, *answer});
     }
 
@@ -294,22 +296,38 @@ private:
 
     // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
     // Otherwise throws. `first`: True before any waiting.
-    std::optional<Answer> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const WaitRequest& request,
-                              bool first = false) {
+    Task<std::optional<Answer>> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
+                                    const WaitRequest& request, bool first) {
         RequestId request_id = core_.take_slot();
         const Instant give_up = patience_.give_up_at(request, first);
         const Instant begun = Clock::now();
         lock.unlock();
-        Retry retry = core_.session.retry(give_up, request.stop, request.one_try);
+        Retry retry = core_.session.retry({give_up, request.stop, request.one_try, request.by});
         Reply reply;
-        do reply = send(wants, request_id, retry.deadline());
-        while (retry.again(reply));
+        std::optional<Instant> rest;
+        const auto make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
+        do {
+            const Instant deadline = retry.deadline();
+            try {
+                if constexpr (Protocol::takes) {
+                    reply = co_await core_.sender.send(request_id, request.by, deadline, make);
+                } else {
+                    const Call call = make(request_id);
+                    reply = co_await ReplyTo(core_.session, request.by, call, deadline);
+                    if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
+                }
+            } catch (const std::bad_alloc&) {
+                reply = detail::short_of_memory(request.by);
+            }
+            rest = retry.rest_after(reply);
+            if (rest) co_await Pause(request.by, *rest, request.stop);
+        } while (rest && retry.goes_on());
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
             patience_.failed(begun, reply);
             settle(lock, request_id, wants, request_id.may_be_done);
-            if (request.stop.stop_requested()) return std::nullopt;
-            if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) return std::nullopt;
+            if (request.stop.stop_requested()) co_return std::nullopt;
+            if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) co_return std::nullopt;
             throw core_.sender.failure(request_id, reply);
         }
         patience_.answered();
@@ -323,7 +341,7 @@ private:
                 for (const Want& want : wants)
                     if (want.served) core_.session.count_acquisition();
             }
-            return answer;
+            co_return answer;
         } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
             for (const Want& want : wants) leases_.discard(want);
             settle(lock, request_id, wants, true);
@@ -334,20 +352,7 @@ private:
     template <class Make>
     Reply change_once(RequestId& request_id, const Make& make, Instant deadline) try {
         deliveries_.deliver_first();
-        return core_.sender.send(request_id, deadline, make);
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
-    }
-
-    Reply send(std::span<const Want> wants, RequestId& request_id, Instant deadline) try {
-        const auto make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
-        if constexpr (Protocol::takes) {
-            return core_.sender.send(request_id, deadline, make);
-        } else {
-            Reply reply = core_.session.call(make(request_id), deadline);
-            if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
-            return reply;
-        }
+        return core_.sender.send(request_id, by_thread, deadline, make).run();
     } catch (const std::bad_alloc&) {
         return detail::short_of_memory();
     }

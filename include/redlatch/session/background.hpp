@@ -4,6 +4,7 @@
 #include "redlatch/base/thread.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/session/background_task.hpp"
+#include "redlatch/session/continuations.hpp"
 #include "redlatch/session/executor.hpp"
 #include "redlatch/session/subscriptions.hpp"
 #include "redlatch/session/timers.hpp"
@@ -24,17 +25,19 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The background thread of a session. It starts with the first try, wait or posted command. It runs the transport,
-// serves the timers and sends renewals. It never waits for a reply or a connection, and never calls user code. Timers,
-// subscriptions and the executor wake it through the transport.
+// serves the timers, sends renewals and resumes coroutines of ours. It never waits for a reply or a connection, and never
+// calls user code. Timers, continuations, subscriptions and the executor wake it through the transport.
 //
 // mutex_ guards the start of the thread. No thread waits here but the one in end().
 class Background {
 public:
-    Background(Executor& executor, Watchdog& watchdog, Timers& timers, Subscriptions& subscriptions, Listener& listener)
+    Background(Executor& executor, Watchdog& watchdog, Timers& timers, Continuations& continuations,
+               Subscriptions& subscriptions, Listener& listener)
         : executor_(executor),
           transport_(executor.transport()),
           watchdog_(watchdog),
           timers_(timers),
+          continuations_(continuations),
           subscriptions_(subscriptions),
           listener_(listener) {}
     Background(const Background&) = delete;
@@ -70,8 +73,10 @@ private:
     void serve() {
         while (!executor_.has_ended()) {
             try {
-                transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
+                transport_.run(listener_, std::min({timers_.sleep_until(), continuations_.sleep_until(),
+                                                    subscriptions_.due(), unfinished_until_}));
                 look_after(Clock::now());
+                continuations_.resume_due(Clock::now());
             } catch (...) {
                 // Out of memory: the tasks left in unfinished_ are served in a moment.
                 unfinished_until_ = Clock::now() + Milliseconds(5);
@@ -103,6 +108,7 @@ private:
     TransportPort& transport_;
     Watchdog& watchdog_;
     Timers& timers_;
+    Continuations& continuations_;
     Subscriptions& subscriptions_;
     Listener& listener_;
     std::mutex mutex_;

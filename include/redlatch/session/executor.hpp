@@ -6,6 +6,7 @@
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/session/call_words.hpp"
+#include "redlatch/session/continuations.hpp"
 #include "redlatch/session/counters.hpp"
 #include "redlatch/session/events.hpp"
 #include "redlatch/session/posts_in_flight.hpp"
@@ -31,9 +32,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Returns the reply to a command for which memory was short, after a moment in which there may be more.
-inline Reply short_of_memory() {
-    std::this_thread::sleep_for(Milliseconds(1));
+// Returns the reply to a command for which memory was short. For a thread, after a moment in which there may be more; a
+// task that is a coroutine rests by itself.
+inline Reply short_of_memory(WaitBy by = by_thread) {
+    if (by == by_thread) std::this_thread::sleep_for(Milliseconds(1));
     return Reply::of(Reply::Kind::not_sent, no_memory);
 }
 
@@ -90,8 +92,8 @@ public:
     }
 
     // Decides whether a call is sent again: see Retry.
-    Retry retry(const Retry::Limits& limits) {
-        return Retry(limits, options_.command_timeout, clock_, events_, counters_);
+    Retry retry(Retry::Limits limits) {
+        return Retry(std::move(limits), options_.command_timeout, clock_, events_, counters_);
     }
 
     // --- without waiting: needs a thread in run() of the transport ----------------------------------------------

@@ -4,35 +4,38 @@
 #include "redlatch/base/backoff.hpp"
 #include "redlatch/base/pause.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/session/continuations.hpp"
 #include "redlatch/session/counters.hpp"
 #include "redlatch/session/events.hpp"
 #include "redlatch/session/remote_clock.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
-#include <new>
+#include <optional>
 #include <stop_token>
-#include <thread>
+#include <utility>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Decides whether a command is sent again, until it is answered or refused for good, until a deadline, or until a stop
-// is requested. It sends nothing itself:
+// is requested. It sends nothing itself. A caller that blocks its thread:
 //   do
 //       reply = …call(…, retry.deadline());
 //   while (retry.again(reply));
+// A task rests between rest_after() and goes_on(), which together do what again() does.
 class Retry {
 public:
     struct Limits {
         Instant deadline;
         std::stop_token stop{};
         bool one_try = false;  // true if a temporary refusal ends the call, too
+        WaitBy by = by_thread;
     };
 
-    Retry(const Limits& limits, Milliseconds command_timeout, RemoteClock& clock, Events& events, Counters& counters)
-        : limits_(limits), command_timeout_(command_timeout), clock_(clock), events_(events), counters_(counters) {}
+    Retry(Limits limits, Milliseconds command_timeout, RemoteClock& clock, Events& events, Counters& counters)
+        : limits_(std::move(limits)), command_timeout_(command_timeout), clock_(clock), events_(events), counters_(counters) {}
 
     // Returns until when the next try may take. Each has command_timeout.
     Instant deadline() const { return std::min(limits_.deadline, Clock::now() + command_timeout_); }
@@ -40,43 +43,48 @@ public:
     // Returns true if an earlier try may have taken effect.
     bool is_resend() const noexcept { return is_resend_; }
 
-    // Takes the reply to a try. Returns true if the command has to be sent again; then it has paused, if the server or
-    // a shortage of memory demands it.
-    bool again(const Reply& reply) {
+    // Takes the reply to a try. Returns until when to rest before the command is sent again, perhaps not at all; nothing
+    // if it is not sent again.
+    std::optional<Instant> rest_after(const Reply& reply) {
         const ReplyClass verdict = classify(reply);
         if (verdict == ReplyClass::answered) {
             events_.on_reconnect();
-            return false;
+            return std::nullopt;
         }
         // no_script here: the server rejected even the text. late: the sender has already resent it with the time that
         // the reply reported.
         if (verdict == ReplyClass::refused || verdict == ReplyClass::no_script || verdict == ReplyClass::late ||
             limits_.stop.stop_requested())
-            return false;
-        if (limits_.one_try && verdict == ReplyClass::refused_now) return false;
+            return std::nullopt;
+        if (limits_.one_try && verdict == ReplyClass::refused_now) return std::nullopt;
         if (reply.kind == Reply::Kind::unanswered) is_resend_ = true;
-        // The transport itself waits for its connection; only a temporary refusal by the server needs a pause.
-        if (verdict == ReplyClass::refused_now) rest(std::min(limits_.deadline, Clock::now() + backoff_.next()));
-        if (Clock::now() >= limits_.deadline) return false;
         if (verdict == ReplyClass::no_answer) {
             // The next reply may come from another server, or from this one with another clock.
             clock_.doubt();
             events_.on_disconnect();
         }
+        const Instant now = Clock::now();
+        // A call waits for its connection in the transport. A posted command does not wait.
+        if (verdict != ReplyClass::refused_now && limits_.by == by_thread) return now;
+        return std::min(limits_.deadline, now + backoff_.next());
+    }
+
+    // Called after the rest. Returns true if there is time to send the command again.
+    bool goes_on() {
+        if (Clock::now() >= limits_.deadline) return false;
         counters_.resends.add();
         return true;
     }
 
-private:
-    // Sleeps until `until`; only briefly if memory is short.
-    void rest(Instant until) const {
-        try {
-            pause(until, limits_.stop);
-        } catch (const std::bad_alloc&) {
-            std::this_thread::sleep_for(Milliseconds(1));
-        }
+    // Takes the reply to a try, and rests. Returns true if the command has to be sent again.
+    bool again(const Reply& reply) {
+        const auto rest = rest_after(reply);
+        if (!rest) return false;
+        pause(*rest, limits_.stop);
+        return goes_on();
     }
 
+private:
     const Limits limits_;
     const Milliseconds command_timeout_;
     RemoteClock& clock_;

@@ -30,24 +30,35 @@ public:
     // Returns the current time of the server that has this key. Sends one query (one round trip) if the time is not
     // known. Returns nothing, and the reason in `failure`, if there is no reply.
     std::optional<ServerMilliseconds> now(std::string_view key, Instant deadline, Reply& failure) {
-        const std::uint32_t route = route_of(key);
+        if (const auto time = known(key)) return time;
         const Instant asked = Clock::now();
-        if (const auto known = clock().at(route, asked)) return known;
+        failure = executor_.call(question(key), deadline);
+        return learn(key, asked, failure);
+    }
+
+    // The same in three steps, for a caller that sends the query itself: the time, if it is known; the query; and the
+    // time from the reply to a query that was sent at `asked`.
+    std::optional<ServerMilliseconds> known(std::string_view key) { return clock().at(route_of(key), Clock::now()); }
+
+    static Command question(std::string_view key) {
         static constexpr std::array<std::string_view, 1> words{"TIME"};
-        failure = executor_.call({words, 0, key}, deadline);
-        return learn(route, asked, failure);
+        return {words, 0, key};
+    }
+
+    // If there is no time in the reply, nothing was changed, so the command that was to follow counts as not sent.
+    std::optional<ServerMilliseconds> learn(std::string_view key, Instant asked, Reply& reply) {
+        return learn(route_of(key), asked, reply);
     }
 
     // Does the same without waiting. `then(time, failure, receiver)` is called at once, or on any thread after the
     // reply. By then the poster may have stopped attending, so the background thread receives what follows.
     template <class Then>
     void with_now(std::string_view key, Receiver receiver, Then then) {
+        if (const auto time = known(key)) return then(time, Reply{}, receiver);
         const std::uint32_t route = route_of(key);
         const Instant asked = Clock::now();
-        if (const auto known = clock().at(route, asked)) return then(known, Reply{}, receiver);
-        static constexpr std::array<std::string_view, 1> words{"TIME"};
         executor_.post(
-            Command{words, 0, key},
+            question(key),
             [this, route, asked, then = std::move(then)](Reply reply) mutable {
                 const auto time = learn(route, asked, reply);
                 then(time, std::move(reply), Receiver::background);
@@ -77,8 +88,6 @@ public:
     }
 
 private:
-    // Reads the reply to TIME. If there is none, nothing was changed, so the command that was to follow counts as not
-    // sent.
     std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {

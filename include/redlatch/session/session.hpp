@@ -10,6 +10,7 @@
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/session/background.hpp"
 #include "redlatch/session/connection_listener.hpp"
+#include "redlatch/session/continuations.hpp"
 #include "redlatch/session/counters.hpp"
 #include "redlatch/session/events.hpp"
 #include "redlatch/session/executor.hpp"
@@ -50,6 +51,7 @@ public:
           options_(options),
           parent_(parent),
           timers_([this] { executor_.wake(); }),
+          continuations_([this] { executor_.wake(); }),
           subscriptions_([this](const std::string& channel, bool wanted) { executor_.subscribe(channel, wanted); },
                          [this] { executor_.wake(); }) {}
 
@@ -84,6 +86,7 @@ public:
     // Also valid while the transport is being destroyed.
     TransportPort& transport() noexcept { return executor_.transport(); }
     Timers& timers() noexcept { return timers_; }
+    Continuations& continuations() noexcept { return continuations_; }
     Losses& losses() noexcept { return losses_; }
     Subscriptions& subscriptions() noexcept { return subscriptions_; }
     LostLevels& lost_levels() noexcept { return lost_levels_; }
@@ -93,10 +96,9 @@ public:
     Reply call(const Command& command, Instant deadline) { return executor_.call(command, deadline); }
     Reply call(const Call& call, Instant deadline) { return executor_.call(call, deadline); }
 
-    // Decides whether a call is sent again: `do reply = call(…, retry.deadline()); while (retry.again(reply));`
-    Retry retry(Instant deadline, std::stop_token stop = {}, bool one_try = false) {
-        return executor_.retry({deadline, std::move(stop), one_try});
-    }
+    // Decides whether a call is sent again: see Retry.
+    Retry retry(Retry::Limits limits) { return executor_.retry(std::move(limits)); }
+    Retry retry(Instant deadline) { return retry(Retry::Limits{deadline}); }
 
     void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
         start_background();
@@ -114,6 +116,11 @@ public:
 
     std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
         return server_time_.now(key, deadline, failure);
+    }
+
+    std::optional<ServerMilliseconds> known_server_time(std::string_view key) { return server_time_.known(key); }
+    std::optional<ServerMilliseconds> learn_server_time(std::string_view key, Instant asked, Reply& reply) {
+        return server_time_.learn(key, asked, reply);
     }
 
     template <class Then>
@@ -194,10 +201,11 @@ private:
     ServerTime server_time_{executor_, options_};
     Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout};
     Timers timers_;
+    Continuations continuations_;
     Subscriptions subscriptions_;
     Registry registry_;
     ConnectionListener listener_{subscriptions_, events_, registry_, executor_.clock(), executor_.replicas()};
-    Background background_{executor_, watchdog_, timers_, subscriptions_, listener_};
+    Background background_{executor_, watchdog_, timers_, continuations_, subscriptions_, listener_};
 };
 
 }  // namespace detail

@@ -3,6 +3,7 @@
 
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/session/continuations.hpp"
 
 #include <concepts>
 #include <optional>
@@ -27,6 +28,7 @@ struct LockRequest {
     std::optional<Milliseconds> lease;  // none: under the watchdog
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
+    WaitBy by = by_thread;
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
     bool again = false;       // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/time.hpp"
+#include "redlatch/session/continuations.hpp"
 
 #include <concepts>
 #include <stop_token>
@@ -16,6 +17,7 @@ struct WaitRequest {
     Instant deadline = never;
     bool one_try = false;  // do not wait, whatever the deadline
     std::stop_token stop{};
+    WaitBy by = by_thread;
 };
 
 // Returns a request with the deadline and the stop token among the arguments, if there is one.

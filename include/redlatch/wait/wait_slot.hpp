@@ -3,11 +3,14 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/base/wait_on.hpp"
+#include "redlatch/session/continuations.hpp"
 
 #include <condition_variable>
+#include <coroutine>
 #include <cstdint>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -20,16 +23,18 @@ struct NoReceiver {
     static void interrupt_watch() {}
 };
 
-// Lets one waiting thread sleep: in its own condition variable, or in the transport, where it receives messages itself.
-// Guarded by the mutex of the local state that the thread waits in; every caller here holds it.
+// Lets one waiter sleep: a thread in its own condition variable, or in the transport, where it receives messages itself;
+// a coroutine among the continuations. Guarded by the mutex of the local state that the waiter waits in; every caller
+// here holds it.
 class WaitSlot {
 public:
-    // Puts the owner to sleep until the instant or until woken.
-    void sleep(std::unique_lock<std::mutex>& lock, Instant until) { wait_on(wake_, lock, until); }
+    explicit WaitSlot(WaitBy by) : by_(by) {}
 
-    // Does the same in the transport, where messages arrive. Returns false if another thread has to receive them.
+    // Puts a thread to sleep in the transport until the instant or until woken. Returns false if it cannot receive
+    // messages there: another thread does so, or the waiter is a coroutine.
     template <class Session>
     bool watch(std::unique_lock<std::mutex>& lock, Session& session, Instant until) {
+        if (by_) return false;
         watching_ = true;
         // A wake-up from here on is not missed, even if another thread takes the interrupt.
         const std::uint64_t seen = session.interrupts();
@@ -40,17 +45,68 @@ public:
         return watched;
     }
 
-    // Wakes the owner, in either place.
+    // Wakes the waiter, wherever it sleeps.
+    void wake() {
+        NoReceiver none;
+        wake(none);
+    }
     template <class Session>
     void wake(Session& session) {
+        if (by_) return by_->wake(sleeper_);
         wake_.notify_one();
         if (watching_ && thread_ != std::this_thread::get_id()) session.interrupt_watch();
     }
 
+    // Awaited, puts the waiter to sleep until the instant or until woken. Releases the mutex meanwhile.
+    class [[nodiscard]] Sleep {
+    public:
+        Sleep(WaitSlot& slot, std::unique_lock<std::mutex>& lock, Instant until)
+            : slot_(slot), lock_(lock), until_(until) {}
+
+        bool await_ready() {
+            if (slot_.by_) return false;
+            wait_on(slot_.wake_, lock_, until_);
+            return true;
+        }
+
+        bool await_suspend(std::coroutine_handle<> coroutine) {
+            std::mutex& mutex = *(mutex_ = lock_.release());
+            // This object may be gone once the mutex is free.
+            std::unique_lock held(mutex, std::adopt_lock);
+            try {
+                if (slot_.by_->sleep(slot_.sleeper_, coroutine, until_)) return true;
+            } catch (...) {
+                stay(held);
+                throw;
+            }
+            stay(held);
+            return false;
+        }
+
+        void await_resume() {
+            if (mutex_) lock_ = std::unique_lock(*mutex_);
+        }
+
+    private:
+        void stay(std::unique_lock<std::mutex>& held) noexcept {
+            lock_ = std::move(held);
+            mutex_ = nullptr;
+        }
+
+        WaitSlot& slot_;
+        std::unique_lock<std::mutex>& lock_;
+        const Instant until_;
+        std::mutex* mutex_ = nullptr;  // set while it is free
+    };
+
+    Sleep sleep(std::unique_lock<std::mutex>& lock, Instant until) { return Sleep(*this, lock, until); }
+
 private:
+    const WaitBy by_;
     std::condition_variable wake_;
     bool watching_ = false;
     const std::thread::id thread_ = std::this_thread::get_id();
+    Sleeper sleeper_;
 };
 
 }  // namespace detail

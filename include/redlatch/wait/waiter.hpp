@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/task.hpp"
 #include "redlatch/wait/wait_slot.hpp"
 
 #include <cstdint>
@@ -13,6 +14,8 @@ namespace detail {
 
 // A caller that waits for a lock, for permits or for a count. The mutex of the state that it waits in guards it.
 struct Waiter {
+    explicit Waiter(WaitBy by = by_thread) : slot(by) {}
+
     enum class Phase {
         waiting,  // in the queue
         asking,   // queries the server
@@ -24,7 +27,7 @@ struct Waiter {
     bool listens = true;         // false if it retries after pauses of its own and needs no messages
     std::uint64_t number = 0;    // in the order of arrival; set by the queue
     std::exception_ptr error{};  // set in phase failed
-    WaitSlot slot{};
+    WaitSlot slot;
 
     bool is_served() const noexcept { return phase == Phase::served; }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/task.hpp"
 #include "redlatch/session/background_task.hpp"
 #include "redlatch/session/session.hpp"
 #include "redlatch/transport/server_errors.hpp"
@@ -19,7 +20,8 @@ namespace detail {
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
 //
 // The mutex of the state that the room belongs to guards all members. Each waiter sleeps in its own slot; the
-// representative sleeps in the transport where possible (not in a cluster), to receive the message itself. A waiter is
+// representative, if it is a thread, sleeps in the transport where possible (not in a cluster), to receive the message
+// itself. A waiter is
 // woken by
 //   the caller that serves it,
 //   any change of state, if it is the representative: a message (received by itself or by the background thread), a
@@ -87,9 +89,9 @@ public:
     //   next(), ask()      see wait_loop()
     //   left(lock, me)     it has left the queue
     template <class Host, class Request>
-    bool wait(std::mutex& mutex, Host& host, Member& me, const Request& request) {
+    Task<bool> wait(std::mutex& mutex, Host& host, Member& me, const Request& request) {
         // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [&] {
+        const std::stop_callback on_stop(request.stop, [this, &mutex, &me] {
             const std::lock_guard lock(mutex);
             wake(me);
         });
@@ -97,9 +99,9 @@ public:
         try {
             queue.join(me);
             host.joined(me);
-            const bool served = wait_loop(lock, session_, host, me, request);
+            const bool served = co_await wait_loop(lock, session_, host, me, request);
             leave(lock, host, me);
-            return served;
+            co_return served;
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
             leave(lock, host, me);

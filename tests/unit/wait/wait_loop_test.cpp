@@ -45,8 +45,9 @@ struct Host {
         return step;
     }
 
-    void ask(std::unique_lock<std::mutex>& lock, Waiter& me, const WaitRequest&) {
+    Task<void> ask(std::unique_lock<std::mutex>& lock, Waiter& me, const WaitRequest& request) {
         REQUIRE(lock.owns_lock());
+        if (asks_for != Milliseconds(0)) co_await Pause(request.by, Clock::now() + asks_for, request.stop);
         REQUIRE(me.phase == Waiter::Phase::asking);
         ++asked;
         if (asked == served_at) me.phase = Waiter::Phase::served;
@@ -58,12 +59,13 @@ struct Host {
     int asked = 0;
     int served_at = 0;
     int failed_at = 0;
+    Milliseconds asks_for{};  // how long a query takes
 };
 
 struct Waiting {
     bool run(Host& host, const WaitRequest& request = {}) {
         std::unique_lock lock(mutex);
-        const bool served = wait_loop(lock, receiver, host, me, request);
+        const bool served = wait_loop(lock, receiver, host, me, request).run();
         REQUIRE(lock.owns_lock());
         return served;
     }

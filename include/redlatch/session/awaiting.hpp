@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/pause.hpp"
+#include "redlatch/base/task.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/session/continuations.hpp"
+#include "redlatch/session/server_time.hpp"
+#include "redlatch/session/session.hpp"
+#include "redlatch/transport/reply.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <coroutine>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <stop_token>
+#include <string_view>
+#include <utility>
+
+// What a task awaits: the reply to a call, and the end of a pause. A thread waits in await_ready(), so the task goes on
+// without suspending. A coroutine is suspended, and the background thread resumes it.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Waits for the reply to a call or command, like Session::call(). `What` is Call or Command, and must live until then.
+template <class What>
+class [[nodiscard]] ReplyTo {
+public:
+    ReplyTo(Session& session, WaitBy by, const What& what, Instant deadline)
+        : session_(session), by_(by), what_(what), deadline_(deadline) {}
+
+    bool await_ready() {
+        if (by_) return false;
+        reply_ = session_.call(what_, deadline_);
+        return true;
+    }
+
+    bool await_suspend(std::coroutine_handle<> coroutine) noexcept {
+        bool is_sent = false;
+        try {
+            const auto posted = posted_ = std::make_shared<Posted>();
+            session_.post(what_, [posted, by = by_](Reply reply) { posted->take(std::move(reply), *by); });
+            is_sent = true;
+            // This object may be gone afterwards.
+            return by_->sleep(posted->sleeper, coroutine, deadline_);
+        } catch (const std::bad_alloc&) {
+            if (posted_) posted_->give_up_waiting();
+            reply_ = Reply::of(is_sent ? Reply::Kind::unanswered : Reply::Kind::not_sent, no_memory);
+            return false;
+        }
+    }
+
+    Reply await_resume() {
+        if (reply_) return *std::move(reply_);
+        return posted_->give_up_waiting();
+    }
+
+private:
+    // The reply, and the coroutine that waits for it. The reply may come when the coroutine waits no longer.
+    //
+    // mutex guards reply and is_over. The sleeper is the continuations'.
+    struct Posted {
+        std::mutex mutex;
+        Reply reply = Reply::of(Reply::Kind::unanswered, "no reply in time");
+        bool is_over = false;
+        Sleeper sleeper;
+
+        // `by` lives as long as somebody waits.
+        void take(Reply answer, Continuations& by) {
+            const std::lock_guard lock(mutex);
+            if (is_over) return;
+            reply = std::move(answer);
+            by.wake(sleeper);
+        }
+
+        Reply give_up_waiting() {
+            const std::lock_guard lock(mutex);
+            is_over = true;
+            return std::move(reply);
+        }
+    };
+
+    Session& session_;
+    const WaitBy by_;
+    const What& what_;
+    const Instant deadline_;
+    std::shared_ptr<Posted> posted_;
+    std::optional<Reply> reply_;  // of a thread, or if memory was short
+};
+
+// Asks the server that has this key for its time. Returns nothing, and the reason in `failure`, if there is no reply. A
+// caller that may know the time already looks at Session::known_server_time() first.
+inline Task<std::optional<ServerMilliseconds>> server_time(Session& session, WaitBy by, std::string_view key,
+                                                           Instant deadline, Reply& failure) {
+    const Command question = ServerTime::question(key);
+    const Instant asked = Clock::now();
+    failure = co_await ReplyTo(session, by, question, deadline);
+    co_return session.learn_server_time(key, asked, failure);
+}
+
+// Sleeps until the instant, or until a stop is requested.
+class [[nodiscard]] Pause {
+public:
+    Pause(WaitBy by, Instant until, const std::stop_token& stop) : by_(by), until_(until), stop_(stop) {}
+
+    bool await_ready() const {
+        if (!by_) pause(until_, stop_);
+        return !by_ || until_ <= Clock::now();
+    }
+
+    bool await_suspend(std::coroutine_handle<> coroutine) noexcept try {
+        on_stop_.emplace(stop_, Wake{*by_, sleeper_});
+        return by_->sleep(sleeper_, coroutine, until_);
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
+
+    void await_resume() const noexcept {}
+
+private:
+    struct Wake {
+        Continuations& continuations;
+        Sleeper& sleeper;
+        void operator()() const { continuations.wake(sleeper); }
+    };
+
+    const WaitBy by_;
+    const Instant until_;
+    const std::stop_token& stop_;
+    Sleeper sleeper_;
+    std::optional<std::stop_callback<Wake>> on_stop_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+
+#include <algorithm>
+#include <coroutine>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Where one coroutine sleeps. Continuations guards its members.
+class Sleeper {
+public:
+    Sleeper() = default;
+    Sleeper(const Sleeper&) = delete;
+    Sleeper& operator=(const Sleeper&) = delete;
+
+private:
+    friend class Continuations;
+    using Alarms = std::multimap<Instant, Sleeper*>;
+
+    std::coroutine_handle<> asleep_{};  // null if it does not sleep
+    bool woken_ = false;                // woken before it could fall asleep
+    Alarms::iterator alarm_{};
+    bool has_alarm_ = false;
+    bool is_due_ = false;      // among those that are to be resumed
+    Sleeper* next_ = nullptr;  // of these
+};
+
+// The coroutines of one client that sleep, each until it is woken or an instant comes. The background thread resumes
+// them, never the thread that wakes them: that one may hold locks, and the coroutine goes on for a while.
+//
+// mutex_ guards all members and all sleepers. No thread waits here. wake_() wakes the background thread if it sleeps
+// although there is a coroutine to resume, or beyond the next instant. A state's mutex may be held during wake().
+class Continuations {
+public:
+    explicit Continuations(std::function<void()> wake) : wake_(std::move(wake)) {}
+    Continuations(const Continuations&) = delete;
+    Continuations& operator=(const Continuations&) = delete;
+
+    // Puts the coroutine to sleep. Returns false if it was woken before. Otherwise it may be resumed, and gone, before
+    // this returns. Throws std::bad_alloc.
+    bool sleep(Sleeper& sleeper, std::coroutine_handle<> coroutine, Instant until) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (std::exchange(sleeper.woken_, false)) return false;
+            if (until != never) {
+                sleeper.alarm_ = alarms_.emplace(until, &sleeper);
+                sleeper.has_alarm_ = true;
+            }
+            sleeper.asleep_ = coroutine;
+            if (until >= sleeping_until_) return true;
+            sleeping_until_ = until;
+        }
+        wake_();
+        return true;
+    }
+
+    // Wakes the coroutine; one that does not sleep yet will not fall asleep.
+    void wake(Sleeper& sleeper) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (sleeper.is_due_) return;
+            if (!sleeper.asleep_) {
+                sleeper.woken_ = true;
+                return;
+            }
+            if (std::exchange(sleeper.has_alarm_, false)) alarms_.erase(sleeper.alarm_);
+            resume_later(sleeper);
+            if (std::exchange(sleeping_until_, Instant{}) == Instant{}) return;
+        }
+        wake_();
+    }
+
+    // --- the background thread's ------------------------------------------------------------------------------
+
+    // Returns until when the thread may sleep. It calls this when it is about to sleep.
+    Instant sleep_until() {
+        const std::lock_guard lock(mutex_);
+        sleeping_until_ = first_ ? Instant{} : alarms_.empty() ? never : alarms_.begin()->first;
+        return sleeping_until_;
+    }
+
+    // Resumes the coroutines that were woken, and those whose instant has come. Those that are woken meanwhile wait for
+    // the next call.
+    void resume_due(Instant now) {
+        std::unique_lock lock(mutex_);
+        sleeping_until_ = {};
+        while (!alarms_.empty() && alarms_.begin()->first <= now) {
+            Sleeper& sleeper = *alarms_.begin()->second;
+            alarms_.erase(alarms_.begin());
+            sleeper.has_alarm_ = false;
+            resume_later(sleeper);
+        }
+        Sleeper* const last = last_;
+        for (bool more = first_ != nullptr; more;) {
+            Sleeper& sleeper = *first_;
+            first_ = sleeper.next_;
+            if (!first_) last_ = nullptr;
+            sleeper.is_due_ = false;
+            more = &sleeper != last;
+            const std::coroutine_handle<> coroutine = std::exchange(sleeper.asleep_, nullptr);
+            lock.unlock();
+            coroutine.resume();
+            lock.lock();
+        }
+    }
+
+private:
+    void resume_later(Sleeper& sleeper) {
+        sleeper.is_due_ = true;
+        sleeper.next_ = nullptr;
+        (last_ ? last_->next_ : first_) = &sleeper;
+        last_ = &sleeper;
+    }
+
+    const std::function<void()> wake_;
+    std::mutex mutex_;
+    Sleeper::Alarms alarms_;
+    Sleeper* first_ = nullptr;  // those to resume, in the order of their waking
+    Sleeper* last_ = nullptr;
+    Instant sleeping_until_{};  // of the background thread; the least instant while it is awake
+};
+
+// How the caller of a task waits: null if it blocks its thread, otherwise those that resume it.
+using WaitBy = Continuations*;
+inline constexpr WaitBy by_thread = nullptr;
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT
+// Task: the same code for a caller that blocks and for one that is a coroutine; where it goes on, and how it ends.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <coroutine>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::detail;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Suspends the coroutine that awaits it, until the test resumes it; or not at all.
+struct Event {
+    bool await_ready() const noexcept { return has_come; }
+    bool await_suspend(std::coroutine_handle<> coroutine) noexcept {
+        suspended = coroutine;
+        return true;
+    }
+    void await_resume() const noexcept {}
+
+    bool has_come = false;
+    std::coroutine_handle<> suspended{};
+};
+
+Task<std::string> text_after(Event& event, std::string text) {
+    co_await event;
+    co_return text + "!";
+}
+
+Task<int> length_after(Event& event, std::string text) {
+    const std::string whole = co_await text_after(event, std::move(text));
+    co_return static_cast<int>(whole.size());
+}
+
+Task<void> fail_after(Event& event) {
+    co_await event;
+    throw std::runtime_error("failed");
+}
+
+// Runs a task to its end without a caller.
+struct Root {
+    struct promise_type {
+        Root get_return_object() noexcept { return {}; }
+        std::suspend_never initial_suspend() noexcept { return {}; }
+        std::suspend_never final_suspend() noexcept { return {}; }
+        void return_void() noexcept {}
+        void unhandled_exception() { std::terminate(); }
+    };
+};
+
+template <class T>
+Root keep_result(Task<T> task, std::optional<T>& result) {
+    result = co_await task;
+}
+
+Root keep_error(Task<void> task, std::string& error) {
+    try {
+        co_await task;
+    } catch (const std::exception& e) {
+        error = e.what();
+    }
+}
+
+}  // namespace
+
+TEST_CASE("task: nothing suspends for a caller that blocks") {
+    Event come{.has_come = true};
+    CHECK(length_after(come, "orders").run() == 7);
+    CHECK_THROWS_AS(fail_after(come).run(), std::runtime_error);
+}
+
+TEST_CASE("task: begins when it is awaited, and goes on where its event comes") {
+    Event event;
+    std::optional<int> length;
+    {
+        Task<int> never_begun = length_after(event, "orders");
+    }
+    CHECK_FALSE(event.suspended);
+    keep_result(length_after(event, "orders"), length);
+    REQUIRE(event.suspended);
+    CHECK_FALSE(length);
+    std::thread([&] { event.suspended.resume(); }).join();
+    CHECK(length == 7);
+}
+
+TEST_CASE("task: an exception reaches the caller, before and after a suspension") {
+    Event event, come{.has_come = true};
+    std::string error;
+    keep_error(fail_after(come), error);
+    CHECK(error == "failed");
+    error.clear();
+    keep_error(fail_after(event), error);
+    CHECK(error.empty());
+    event.suspended.resume();
+    CHECK(error == "failed");
+}
+
+TEST_CASE("task: a result that cannot be copied is moved to the caller") {
+    const auto make = []() -> Task<std::unique_ptr<int>> { co_return std::make_unique<int>(5); };
+    CHECK(*make().run() == 5);
+}
+
+// A lock() that waits for days takes many steps. The stack must not grow with them.
+TEST_CASE("task: a million tasks one after another need the stack of one") {
+    Event come{.has_come = true};
+    const auto address_of_frame = [](Event& event) -> Task<std::uintptr_t> {
+        co_await event;
+        int local = 0;
+        co_return reinterpret_cast<std::uintptr_t>(&local) ^ reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
+    };
+    const auto many = [&]() -> Task<std::uintptr_t> {
+        std::uintptr_t lowest = UINTPTR_MAX, highest = 0;
+        for (int i = 0; i < 1'000'000; ++i) {
+            co_await address_of_frame(come);
+            const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
+            lowest = std::min(lowest, here);
+            highest = std::max(highest, here);
+        }
+        co_return highest - lowest;
+    };
+    CHECK(many().run() < 4096);
+}
+
+// The one that waits and the one that brings the event come at the same time, again and again.
+TEST_CASE("task: an event that comes while its coroutine is being suspended is not missed") {
+    const int rounds = 20'000 / slow_build_factor;
+    std::atomic<Rendezvous*> offered{nullptr};
+    std::atomic<bool> over{false};
+    std::thread bringer([&] {
+        while (!over)
+            if (Rendezvous* const meeting = offered.exchange(nullptr)) meeting->arrive();
+    });
+    struct Meeting {
+        std::atomic<Rendezvous*>& offered;
+        Rendezvous meeting{};
+        bool await_ready() const noexcept { return false; }
+        bool await_suspend(std::coroutine_handle<> coroutine) noexcept {
+            offered = &meeting;
+            return meeting.wait(coroutine);
+        }
+        void await_resume() const noexcept {}
+    };
+    std::atomic<int> met{0};
+    const auto meet = [&]() -> Task<void> {
+        co_await Meeting{offered};
+        ++met;
+    };
+    const auto root = [](auto task) -> Root { co_await task; };
+    for (int i = 0; i < rounds; ++i) {
+        root(meet());
+        REQUIRE(eventually([&] { return met == i + 1; }));
+    }
+    over = true;
+    bringer.join();
+}
