@@ -25,6 +25,7 @@ enum class errc {
     protocol_error,        // the reply has an unexpected shape; a malformed one also closes the connection
     unsupported,           // recognised, but not possible with this build
     not_replicated,        // fewer replicas than required confirmed it; what was acquired is released
+    cancelled,             // it was cancelled before it succeeded; what is acquired all the same is released
 };
 
 }  // namespace REDLATCH_ABI
@@ -56,6 +57,7 @@ inline namespace REDLATCH_ABI {
                 case errc::protocol_error: return "the server sent an unexpected reply";
                 case errc::unsupported: return "not supported by this build";
                 case errc::not_replicated: return "too few replicas confirmed the command";
+                case errc::cancelled: return "the operation was cancelled";
             }
             return "unknown error";
         }
@@ -67,6 +69,7 @@ inline namespace REDLATCH_ABI {
                 case errc::not_owner: return std::errc::operation_not_permitted;
                 case errc::would_deadlock: return std::errc::resource_deadlock_would_occur;
                 case errc::unsupported: return std::errc::not_supported;
+                case errc::cancelled: return std::errc::operation_canceled;
                 case errc::protocol_error: return std::errc::protocol_error;
                 default: return {value, *this};
             }

@@ -124,6 +124,30 @@ public:
         return read_.try_hold_until(when, tail...);
     }
 
+    // The reader's forms of async_lock() and its kin.
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> Operation<Hold> async_lock_shared(Tail&&... tail) {
+        return read_.async_lock(tail...);
+    }
+
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::TryOption<Tail...> Operation<Hold> async_try_lock_shared(
+        Tail&&... tail) {
+        return read_.async_try_lock(tail...);
+    }
+
+    template <class Rep, class Period, class... Tail>
+    requires detail::AsyncOption<Tail...> Operation<Hold> async_try_lock_shared_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return read_.async_try_lock_for(timeout, tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::AsyncOption<Tail...> Operation<Hold> async_try_lock_shared_until(
+        std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return read_.async_try_lock_until(when, tail...);
+    }
+
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
@@ -132,6 +156,7 @@ private:
 
     REDLATCH_INLINE detail::HoldKeeper& keeper() override;
     REDLATCH_INLINE detail::HeldLevel keeper_of_holds() override;
+    REDLATCH_INLINE std::shared_ptr<detail::OperationHost> operation_host() override;
     REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <atomic>
 #include <coroutine>
 #include <exception>
 #include <optional>
@@ -10,23 +9,6 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
-
-// Lets a coroutine wait for an event that another thread may bring at the same time. Each member is called once.
-class Rendezvous {
-public:
-    // Called by the coroutine that is about to wait. Returns false if the event has come already. Otherwise the
-    // coroutine may be resumed, and its frame may be gone, before this returns.
-    bool wait(std::coroutine_handle<> waiting) noexcept { return !state_.exchange(waiting.address()); }
-
-    // Called when the event has come. Resumes the coroutine if it waits. Then the coroutine may destroy this object.
-    void arrive() noexcept {
-        void* const waiting = state_.exchange(this);
-        if (waiting) std::coroutine_handle<>::from_address(waiting).resume();
-    }
-
-private:
-    std::atomic<void*> state_{nullptr};  // null, then the coroutine or `this`, whichever comes first
-};
 
 // The result of a task: a value or an exception.
 template <class T>
@@ -63,8 +45,12 @@ private:
 // block its thread: then nothing in the task suspends, and run() returns the result. Or it is a coroutine: then the task
 // suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited or run, once.
 //
-// A task that ends without suspending returns to its caller at once, whose stack does not grow from one such task to the
-// next. A task that was suspended continues its caller on the thread that resumed it.
+// A task that was suspended continues its caller on the thread on which it ends, so a lock that a task has taken belongs
+// to that thread. A task that blocks returns to its caller, whose stack does not grow from one such task to the next.
+//
+// Every await_suspend() of ours is [[gnu::noinline]], because another thread may resume the coroutine before that
+// function returns. If it is inlined, clang before version 18 may keep its variables in the frame of the coroutine, which
+// may be gone by then.
 template <class T>
 class [[nodiscard]] Task {
 public:
@@ -75,13 +61,17 @@ public:
         auto final_suspend() noexcept {
             struct End {
                 bool await_ready() noexcept { return false; }
-                void await_suspend(std::coroutine_handle<promise_type> ended) noexcept { ended.promise().end.arrive(); }
+                [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
+                    const std::coroutine_handle<> caller = ended.promise().caller;
+                    if (caller) caller.resume();
+                }
                 void await_resume() noexcept {}
             };
             return End{};
         }
 
-        Rendezvous end;
+        std::coroutine_handle<> caller{};  // to continue at the end; null if the task blocks
+        bool blocks = false;               // True if its caller blocks its thread
     };
 
     Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
@@ -92,16 +82,22 @@ public:
 
     // For a caller that blocks its thread.
     T run() {
+        coroutine_.promise().blocks = true;
         coroutine_.resume();
         return coroutine_.promise().take();
     }
 
     // For a caller that is a coroutine, or a task itself.
     bool await_ready() const noexcept { return false; }
-    bool await_suspend(std::coroutine_handle<> caller) {
+    template <class Promise>
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<Promise> caller) {
         const std::coroutine_handle<promise_type> coroutine = coroutine_;
+        promise_type& promise = coroutine.promise();
+        if constexpr (requires { caller.promise().blocks; }) promise.blocks = caller.promise().blocks;
+        const bool suspends = !promise.blocks;
+        if (suspends) promise.caller = caller;
         coroutine.resume();
-        return coroutine.promise().end.wait(caller);
+        return suspends;
     }
     T await_resume() { return coroutine_.promise().take(); }
 

@@ -184,7 +184,8 @@ private:
                     if (next == Next::time) {
                         attempt.asks_time();
                         auto now = session.known_server_time(core_.key());
-                        if (!now) now = co_await server_time(session, request.by, core_.key(), deadline, attempt.asked.reply);
+                        if (!now)
+                            now = co_await server_time(session, request.by, core_.key(), deadline, attempt.asked.reply);
                         if (!now) break;
                         attempt.begin(*now);
                     }

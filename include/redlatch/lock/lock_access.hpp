@@ -6,6 +6,7 @@
 #include "redlatch/lock/lock_api.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
+#include <memory>
 #include <optional>
 #include <stop_token>
 #include <system_error>
@@ -24,6 +25,7 @@ struct LockAccess {
     static void prepare(LockApi& lock, LockRequest& request) { lock.prepare(request); }
     static HoldKeeper& keeper(LockApi& lock) { return lock.keeper(); }
     static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
+    static std::shared_ptr<OperationHost> operation_host(LockApi& lock) { return lock.operation_host(); }
     static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }
     static bool ask_locked(LockApi& lock, Instant limit = never) { return lock.ask_locked(limit); }
     static int ask_hold_count(LockApi& lock, OwnerNumber owner, Instant limit = never) {

@@ -7,10 +7,12 @@
 #include "redlatch/error.hpp"
 #include "redlatch/lock/hold.hpp"
 #include "redlatch/session/call_options.hpp"
+#include "redlatch/session/operation.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
 #include <chrono>
 #include <concepts>
+#include <memory>
 #include <new>
 #include <optional>
 #include <stop_token>
@@ -98,6 +100,33 @@ public:
         return held_until(deadline, deadline <= Clock::now(), tail...);
     }
 
+    // Acquire the lock for an object without a thread that waits: see Operation. They wait, try and fail as hold() and its
+    // kin do; a hold that was not acquired in time is empty. Take an optional Lease and std::stop_token, which cancels the
+    // operation. Nothing is sent before the operation begins.
+    //   redlatch::Hold hold = co_await orders.async_lock();
+    template <class... Tail>
+    requires AsyncOption<Tail...> Operation<Hold> async_lock(Tail&&... tail) { return later(never, false, tail...); }
+
+    template <class... Tail>
+    requires AsyncOption<Tail...> && TryOption<Tail...> Operation<Hold> async_try_lock(Tail&&... tail) {
+        return later(never, true, tail...);
+    }
+
+    // The time begins to run with this call.
+    template <class Rep, class Period, class... Tail>
+    requires AsyncOption<Tail...> Operation<Hold> async_try_lock_for(std::chrono::duration<Rep, Period> timeout,
+                                                                     Tail&&... tail) {
+        const Instant deadline = deadline_after(Clock::now(), timeout);
+        return later(deadline, deadline <= Clock::now(), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires AsyncOption<Tail...> Operation<Hold> async_try_lock_until(std::chrono::time_point<AnyClock, Duration> when,
+                                                                       Tail&&... tail) {
+        const Instant deadline = deadline_at(when);
+        return later(deadline, deadline <= Clock::now(), tail...);
+    }
+
     // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
     // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
     // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
@@ -174,6 +203,9 @@ private:
     virtual HoldKeeper& keeper() = 0;
     virtual HeldLevel keeper_of_holds() = 0;
 
+    // The client whose threads serve the operations of this lock.
+    virtual std::shared_ptr<OperationHost> operation_host() = 0;
+
     // Adds to a request what this object determines. Throws Error if the request must not be made.
     virtual void prepare(LockRequest&) {}
 
@@ -225,6 +257,32 @@ private:
             return acquire(request) ? Hold(std::move(level)) : Hold();
         };
         return detail::answer(acquired, Hold(), tail...);
+    }
+
+    template <class... Tail>
+    Operation<Hold> later(Instant deadline, bool one_try, const Tail&... tail) {
+        LockRequest request = lock_request(0, deadline, tail...);
+        request.one_try = one_try;
+        prepare(request);
+        std::stop_token stop = std::exchange(request.stop, {});
+        HeldLevel level = keeper_of_holds();
+        std::shared_ptr<OperationHost> host = operation_host();
+        return OperationAccess::make<Hold>(
+            std::move(host),
+            [level = std::move(level), request = std::move(request)](const std::stop_token& given_up, WaitBy by) {
+                return hold_for(level, request, given_up, by);
+            },
+            std::move(stop));
+    }
+
+    static Task<Hold> hold_for(HeldLevel level, LockRequest request, std::stop_token stop, WaitBy by) {
+        request.owner = level.owner = new_hold_owner();
+        request.stop = std::move(stop);
+        request.by = by;
+        const bool held = co_await level.keeper->acquire(request);
+        if (!held && request.stop.stop_requested())
+            throw Error(errc::cancelled, level.keeper->name_as_given(), "it was cancelled before it succeeded");
+        co_return held ? Hold(std::move(level)) : Hold();
     }
 };
 

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -65,6 +66,7 @@ public:
         session().post({words, 0}, std::move(done));
     }
 
+    std::shared_ptr<OperationHost> operation_host() override { return LockAccess::operation_host(lock_); }
     const ClientOptions& options() override { return session().options(); }
     Timers& timers() override { return session().timers(); }
     void start_background() override { session().start_background(); }

@@ -9,6 +9,7 @@
 #include "redlatch/options.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/session/losses.hpp"
+#include "redlatch/session/running.hpp"
 #include "redlatch/session/session.hpp"
 #include "redlatch/session/timers.hpp"
 #include "redlatch/transport/transport.hpp"
@@ -20,6 +21,7 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -74,6 +76,7 @@ public:
     virtual void ask_info(Completion done) = 0;
 
     // Access to its client.
+    virtual std::shared_ptr<OperationHost> operation_host() = 0;
     virtual const ClientOptions& options() = 0;
     virtual Timers& timers() = 0;
     virtual void start_background() = 0;

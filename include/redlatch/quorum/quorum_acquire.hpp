@@ -51,6 +51,8 @@ public:
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
     Task<bool> acquire(const LockRequest& wanted) {
         LockRequest request = wanted;
+        std::optional<UnderWay> under_way;
+        if (request.by) request.stop = under_way.emplace(core_, wanted.stop).stop.get_token();
         if (request.stop.stop_requested()) co_return false;
         if (request.one_try) request.deadline = never;
         check_lease(request);
@@ -67,8 +69,37 @@ public:
             me.slot.wake();
         });
         std::unique_lock lock(core_.mutex);
-        co_return co_await wait_loop(lock, no_receiver_, *this, me, request);
+        const bool held = co_await wait_loop(lock, no_receiver_, *this, me, request);
+        if (!held && under_way && core_.closing.stop_requested()) throw destroyed(core_);
+        co_return held;
     }
+
+    static Error destroyed(const QuorumCore& core) { return {errc::cancelled, core.name, "the lock was destroyed"}; }
+
+    // Counts a coroutine that acquires the lock. It stops when its caller wants that, or when the lock is destroyed.
+    struct UnderWay {
+        UnderWay(QuorumCore& quorum, const std::stop_token& callers)
+            : core(quorum), by_caller(callers, Stop{stop}), by_close(quorum.closing.get_token(), Stop{stop}) {
+            const std::lock_guard lock(core.mutex);
+            if (core.closing.stop_requested()) throw destroyed(core);
+            ++core.acquiring;
+        }
+        UnderWay(const UnderWay&) = delete;
+        UnderWay& operator=(const UnderWay&) = delete;
+        ~UnderWay() {
+            const std::lock_guard lock(core.mutex);
+            if (--core.acquiring == 0) core.idle.notify_all();
+        }
+
+        struct Stop {
+            std::stop_source& source;
+            void operator()() const { source.request_stop(); }
+        };
+
+        QuorumCore& core;
+        std::stop_source stop;
+        const std::stop_callback<Stop> by_caller, by_close;
+    };
 
     // --- the caller's state machine -----------------------------------------------------------------------------
 
@@ -116,9 +147,8 @@ public:
         }
         const Instant asked = Clock::now();
         const Instant give_up = give_up_at(request, me.begun, me.failing ? me.failing->since : asked);
-        const Instant deadline = std::exchange(me.asked, true)
-                                     ? request.deadline
-                                     : std::max(request.deadline, asked + Patience::honest_try);
+        const Instant deadline =
+            std::exchange(me.asked, true) ? request.deadline : std::max(request.deadline, asked + Patience::honest_try);
         Outcome outcome;
         std::shared_ptr<QuorumRound> round;
         try {
@@ -256,8 +286,7 @@ private:
         }
         const Outcome outcome = why_not(*round, limit);
         round->over = true;
-        const auto sent =
-            releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return round->had(i); });
+        const auto sent = releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return round->had(i); });
         const Instant until = round->stopped ? Clock::now() : deadline;
         try {
             co_await releases_.outcome(lock, sent, request.by, until);
@@ -282,9 +311,8 @@ private:
         const auto tell = [this, keep = core_.keep(), round, owner = request.owner, member](const TryAnswer& answer) {
             return answered(round, owner, member, answer);
         };
-        core_.members[member]->try_in_background(
-            request.owner, request.lease, tell,
-            request.by == by_thread ? Receiver::poster : Receiver::background);
+        core_.members[member]->try_in_background(request.owner, request.lease, tell,
+                                                 request.by == by_thread ? Receiver::poster : Receiver::background);
     }
 
     // Asks the members again that refused. Returns true if there were any.

@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +29,7 @@ namespace detail {
 //
 // mutex guards all members except the constant ones, and the parts. It is held while the members' validity is read,
 // which locks their mutexes; but nothing is sent and no user code runs meanwhile. idle notifies close() when no thread
-// is inside a member any more.
+// is inside a member, or no coroutine acquires the lock any more.
 struct QuorumCore {
     QuorumCore(BackgroundTask& state, std::vector<std::shared_ptr<QuorumMember>> of, const QuorumRules& by,
                const std::string& called)
@@ -84,7 +85,9 @@ struct QuorumCore {
 
     std::mutex mutex;
     std::condition_variable idle;
-    std::size_t inside = 0;  // number of InsideMembers
+    std::size_t inside = 0;     // number of InsideMembers
+    std::size_t acquiring = 0;  // number of coroutines in acquire()
+    std::stop_source closing;   // requested when the lock is being destroyed
     bool closed = false;
 };
 

@@ -39,11 +39,9 @@ public:
         const auto end = holds_.leave_level(owner);
         if (!end) return std::nullopt;
         const auto& shares = end->shares->of;
-        const Sent leaving = send(
-            lock, owner, by_thread, [&](std::size_t i) { return shares[i].leaving; });
+        const Sent leaving = send(lock, owner, by_thread, [&](std::size_t i) { return shares[i].leaving; });
         const Outcome outcome = wait_for(lock, leaving, limit);
-        const Sent owed = send(
-            lock, owner, by_thread, [&](std::size_t i) { return shares[i].owed; });
+        const Sent owed = send(lock, owner, by_thread, [&](std::size_t i) { return shares[i].owed; });
         wait_for(lock, owed, Clock::now());
         if (!end->live) return errc::hold_lost;
         if (outcome.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
@@ -121,8 +119,8 @@ private:
 
     void release(std::size_t member, OwnerNumber owner, WaitBy by, const std::function<void(std::error_code)>& told) {
         try {
-            core_.members[member]->release_in_background(
-                owner, told, by == by_thread ? Receiver::poster : Receiver::background);
+            core_.members[member]->release_in_background(owner, told,
+                                                         by == by_thread ? Receiver::poster : Receiver::background);
         } catch (const std::exception&) {  // no memory, no thread: the member retries by itself, or its lease ends
             told(make_error_code(std::errc::not_enough_memory));
         }

@@ -40,12 +40,15 @@ public:
     // Returns false in a child that was forked since this object was made.
     bool is_of_this_process() const noexcept override { return process_ == this_process(); }
 
-    // Reports all holds as lost, and releases those that belong to objects. Afterwards no other thread calls a member:
-    // objects that have a hold may outlive this lock and its members.
+    // Ends the operations under way, reports all holds as lost, and releases those that belong to objects. Afterwards no
+    // other thread calls a member: operations and objects that have a hold may outlive this lock and its members.
     void close() {
+        core_.closing.request_stop();
         {
-            const std::lock_guard lock(core_.mutex);
+            std::unique_lock lock(core_.mutex);
             holds_.tell_losses();
+            // Operations that were served before are holds of objects now.
+            core_.idle.wait(lock, [this] { return core_.acquiring == 0; });
         }
         for (const OwnerNumber owner : holds_of_objects())
             while (release_level_later(owner)) continue;

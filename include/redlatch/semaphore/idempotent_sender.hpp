@@ -4,6 +4,7 @@
 #include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
+#include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/request_slots.hpp"
 #include "redlatch/session/awaiting.hpp"
@@ -11,11 +12,16 @@
 #include "redlatch/session/session.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
+#include <functional>
+#include <optional>
 #include <utility>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
+
+// Builds the call of a request.
+using MakeCall = std::function<Call(const RequestId&)>;
 
 // Sends requests that take effect at most once, and records in their ids what the replies reveal.
 class IdempotentSender {
@@ -25,8 +31,7 @@ public:
     // Sends the request that `make(request_id)` builds. If it certainly did not take effect because it came too late,
     // sends it again as a new request, up to three tries in all. If the outcome is unknown, sets
     // request_id.is_unknowable and returns a final reply. All arguments must outlive the task.
-    template <class Make>
-    Task<Reply> send(RequestId& request_id, WaitBy by, Instant deadline, const Make& make) const {
+    Task<Reply> send(RequestId& request_id, WaitBy by, Instant deadline, const MakeCall& make) const {
         for (int tries = 1;; ++tries) {
             if (request_id.wanted_until == 0) {
                 Reply failure;

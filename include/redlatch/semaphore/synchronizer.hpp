@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -305,14 +306,14 @@ private:
         Retry retry = core_.session.retry({give_up, request.stop, request.one_try, request.by});
         Reply reply;
         std::optional<Instant> rest;
-        const auto make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
         do {
             const Instant deadline = retry.deadline();
             try {
                 if constexpr (Protocol::takes) {
+                    const MakeCall make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
                     reply = co_await core_.sender.send(request_id, request.by, deadline, make);
                 } else {
-                    const Call call = make(request_id);
+                    const Call call = core_.protocol.ask(wants, request_id);
                     reply = co_await ReplyTo(core_.session, request.by, call, deadline);
                     if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
                 }
@@ -352,7 +353,8 @@ private:
     template <class Make>
     Reply change_once(RequestId& request_id, const Make& make, Instant deadline) try {
         deliveries_.deliver_first();
-        return core_.sender.send(request_id, by_thread, deadline, make).run();
+        const MakeCall call = std::cref(make);
+        return core_.sender.send(request_id, by_thread, deadline, call).run();
     } catch (const std::bad_alloc&) {
         return detail::short_of_memory();
     }

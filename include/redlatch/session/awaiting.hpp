@@ -38,7 +38,7 @@ public:
         return true;
     }
 
-    bool await_suspend(std::coroutine_handle<> coroutine) noexcept {
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) noexcept {
         bool is_sent = false;
         try {
             const auto posted = posted_ = std::make_shared<Posted>();
@@ -111,7 +111,7 @@ public:
         return !by_ || until_ <= Clock::now();
     }
 
-    bool await_suspend(std::coroutine_handle<> coroutine) noexcept try {
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) noexcept try {
         on_stop_.emplace(stop_, Wake{*by_, sleeper_});
         return by_->sleep(sleeper_, coroutine, until_);
     } catch (const std::bad_alloc&) {

@@ -70,6 +70,10 @@ Result answer(Function call, Result otherwise, Tail&... tail) {
 template <class... Tail>
 concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
 
+// Trailing options of an operation: Lease, std::stop_token. Its completion has the error.
+template <class... Tail>
+concept AsyncOption = LockOption<Tail...> && !detail::has_error_code<Tail...>;
+
 // Trailing options of a call that does not wait: Lease, std::error_code&.
 template <class... Tail>
 concept TryOption = LockOption<Tail...> && !detail::has_stop_token<Tail...>;

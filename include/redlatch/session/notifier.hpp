@@ -4,11 +4,10 @@
 #include "redlatch/base/thread.hpp"
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -16,16 +15,16 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Runs the user's event handlers on a thread of its own, in order, with no lock of ours held. So a handler that blocks,
-// throws or uses the library does not affect renewals or wake-ups and delays no lost() token. The thread starts with
-// the first notification or with start(). If no thread can be started, queued events wait until the next notification.
+// Runs the user's functions on a thread of its own, in order, with no lock of ours held. So a function that blocks, throws
+// or uses the library does not affect renewals or wake-ups and delays no lost() token. The thread starts with the first
+// job or with start(). If no thread can be started, queued jobs wait until the next one.
 class Notifier {
 public:
     Notifier() = default;
     Notifier(const Notifier&) = delete;
     Notifier& operator=(const Notifier&) = delete;
 
-    // Waits for the running handler, unless that handler is what destroys us. Queued events are dropped.
+    // Waits for the running job, unless that job is what destroys us. Queued jobs are dropped.
     ~Notifier() {
         {
             const std::lock_guard lock(queue_->mutex);
@@ -46,15 +45,24 @@ public:
         start_locked();
     }
 
+    // One job, or none. It is made before it is needed, so that queueing it cannot fail.
+    using Job = std::list<std::function<void()>>;
+
     // Queues a job. Throws only std::bad_alloc.
     void notify(std::function<void()> job) {
+        Job one;
+        one.push_back(std::move(job));
+        notify(std::move(one));
+    }
+
+    void notify(Job job) noexcept {
         const std::lock_guard lock(queue_->mutex);
         if (queue_->stopped) return;
-        queue_->jobs.push_back(std::move(job));
+        queue_->jobs.splice(queue_->jobs.end(), job);
         queue_->changed.notify_one();
         try {
             start_locked();
-        } catch (const std::system_error&) {  // the next notification retries
+        } catch (...) {  // no thread: the next job retries
         }
     }
 
@@ -64,7 +72,7 @@ private:
     struct Queue {
         std::mutex mutex;
         std::condition_variable changed;
-        std::deque<std::function<void()>> jobs;
+        Job jobs;
         bool stopped = false;
     };
 
@@ -78,15 +86,15 @@ private:
         for (;;) {
             queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
             if (queue.stopped) return;
-            std::function<void()> job = std::move(queue.jobs.front());
-            queue.jobs.pop_front();
+            Job job;
+            job.splice(job.end(), queue.jobs, queue.jobs.begin());
             lock.unlock();
             try {
-                job();
+                job.front()();
             } catch (...) {
                 // Swallow: there is no caller to report to.
             }
-            job = nullptr;
+            job.clear();
             lock.lock();
         }
     }

@@ -35,7 +35,11 @@ public:
     };
 
     Retry(Limits limits, Milliseconds command_timeout, RemoteClock& clock, Events& events, Counters& counters)
-        : limits_(std::move(limits)), command_timeout_(command_timeout), clock_(clock), events_(events), counters_(counters) {}
+        : limits_(std::move(limits)),
+          command_timeout_(command_timeout),
+          clock_(clock),
+          events_(events),
+          counters_(counters) {}
 
     // Returns until when the next try may take. Each has command_timeout.
     Instant deadline() const { return std::min(limits_.deadline, Clock::now() + command_timeout_); }

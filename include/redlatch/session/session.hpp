@@ -17,6 +17,7 @@
 #include "redlatch/session/key_holds.hpp"
 #include "redlatch/session/losses.hpp"
 #include "redlatch/session/lost_levels.hpp"
+#include "redlatch/session/notifier.hpp"
 #include "redlatch/session/registry.hpp"
 #include "redlatch/session/remote_clock.hpp"
 #include "redlatch/session/server_time.hpp"
@@ -147,6 +148,10 @@ public:
     std::uint64_t interrupts() { return background_.interrupts(); }
     void interrupt_watch() { background_.interrupt_watch(); }
 
+    // Run the completions of operations: the first those that named no executor, the second hands the others to theirs.
+    Notifier& completions() noexcept { return completions_; }
+    Notifier& dispatcher() noexcept { return dispatcher_; }
+
     void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
         events_.raise(kind, name, detail);
     }
@@ -196,6 +201,8 @@ private:
     KeyHoldsTable key_holds_;
     Counters counters_;
     Events events_{options_};
+    Notifier completions_;
+    Notifier dispatcher_;
     Losses losses_;
     Executor executor_{*transport_, options_, counters_, events_};
     ServerTime server_time_{executor_, options_};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/keep_errno.hpp"
+#include "redlatch/session/running.hpp"
 #include "redlatch/session/session.hpp"
 
 #include <atomic>
@@ -18,14 +19,14 @@ namespace detail {
 // After a fork the child gets its own session at its first use, with a new identity, new connections and no holds. The
 // parent's session is left alone, because threads that do not exist in the child may hold its mutexes. mutex_ makes one
 // thread of the child create the session.
-class SessionHandle {
+class SessionHandle final : public OperationHost {
 public:
     SessionHandle(std::unique_ptr<TransportPort> transport, const ClientOptions& options)
         : session_(new Session(std::move(transport), options)) {}
     SessionHandle(const SessionHandle&) = delete;
     SessionHandle& operator=(const SessionHandle&) = delete;
 
-    ~SessionHandle() {
+    ~SessionHandle() override {
         const KeepErrno kept;
         Session* session = session_.load();
         // In a child that never used it there is no session to end. Only descriptors are closed.
@@ -39,6 +40,17 @@ public:
         Session* session = session_.load(std::memory_order_acquire);
         return session->is_of_this_process() ? *session : after_fork();
     }
+
+    // --- for operations ---------------------------------------------------------------------------------------
+
+    void start(bool dispatches) override {
+        session().start_background();
+        session().completions().start();
+        if (dispatches) session().dispatcher().start();
+    }
+    Continuations& continuations() override { return session().continuations(); }
+    Notifier& completions() noexcept override { return session_.load()->completions(); }
+    Notifier& dispatcher() noexcept override { return session_.load()->dispatcher(); }
 
 private:
     Session& after_fork() {

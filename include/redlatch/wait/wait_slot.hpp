@@ -69,7 +69,7 @@ public:
             return true;
         }
 
-        bool await_suspend(std::coroutine_handle<> coroutine) {
+        [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) {
             std::mutex& mutex = *(mutex_ = lock_.release());
             // This object may be gone once the mutex is free.
             std::unique_lock held(mutex, std::adopt_lock);

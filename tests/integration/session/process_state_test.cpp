@@ -285,7 +285,9 @@ TEST_CASE("leases that run out without an unlock() take no memory, whoever had t
             request.owner = 1'000'000 + static_cast<OwnerNumber>(i);
             request.lease = 10ms;
             request.one_try = true;
-            LockAccess::keeper(shared.read_lock()).acquire(request).run();  // in vain, if the machine is so busy that it came late
+            LockAccess::keeper(shared.read_lock())
+                .acquire(request)
+                .run();  // in vain, if the machine is so busy that it came late
             RLock lock{client, "customer " + std::to_string(100'000 + i)};
             static_cast<void>(lock.try_lock(Lease{10ms}));
         }

@@ -21,7 +21,9 @@ struct Sleeping {
     Sleeper& sleeper;
     Instant until;
     bool await_ready() const noexcept { return false; }
-    bool await_suspend(std::coroutine_handle<> coroutine) { return by.sleep(sleeper, coroutine, until); }
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) {
+        return by.sleep(sleeper, coroutine, until);
+    }
     void await_resume() const noexcept {}
 };
 

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/process.hpp"
+#include "redlatch/base/task.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/session/any_executor.hpp"
+#include "redlatch/session/continuations.hpp"
+#include "redlatch/session/notifier.hpp"
+
+#include <atomic>
+#include <coroutine>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// What an operation needs of the client that it runs on. An object of this class keeps the client's session alive.
+class OperationHost {
+public:
+    virtual ~OperationHost() = default;
+
+    // Starts the threads that an operation needs. Throws std::system_error. `dispatches`: true if it has an executor.
+    virtual void start(bool dispatches) = 0;
+
+    virtual Continuations& continuations() = 0;
+
+    // Run the completions of operations: the first those that named no executor, the second hands the others to theirs.
+    virtual Notifier& completions() noexcept = 0;
+    virtual Notifier& dispatcher() noexcept = 0;
+};
+
+// How an operation ended: with a result or with an error.
+template <class R>
+struct Outcome {
+    std::optional<R> result{};
+    std::exception_ptr error{};
+};
+
+// An operation under way. A task does the work, on the thread that begins it and on the background thread. Somebody else
+// may give the operation up meanwhile: a stop token, the destructor of a coroutine.
+//
+// Whoever decides first determines the outcome, by one atomic exchange: the task that ended, or who gives up. The
+// completion is called once, on the executor, with that outcome; neither of the two waits for the other. If the task
+// succeeds later, its result is destroyed, which releases what it holds.
+//
+// It is kept alive by its task and by the job that completes it. The last reference ends on the thread of completions or
+// on the user's executor, not on the background thread, which cannot end the session that it belongs to.
+template <class R>
+class Running final : public std::enable_shared_from_this<Running<R>> {
+public:
+    // Makes the work, which may wait as the second argument says, and ends early once a stop is requested.
+    using Work = std::function<Task<R>(const std::stop_token&, WaitBy)>;
+    using Complete = std::function<void(Outcome<R>&&)>;
+
+    Running(std::shared_ptr<OperationHost> host, Work work, AnyExecutor executor, Complete complete)
+        : host_(std::move(host)),
+          work_(std::move(work)),
+          executor_(std::move(executor)),
+          complete_(std::move(complete)) {}
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+
+    // Begins the work. If it throws, for want of memory or of a thread, nothing was begun, and nothing completes.
+    void begin(const std::stop_token& stop) {
+        host_->start(static_cast<bool>(executor_));
+        const auto self = this->shared_from_this();
+        // Both are made here, so that neither completing nor ending can fail.
+        Notifier::Job completion(1, executor_ ? std::function<void()>([self] { self->dispatch(); })
+                                              : std::function<void()>([self] { self->complete(); }));
+        Notifier::Job farewell(1, [self] {});
+        const Root root = drive(*this);
+        completion_.swap(completion);
+        farewell_.swap(farewell);
+        on_stop_.emplace(stop, GiveUp{*this});  // a stop that was requested before completes the operation at once
+        root.coroutine.resume();
+    }
+
+    // Completes the operation with errc::cancelled, unless it has been decided. Any thread may call it. Does nothing in a
+    // forked child, where the operation of the parent does not go on.
+    void give_up() noexcept {
+        if (process_ != this_process() || decided_.exchange(true)) return;
+        try {
+            outcome_.error = std::make_exception_ptr(Error(errc::cancelled, {}, "it was given up before it succeeded"));
+        } catch (...) {
+            outcome_.error = std::current_exception();
+        }
+        post_completion();
+        stop_.request_stop();
+    }
+
+private:
+    struct GiveUp {
+        Running& running;
+        void operator()() const noexcept { running.give_up(); }
+    };
+
+    // The coroutine that awaits the work. Its frame ends by itself.
+    struct Root {
+        struct promise_type {
+            Root get_return_object() noexcept { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
+            std::suspend_always initial_suspend() noexcept { return {}; }
+            std::suspend_never final_suspend() noexcept { return {}; }
+            void return_void() noexcept {}
+            void unhandled_exception() noexcept { std::terminate(); }
+        };
+
+        std::coroutine_handle<promise_type> coroutine;
+    };
+
+    static Root drive(Running& running) {
+        Outcome<R> outcome;
+        try {
+            outcome.result = co_await running.work_(running.stop_.get_token(), &running.host_->continuations());
+        } catch (...) {
+            outcome.error = std::current_exception();
+        }
+        running.end(std::move(outcome));
+    }
+
+    // Afterwards this object may be gone.
+    void end(Outcome<R> outcome) noexcept {
+        if (!decided_.exchange(true)) {
+            outcome_ = std::move(outcome);
+            has_ended_ = true;
+            post_completion();
+        } else {
+            outcome = {};
+            host_->completions().notify(std::move(farewell_));
+        }
+    }
+
+    void post_completion() noexcept {
+        (executor_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));
+    }
+
+    // Lets the user's executor complete it. If that refuses, this thread does it.
+    void dispatch() {
+        try {
+            executor_.execute([self = this->shared_from_this()] { self->complete(); });
+        } catch (...) {
+            complete();
+        }
+    }
+
+    void complete() {
+        if (has_ended_) farewell_.clear();
+        const Complete complete = std::move(complete_);
+        complete(std::move(outcome_));
+    }
+
+    const ProcessMark process_ = this_process();
+    const std::shared_ptr<OperationHost> host_;
+    const Work work_;
+    const AnyExecutor executor_;
+    Complete complete_;
+    Notifier::Job completion_;
+    Notifier::Job farewell_;  // ends the task's reference; needed if the task ends after the completion
+    std::atomic<bool> decided_{false};
+    bool has_ended_ = false;  // True if the task decided, so it has ended
+    Outcome<R> outcome_;      // written by the one who decided
+    std::stop_source stop_;   // tells the task that the operation was given up
+    // Destroyed first: its callback uses the other members.
+    std::optional<std::stop_callback<GiveUp>> on_stop_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
