@@ -2,13 +2,20 @@
 #pragma once
 
 #include "simulation/world.hpp"
+#include "support/coroutine.hpp"
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 namespace sim {
@@ -64,6 +71,7 @@ private:
     redlatch::Lease some_lease() { return redlatch::Lease(world_.some_lease(30 * ms)); }
 
     bool take() {
+        if (random().below(3) == 0) return take_async();
         switch (random().below(6)) {
             case 0: lock_.lock(); return true;
             case 1: lock_.lock(some_lease()); return true;
@@ -94,11 +102,151 @@ private:
         return held;
     }
 
+    // Acquires it by an operation, which this thread awaits in one of the ways there are. Meanwhile it may change its mind.
+    bool take_async() {
+        const Nanos most = 4000 * ms;
+        Nanos until = forever;
+        std::stop_source source;
+        const bool cancels = random().below(2) == 0;
+        auto operation = begin_async(source, cancels, most, until);
+        Nanos cancelled_at = forever;
+        if (cancels) {
+            cancelled_at = now() + random().between(0, 500 * ms);
+            until = std::min(until, cancelled_at + world_.slack());
+        }
+        redlatch::Hold hold = random().below(2) == 0
+                                  ? by_callback(std::move(operation), source, cancelled_at)
+                                  : by_coroutine(std::move(operation), source, cancelled_at, random().below(2) == 0);
+        if (now() > until) scheduler().fail("an operation outlasted its deadline by " + late(until));
+        if (!hold) return false;
+        hold_.emplace(std::move(hold));
+        return true;
+    }
+
+    redlatch::Operation<redlatch::Hold> begin_async(std::stop_source& source, bool cancels, Nanos most, Nanos& until) {
+        const auto token = source.get_token();
+        const redlatch::Milliseconds time = some_ms(1, most / ms);
+        switch (random().below(cancels ? 4 : 3)) {
+            case 0: return lock_.async_try_lock().stop_on(token);
+            case 1:
+                until = now() + time.count() * ms + world_.slack();
+                return lock_.async_try_lock_for(time, some_lease()).stop_on(token);
+            case 2:
+                until = now() + time.count() * ms + world_.slack();
+                return lock_.async_try_lock_for(time).stop_on(token);
+            default: return random().below(2) ? lock_.async_lock(token) : lock_.async_lock(some_lease(), token);
+        }
+    }
+
+    // An executor whose jobs this thread runs.
+    struct Desk {
+        void execute(std::function<void()> job) {
+            const std::lock_guard lock(mutex);
+            jobs.push_back(std::move(job));
+            changed.notify_one();
+        }
+
+        // Runs jobs until `done` is true or the instant has come. Returns whether it is done.
+        bool run_until(const bool& done, Nanos until) {
+            std::unique_lock lock(mutex);
+            while (!done) {
+                const auto at = redlatch::Instant{} + std::chrono::nanoseconds(until);
+                if (jobs.empty() && now() >= until) return false;
+                if (jobs.empty()) {
+                    if (until == forever)
+                        changed.wait(lock);
+                    else
+                        changed.wait_until(lock, at);
+                    continue;
+                }
+                const auto job = std::move(jobs.front());
+                jobs.pop_front();
+                lock.unlock();
+                job();
+                lock.lock();
+            }
+            return true;
+        }
+
+        std::mutex mutex;  // guards jobs
+        std::condition_variable changed;
+        std::deque<std::function<void()>> jobs;
+    };
+
+    // The completion must come exactly once, with a hold or with an error.
+    struct Answer {
+        void take(std::error_code with, redlatch::Hold result) {
+            if (done) scheduler().fail("an operation completed twice");
+            if (with && result) scheduler().fail("an operation completed with a hold and with " + with.message());
+            done = true;
+            ec = with;
+            hold = std::move(result);
+        }
+
+        bool done = false;
+        std::error_code ec;
+        redlatch::Hold hold;
+    };
+
+    redlatch::Hold by_callback(redlatch::Operation<redlatch::Hold> operation, std::stop_source source,
+                               Nanos cancelled_at) {
+        const auto desk = std::make_shared<Desk>();
+        const auto answer = std::make_shared<Answer>();
+        std::move(operation)
+            .on([desk](std::function<void()> job) { desk->execute(std::move(job)); })
+            .start([answer](std::error_code ec, redlatch::Hold hold) { answer->take(ec, std::move(hold)); });
+        if (answer->done) scheduler().fail("an operation completed inside the call that began it");
+        if (!desk->run_until(answer->done, cancelled_at)) {
+            source.request_stop();
+            if (answer->done) scheduler().fail("an operation completed inside the call that cancelled it");
+            desk->run_until(answer->done, forever);
+        }
+        return judged(*answer, cancelled_at);
+    }
+
+    // Destroys the coroutine when it changes its mind, or cancels the operation by the token.
+    redlatch::Hold by_coroutine(redlatch::Operation<redlatch::Hold> operation, std::stop_source source,
+                                Nanos cancelled_at, bool destroys) {
+        const auto desk = std::make_shared<Desk>();
+        const auto answer = std::make_shared<Answer>();
+        std::optional<redlatch::test::Fiber> waiting;
+        waiting.emplace(await(
+            std::move(operation).on([desk](std::function<void()> job) { desk->execute(std::move(job)); }), answer));
+        if (answer->done) scheduler().fail("an operation completed inside the call that began it");
+        if (!desk->run_until(answer->done, cancelled_at)) {
+            if (destroys) {
+                waiting.reset();
+                const bool never = false;
+                desk->run_until(never, now());
+                if (answer->done) scheduler().fail("a coroutine went on after its end");
+                return {};
+            }
+            source.request_stop();
+            desk->run_until(answer->done, forever);
+        }
+        return judged(*answer, cancelled_at);
+    }
+
+    static redlatch::test::Fiber await(redlatch::Operation<redlatch::Hold> operation, std::shared_ptr<Answer> answer) {
+        auto outcome = co_await std::move(operation).no_throw();
+        answer->take(outcome.first, std::move(outcome.second));
+    }
+
+    redlatch::Hold judged(Answer& answer, Nanos cancelled_at) {
+        if (answer.ec == redlatch::errc::cancelled && now() < cancelled_at)
+            scheduler().fail("an operation was cancelled by nobody");
+        if (answer.ec && answer.ec != redlatch::errc::cancelled) {
+            scheduler().trace("error: " + answer.ec.message());
+            if (!world_.excuses_errors()) scheduler().fail("an operation failed: " + answer.ec.message());
+        }
+        return std::move(answer.hold);
+    }
+
     static std::string late(Nanos until) { return std::to_string((now() - until) / ms) + " ms"; }
 
     // Checks the lock as careful code does before each write.
     bool look() {
-        const auto valid_until = lock_.valid_until();
+        const auto valid_until = hold_ ? hold_->valid_until() : lock_.valid_until();
         const Nanos until = valid_until.time_since_epoch().count();
         const bool lost = lost_.stop_requested();
         if (now() < until) {
@@ -117,13 +265,13 @@ private:
     }
 
     void work() {
-        lost_ = lock_.lost();
+        lost_ = hold_ ? hold_->lost() : lock_.lost();
         certain_until_ = now();
         const bool sure = look();
         if constexpr (requires { lock_.token(); })
             if (sure) {
                 std::error_code gone;  // the hold may end after look()
-                const std::int64_t token = lock_.token(gone);
+                const std::int64_t token = hold_ ? hold_->token() : lock_.token(gone);
                 if (!gone && look()) wards_[0]->token(token);
             }
         Ward& ward = *wards_[0];
@@ -134,7 +282,7 @@ private:
             else
                 pause(40 * ms);
             look();
-            if (habits_.reentrant && random().below(4) == 0) reenter();
+            if (habits_.reentrant && !hold_ && random().below(4) == 0) reenter();
         }
         if (sure && look() && !habits_.shared) {
             ward.guarded = read + 1;
@@ -159,7 +307,13 @@ private:
         const Nanos left = certain_until_ - now();
         for (Ward* ward : wards_) ward->uncertain();
         std::error_code ec;
-        lock_.unlock(ec);
+        if (!hold_) {
+            lock_.unlock(ec);
+        } else if (random().below(2) == 0) {
+            ec = hold_->unlock();
+        } else {
+            hold_.reset();  // does not wait for the server
+        }
         if (ec) scheduler().trace("unlock: " + ec.message());
         if (ec && was_certain && left > world_.slack() && !world_.excuses_errors())
             scheduler().fail("unlock() of a certain hold says: " + ec.message());
@@ -169,6 +323,7 @@ private:
     std::vector<Ward*> wards_;
     Lock& lock_;
     const Habits habits_;
+    std::optional<redlatch::Hold> hold_;  // if it was acquired by an operation
     std::stop_token lost_;
     Nanos certain_until_ = 0;
     std::uint64_t upheavals_ = 0;  // the ward's count when this thread asked for the lock

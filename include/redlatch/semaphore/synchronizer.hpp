@@ -21,7 +21,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -135,8 +134,7 @@ public:
 
     // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
     // unreachable_timeout. Throws Error.
-    template <class Make>
-    Reply change(const Make& make, Undelivered then = Undelivered::call_off) {
+    Reply change(const MakeCall& make, Undelivered then = Undelivered::call_off) {
         std::unique_lock lock(core_.mutex);
         RequestId request_id = core_.take_slot();
         lock.unlock();
@@ -350,11 +348,9 @@ private:
         }
     }
 
-    template <class Make>
-    Reply change_once(RequestId& request_id, const Make& make, Instant deadline) try {
+    Reply change_once(RequestId& request_id, const MakeCall& make, Instant deadline) try {
         deliveries_.deliver_first();
-        const MakeCall call = std::cref(make);
-        return core_.sender.send(request_id, by_thread, deadline, call).run();
+        return core_.sender.send(request_id, by_thread, deadline, make).run();
     } catch (const std::bad_alloc&) {
         return detail::short_of_memory();
     }

@@ -128,7 +128,7 @@ private:
     void end(Outcome<R> outcome) noexcept {
         if (!decided_.exchange(true)) {
             outcome_ = std::move(outcome);
-            has_ended_ = true;
+            farewell_.clear();  // not the last reference: the completion has another
             post_completion();
         } else {
             outcome = {};
@@ -140,17 +140,18 @@ private:
         (executor_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));
     }
 
-    // Lets the user's executor complete it. If that refuses, this thread does it.
+    // Lets the user's executor complete it. If that refuses, this thread does it. The executor may own what it was given
+    // but never runs, so it is not kept here any longer.
     void dispatch() {
+        const AnyExecutor executor = std::move(executor_);
         try {
-            executor_.execute([self = this->shared_from_this()] { self->complete(); });
+            executor.execute([self = this->shared_from_this()] { self->complete(); });
         } catch (...) {
             complete();
         }
     }
 
     void complete() {
-        if (has_ended_) farewell_.clear();
         const Complete complete = std::move(complete_);
         complete(std::move(outcome_));
     }
@@ -158,14 +159,13 @@ private:
     const ProcessMark process_ = this_process();
     const std::shared_ptr<OperationHost> host_;
     const Work work_;
-    const AnyExecutor executor_;
+    AnyExecutor executor_;
     Complete complete_;
     Notifier::Job completion_;
-    Notifier::Job farewell_;  // ends the task's reference; needed if the task ends after the completion
+    Notifier::Job farewell_;  // ends the task's reference if the operation was given up before
     std::atomic<bool> decided_{false};
-    bool has_ended_ = false;  // True if the task decided, so it has ended
-    Outcome<R> outcome_;      // written by the one who decided
-    std::stop_source stop_;   // tells the task that the operation was given up
+    Outcome<R> outcome_;     // written by the one who decided
+    std::stop_source stop_;  // tells the task that the operation was given up
     // Destroyed first: its callback uses the other members.
     std::optional<std::stop_callback<GiveUp>> on_stop_;
 };
