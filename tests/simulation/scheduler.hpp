@@ -74,6 +74,7 @@ public:
     // Stops all fibers of this process for good.
     void crash(int process);
     bool has_crashed(int process) const;
+    bool has_any_crashed() const { return !crashed_.empty(); }
 
     // Reports a failure and ends the seed.
     [[noreturn]] void fail(const std::string& what);

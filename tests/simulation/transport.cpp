@@ -120,6 +120,9 @@ void Transport::attempt(Line& line, Nanos deadline) {
         line.connection->on_closed = [this, &line, connection = line.connection.get()] {
             if (line.connection.get() == connection) fail(line);
         };
+        // What was posted meanwhile goes first.
+        for (const auto& exchange : std::deque(line.open))
+            if (!exchange->sent) put(line, exchange);
     } else {
         line.next_attempt = s.now() + s.random().between(line.pause / 2, line.pause);
         line.pause = std::min(line.pause * 2, 500 * ms);
