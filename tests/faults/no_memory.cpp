@@ -372,7 +372,8 @@ TEST_CASE(
             CHECK(again.id());
             return struck;
         });
-        CHECK(failures > 0);
+        // The other threads may well do without any memory.
+        CHECK((failures > 0 || of == FailingMemory::Of::others));
     }
 }
 

@@ -19,9 +19,10 @@ struct Entry {
         latch_down,    // called (invoked), returned (acknowledged)
         latch_wait,    // called, returned; read: whether the count had ended
         latch_reset,   // called
-        latch_count,   // read: 1 if the count was wrong
-        pause,         // the process stood still from called to returned
-        failure        // something that must not happen, with code `token`
+        latch_count,  // called, returned; held: when the count was set; token: what was left; read: 1 if that is wrong;
+                      // on_wire: how many count-downs had returned before, and how many had been called afterwards
+        pause,        // the process stood still from called to returned
+        failure       // something that must not happen, with code `token`
     };
 
     What what = What::turn;

@@ -34,15 +34,18 @@ void wait(Crew& crew, CountDownLatch& latch, std::uint64_t number, milliseconds 
 
 // Checks the count while count-downs of this round may be on their way: it must agree with those invoked and
 // acknowledged.
-void check_count(Crew& crew, CountDownLatch& latch, std::uint64_t number, const Board& board) {
-    Entry entry = crew.entry(Entry::What::latch_count, Kind::latch, number);
+void check_count(Crew& crew, CountDownLatch& latch, const Entry& set, const Board& board) {
+    Entry entry = crew.entry(Entry::What::latch_count, Kind::latch, set.lock);
     entry.called = test::monotonic_ns();
-    const std::size_t acknowledged = board.acknowledged;
+    const std::size_t acknowledged = board.acknowledged.count();
     std::error_code ec;
     const auto left = static_cast<std::size_t>(latch.count(ec));
     if (ec) return;
-    entry.read = test::is_counted_once(latch_size, left, acknowledged, board.invoked) ? 0 : 1;
+    const std::size_t invoked = board.invoked.count();
+    entry.read = test::is_counted_once(latch_size, left, acknowledged, invoked) ? 0 : 1;
+    entry.held = set.called;
     entry.token = left;
+    entry.on_wire = acknowledged << 8 | invoked;
     entry.returned = test::monotonic_ns();
     crew.note(entry);
 }
@@ -56,7 +59,7 @@ void soak_latch(Crew& crew) {
         const std::uint64_t number = latch_number(crew.worker, crew.incarnation, round);
         CountDownLatch latch{crew.client, latch_name(number)};
         board.round = 0;
-        board.claimed = board.invoked = board.acknowledged = 0;
+        for (RoundCount* count : {&board.claimed, &board.invoked, &board.acknowledged}) count->begin(number);
         Entry set = crew.entry(Entry::What::latch_set, Kind::latch, number);
         set.called = test::monotonic_ns();
         std::error_code ec;
@@ -67,7 +70,7 @@ void soak_latch(Crew& crew) {
             crew.note(set);
             board.round = number;
             wait(crew, latch, number, crew.draw_ms(200, 2000));
-            check_count(crew, latch, number, board);
+            check_count(crew, latch, set, board);
         }
         board.round = 0;
         Entry reset = crew.entry(Entry::What::latch_reset, Kind::latch, number);
@@ -89,19 +92,19 @@ void count_down_latches(Crew& crew) {
         const std::uint64_t number = board.round;
         if (number == 0 || seen[of] == number) continue;
         seen[of] = number;
-        if (board.claimed.fetch_add(1) >= latch_size) continue;
+        if (board.claimed.add(number).value_or(latch_size) >= latch_size) continue;
         CountDownLatch latch{crew.client, latch_name(number)};
         Entry entry = crew.entry(Entry::What::latch_down, Kind::latch, number);
         entry.called = test::monotonic_ns();
         crew.note(entry);
-        if (board.round == number) ++board.invoked;
+        board.invoked.add(number);
         std::error_code ec;
         latch.count_down(ec);
         entry.returned = test::monotonic_ns();
         crew.check(ec, entry);
         if (ec) continue;
         crew.note(entry);
-        if (board.round == number) ++board.acknowledged;
+        board.acknowledged.add(number);
         if (crew.chance(30)) wait(crew, latch, number, crew.draw_ms(100, 1000));
     }
 }

@@ -74,8 +74,13 @@ void take_permit(Crew& crew, PermitExpirableSemaphore& semaphore) {
                                                           : semaphore.try_acquire_for(patience, Lease{lease}, ec);
     if (!id) {
         give_up(crew, entry, ec);
-        if (!ec)
-            semaphore.try_set_permits(static_cast<std::ptrdiff_t>(permits_limit), ec);  // the server may have lost them
+        if (ec) return;
+        // The server may have lost them. If not, neither call changes anything.
+        const auto permits = static_cast<std::ptrdiff_t>(permits_limit);
+        if (crew.chance(50))
+            semaphore.try_set_permits(permits, ec);
+        else
+            semaphore.set_permits(permits, ec);
         return;
     }
     entry.held = test::monotonic_ns();

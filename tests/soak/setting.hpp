@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -104,12 +105,30 @@ struct Underway {
     std::uint64_t read = 0;
 };
 
+// Counts events of one round of a latch. A thread that stood still since an earlier round changes nothing: the number
+// of the round, without the worker's part, and the count are one word.
+class RoundCount {
+public:
+    void begin(std::uint64_t round) { state_ = round << 8; }
+
+    // Returns the count from before; nothing if it counts another round by now.
+    std::optional<std::size_t> add(std::uint64_t round) {
+        std::uint64_t state = state_;
+        while ((state | 0xff) == (round << 8 | 0xff))
+            if (state_.compare_exchange_weak(state, state + 1)) return state & 0xff;
+        return std::nullopt;
+    }
+
+    std::size_t count() const { return state_ & 0xff; }
+
+private:
+    std::atomic<std::uint64_t> state_{0};
+};
+
 // A count that a worker has set, for the others to count down.
 struct Board {
     std::atomic<std::uint64_t> round{0};  // 0: none
-    std::atomic<std::uint32_t> claimed{0};
-    std::atomic<std::uint32_t> invoked{0};
-    std::atomic<std::uint32_t> acknowledged{0};
+    RoundCount claimed, invoked, acknowledged;
 };
 
 struct Shared {

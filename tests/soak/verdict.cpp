@@ -101,9 +101,11 @@ public:
                 woke(Kind::latch, last->from, last->until, "latch " + std::to_string(number));
         }
         for (const Entry& entry : story_.latch_counts)
-            if (entry.read == 1 && !story_.ended.at(Fault::all_locks).meet(entry.called - ns(5s), entry.returned))
-                verdict_.complain(verdict_.lost_updates, "latch: " + std::to_string(entry.token) +
-                                                             " left, which does not agree with the count-downs, " +
+            if (entry.read == 1 && !story_.ended.at(Fault::all_locks).meet(entry.held, entry.returned))
+                verdict_.complain(verdict_.lost_updates, "latch: " + std::to_string(entry.token) + " left after " +
+                                                             std::to_string(entry.on_wire >> 8) + " to " +
+                                                             std::to_string(entry.on_wire & 0xff) +
+                                                             " count-downs, set at " + story_.at(entry.held) + ", " +
                                                              story_.where(entry, entry.returned));
     }
 
