@@ -4,6 +4,7 @@
 #include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
 #include "redlatch/session/call_options.hpp"
+#include "redlatch/session/operation.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/wait_request.hpp"
 
@@ -101,6 +102,18 @@ public:
         return timed(deadline_at(when), tail...);
     }
 
+    // Wait for the end of the count without a thread that waits: see Operation. The result is true if the count has ended.
+    // Accept a std::stop_token, which cancels the operation.
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<bool> async_wait(Tail&&... tail)
+    const { return later(detail::wait_until(never, tail...)); }
+
+    // The time begins to run with this call.
+    template <class Rep, class Period, class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<bool> async_wait_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail)
+    const { return later(detail::wait_until(deadline_after(Clock::now(), timeout), tail...)); }
+
     // Calls count_down(n), then wait(…) for the end of the same count. Takes one round trip if this call ended the
     // count.
     template <class... Tail>
@@ -123,6 +136,7 @@ public:
 private:
     bool wait_for_end(const detail::WaitRequest& request) const;
     bool arrive(std::ptrdiff_t n, const detail::WaitRequest& request);
+    Operation<bool> later(detail::WaitRequest request) const;
 
     template <class... Tail>
     bool timed(Instant deadline, Tail&... tail) const {

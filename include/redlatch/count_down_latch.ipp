@@ -6,13 +6,17 @@
 #include "redlatch/error.hpp"
 #include "redlatch/protocol/count_down_latch.hpp"
 #include "redlatch/protocol/numbers.hpp"
+#include "redlatch/semaphore/keeper_of.hpp"
 #include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/session/operation.hpp"
 #include "redlatch/session/queries.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <stop_token>
 #include <string_view>
+#include <utility>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -35,6 +39,11 @@ inline LatchProtocol::Lowered lower(LatchState& latch, std::ptrdiff_t n) {
         latch.change([&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
                      LatchState::Undelivered::retry);
     return latch.protocol().decode_lower(reply);
+}
+
+inline Task<bool> wait_for_end(KeptState<LatchState> latch, WaitRequest request, std::stop_token stop, WaitBy by) {
+    LatchProtocol::Want want;
+    co_return co_await latch.obtain(want, request, std::move(stop), by);
 }
 
 }  // namespace detail
@@ -71,6 +80,17 @@ REDLATCH_INLINE bool CountDownLatch::reset() {
 REDLATCH_INLINE bool CountDownLatch::wait_for_end(const detail::WaitRequest& request) const {
     detail::LatchProtocol::Want want;
     return detail::latch_of(handle_).obtain(want, request).run();
+}
+
+REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest request) const {
+    auto stop = std::exchange(request.stop, {});
+    const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_));
+    return detail::OperationAccess::make<bool>(
+        handle_.session_handle(),
+        [latch, request](const std::stop_token& given_up, detail::WaitBy by) {
+            return detail::wait_for_end(latch, request, given_up, by);
+        },
+        std::move(stop));
 }
 
 REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, const detail::WaitRequest& request) {

@@ -6,7 +6,9 @@
 #include "redlatch/client.hpp"
 #include "redlatch/protocol/permit_id.hpp"
 #include "redlatch/protocol/permit_lease.hpp"
+#include "redlatch/semaphore/permits.hpp"
 #include "redlatch/session/call_options.hpp"
+#include "redlatch/session/operation.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/wait_request.hpp"
 
@@ -154,6 +156,44 @@ public:
         return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
     }
 
+    // --- permits of an object -----------------------------------------------------------------------------------
+
+    // Acquire n permits for an object that gives them back, and return it: see Permits. They wait, try and fail as
+    // acquire(), try_acquire() and try_acquire_for() do; an object that got none is empty. Accept a lease.
+    template <class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] Permits hold(std::ptrdiff_t n, Tail&&... tail) {
+        return held(n, detail::wait_until(never, tail...), tail...);
+    }
+    template <class... Tail>
+    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>) [[nodiscard]] Permits
+        try_hold(std::ptrdiff_t n, Tail&&... tail) {
+        return held(n, {.one_try = true}, tail...);
+    }
+    template <class Rep, class Period, class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] Permits try_hold_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
+        return held(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
+    }
+
+    // The same without a thread that waits: see Operation. The time of the last one begins to run with this call.
+    template <class... Tail>
+    requires(detail::PermitOption<Tail...> &&
+             !detail::has_error_code<Tail...>) Operation<Permits> async_acquire(std::ptrdiff_t n, Tail&&... tail) {
+        return later(n, lease_of(tail...), detail::wait_until(never, tail...));
+    }
+    template <class... Tail>
+    requires(detail::PermitOption<Tail...> && !detail::has_error_code<Tail...> &&
+             !detail::has_stop_token<Tail...>) Operation<Permits> async_try_acquire(std::ptrdiff_t n, Tail&&... tail) {
+        return later(n, lease_of(tail...), {.one_try = true});
+    }
+    template <class Rep, class Period, class... Tail>
+    requires(detail::PermitOption<Tail...> && !detail::has_error_code<Tail...>)
+        Operation<Permits> async_try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n,
+                                                 Tail&&... tail) {
+        return later(n, lease_of(tail...), detail::wait_until(deadline_after(Clock::now(), timeout), tail...));
+    }
+
     // --- releasing ----------------------------------------------------------------------------------------------
 
     // Releases all of the permits or none. Throws Error(errc::unknown_permit) if one is not held: it was released
@@ -208,16 +248,28 @@ private:
 
     template <class... Tail>
     std::vector<PermitId> take(std::ptrdiff_t n, const detail::WaitRequest& request, Tail&... tail) {
+        return detail::answer([&] { return obtain(n, lease_of(tail...), request); }, std::vector<PermitId>(), tail...);
+    }
+
+    template <class... Tail>
+    Permits held(std::ptrdiff_t n, const detail::WaitRequest& request, Tail&... tail) {
+        return detail::answer([&] { return later(n, lease_of(tail...), request).get(); }, Permits(), tail...);
+    }
+
+    // Returns the lease among the arguments; the watchdog's if there is none.
+    template <class... Tail>
+    static detail::PermitLease lease_of(const Tail&... tail) {
         detail::PermitLease lease{};
         [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
             if constexpr (detail::tail_rank<decltype(argument)> == 1) lease = detail::PermitLease::of(argument);
         };
         (set_lease(tail), ...);
-        return detail::answer([&] { return obtain(n, lease, request); }, std::vector<PermitId>(), tail...);
+        return lease;
     }
 
     std::vector<PermitId> obtain(std::ptrdiff_t n, const detail::PermitLease& lease,
                                  const detail::WaitRequest& request);
+    Operation<Permits> later(std::ptrdiff_t n, const detail::PermitLease& lease, detail::WaitRequest request);
     void set_lease(const PermitId& id, const detail::PermitLease& lease);
     void release_later(const PermitId& id) noexcept;
 

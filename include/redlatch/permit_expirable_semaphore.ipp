@@ -5,8 +5,10 @@
 #include "redlatch/error.hpp"
 #include "redlatch/permit_expirable_semaphore.hpp"
 #include "redlatch/protocol/permit_expirable_semaphore.hpp"
+#include "redlatch/semaphore/keeper_of.hpp"
 #include "redlatch/semaphore/permit_leases.hpp"
 #include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/session/operation.hpp"
 #include "redlatch/session/queries.hpp"
 
 #include <chrono>
@@ -39,6 +41,49 @@ inline void check_permits(std::ptrdiff_t n, std::ptrdiff_t least, std::ptrdiff_t
                           const char* rule) {
     if (n < least || n > most) throw Error(errc::invalid_argument, name, rule);
 }
+
+// Releases all of the permits or none. Returns true if they were held.
+inline bool release(PermitState& semaphore, std::span<const PermitId> ids) {
+    // Made first: from unwatch() on nothing may fail for want of memory.
+    const MakeCall make = [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](
+                              const RequestId& request_id) { return semaphore.protocol().release(request_id, kept); };
+    const auto watches = semaphore.leases().unwatch(ids);
+    const bool released = semaphore.is_one(semaphore.change(make, PermitState::Undelivered::retry));
+    if (!released) semaphore.leases().watch_again(watches);
+    return released;
+}
+
+inline PermitProtocol::Want want_of(std::ptrdiff_t n, const PermitLease& lease) {
+    PermitProtocol::Want want;
+    want.ids.reserve(static_cast<std::size_t>(n));
+    for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
+    want.lease = lease;
+    return want;
+}
+
+// The semaphore, for objects that hold its permits.
+class ExpirableKeeper final : public KeeperOf<PermitState> {
+public:
+    using KeeperOf::KeeperOf;
+
+    static Task<Permits> take(std::shared_ptr<ExpirableKeeper> keeper, std::ptrdiff_t n, PermitLease lease,
+                              WaitRequest request, std::stop_token stop, WaitBy by) {
+        PermitProtocol::Want want = want_of(n, lease);
+        const bool taken = co_await keeper->state_.obtain(want, request, std::move(stop), by);
+        if (!taken) co_return Permits();
+        co_return PermitsAccess::make(std::move(keeper), n, std::move(want.ids));
+    }
+
+    std::error_code give_back(std::ptrdiff_t, const std::vector<PermitId>& ids) noexcept override try {
+        return release(*state_, ids) ? std::error_code() : errc::unknown_permit;
+    } catch (...) {
+        return code_of(std::current_exception());
+    }
+
+    void give_back_later(std::ptrdiff_t, std::vector<PermitId> ids) noexcept override {
+        state_->leases().release_later(std::move(ids));
+    }
+};
 
 }  // namespace detail
 
@@ -88,12 +133,23 @@ REDLATCH_INLINE std::vector<PermitId> PermitExpirableSemaphore::obtain(std::ptrd
                                                                        const detail::PermitLease& lease,
                                                                        const detail::WaitRequest& request) {
     detail::check_permits(n, 1, max_at_once(), name(), "one call can acquire from 1 to 10000 permits");
-    detail::PermitProtocol::Want want;
-    want.ids.reserve(static_cast<std::size_t>(n));
-    for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
-    want.lease = lease;
+    detail::PermitProtocol::Want want = detail::want_of(n, lease);
     if (!detail::permits_of(handle_).obtain(want, request).run()) return {};
     return std::move(want.ids);
+}
+
+REDLATCH_INLINE Operation<Permits> PermitExpirableSemaphore::later(std::ptrdiff_t n, const detail::PermitLease& lease,
+                                                                   detail::WaitRequest request) {
+    detail::check_permits(n, 1, max_at_once(), name(), "one call can acquire from 1 to 10000 permits");
+    auto stop = std::exchange(request.stop, {});
+    auto keeper = std::make_shared<detail::ExpirableKeeper>(
+        detail::KeptState(handle_.session_handle(), detail::permits_of(handle_)));
+    return detail::OperationAccess::make<Permits>(
+        handle_.session_handle(),
+        [keeper = std::move(keeper), n, lease, request](const std::stop_token& given_up, detail::WaitBy by) {
+            return detail::ExpirableKeeper::take(keeper, n, lease, request, given_up, by);
+        },
+        std::move(stop));
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::release(std::span<const PermitId> ids) {
@@ -103,21 +159,11 @@ REDLATCH_INLINE void PermitExpirableSemaphore::release(std::span<const PermitId>
 }
 
 REDLATCH_INLINE bool PermitExpirableSemaphore::try_release(std::span<const PermitId> ids) {
-    if (ids.empty()) return true;
-    auto& semaphore = detail::permits_of(handle_);
-    // Made first: from unwatch() on nothing may fail for want of memory.
-    const std::function<detail::Call(const detail::RequestId&)> make =
-        [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const detail::RequestId& request_id) {
-            return semaphore.protocol().release(request_id, kept);
-        };
-    const auto watches = semaphore.leases().unwatch(ids);
-    const bool released = semaphore.is_one(semaphore.change(make, detail::PermitState::Undelivered::retry));
-    if (!released) semaphore.leases().watch_again(watches);
-    return released;
+    return ids.empty() || detail::release(detail::permits_of(handle_), ids);
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::release_later(const PermitId& id) noexcept try {
-    detail::permits_of(handle_).leases().release_later(id);
+    detail::permits_of(handle_).leases().release_later({id});
 } catch (...) {
 }
 

@@ -3,7 +3,9 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
+#include "redlatch/semaphore/permits.hpp"
 #include "redlatch/session/call_options.hpp"
+#include "redlatch/session/operation.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/wait_request.hpp"
 
@@ -101,6 +103,66 @@ public:
         return timed(deadline_at(when), 1, tail...);
     }
 
+    // Acquire n permits (1 by default, at least 1) for an object that gives them back, and return it: see Permits. They
+    // wait, try and fail as acquire(), try_acquire(), try_acquire_for() and try_acquire_until() do; an object that got
+    // none is empty.
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] Permits hold(std::ptrdiff_t n, Tail&&... tail) {
+        return held(n, detail::wait_until(never, tail...), tail...);
+    }
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] Permits hold(Tail&&... tail) { return hold(1, tail...); }
+
+    template <class... Tail>
+    requires(detail::StopOption<Tail...> && !detail::has_stop_token<Tail...>) [[nodiscard]] Permits
+        try_hold(std::ptrdiff_t n, Tail&&... tail) {
+        return held(n, {.one_try = true}, tail...);
+    }
+    template <class... Tail>
+    requires(detail::StopOption<Tail...> && !detail::has_stop_token<Tail...>) [[nodiscard]] Permits
+        try_hold(Tail&&... tail) {
+        return try_hold(1, tail...);
+    }
+
+    template <class Rep, class Period, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] Permits try_hold_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
+        return held(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
+    }
+    template <class Rep, class Period, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] Permits try_hold_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return try_hold_for(timeout, 1, tail...);
+    }
+
+    // The same without a thread that waits: see Operation.
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Permits> async_acquire(
+        std::ptrdiff_t n, Tail&&... tail) {
+        return later(n, detail::wait_until(never, tail...));
+    }
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Permits> async_acquire(
+        Tail&&... tail) {
+        return async_acquire(1, tail...);
+    }
+
+    Operation<Permits> async_try_acquire(std::ptrdiff_t n = 1) { return later(n, {.one_try = true}); }
+
+    // The time begins to run with this call.
+    template <class Rep, class Period, class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Permits> async_try_acquire_for(
+        std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
+        return later(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...));
+    }
+    template <class Rep, class Period, class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Permits> async_try_acquire_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return async_try_acquire_for(timeout, 1, tail...);
+    }
+
     // Releases n permits, or adds new ones. Creates the semaphore if it does not exist. Throws
     // Error(errc::invalid_argument) and changes nothing if there would be more than max() permits.
     //
@@ -151,6 +213,12 @@ private:
     void check(std::ptrdiff_t n, std::ptrdiff_t least) const;
     bool take(std::ptrdiff_t n, const detail::WaitRequest& request);
     bool give(std::ptrdiff_t n, bool only_existing);
+    Operation<Permits> later(std::ptrdiff_t n, detail::WaitRequest request);
+
+    template <class... Tail>
+    Permits held(std::ptrdiff_t n, const detail::WaitRequest& request, Tail&... tail) {
+        return detail::answer([&] { return later(n, request).get(); }, Permits(), tail...);
+    }
 
     template <class... Tail>
     bool timed(Instant deadline, std::ptrdiff_t n, Tail&... tail) {

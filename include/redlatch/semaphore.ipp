@@ -6,11 +6,19 @@
 #include "redlatch/protocol/numbers.hpp"
 #include "redlatch/protocol/semaphore.hpp"
 #include "redlatch/semaphore.hpp"
+#include "redlatch/semaphore/keeper_of.hpp"
 #include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/session/operation.hpp"
 #include "redlatch/session/queries.hpp"
 
 #include <cstddef>
+#include <exception>
+#include <memory>
+#include <stop_token>
 #include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -20,6 +28,39 @@ namespace detail {
 using SemaphoreState = Synchronizer<SemaphoreProtocol>;
 
 inline SemaphoreState& semaphore_of(StateHandle& handle) { return static_cast<SemaphoreState&>(handle.state()); }
+
+// The semaphore, for objects that hold its permits.
+class SemaphoreKeeper final : public KeeperOf<SemaphoreState> {
+public:
+    using KeeperOf::KeeperOf;
+
+    static Task<Permits> take(std::shared_ptr<SemaphoreKeeper> keeper, std::ptrdiff_t n, WaitRequest request,
+                              std::stop_token stop, WaitBy by) {
+        SemaphoreProtocol::Want want{.permits = n};
+        const bool taken = co_await keeper->state_.obtain(want, request, std::move(stop), by);
+        if (!taken) co_return Permits();
+        co_return PermitsAccess::make(std::move(keeper), n);
+    }
+
+    std::error_code give_back(std::ptrdiff_t n, const std::vector<PermitId>&) noexcept override try {
+        state_->change(adding(n), SemaphoreState::Undelivered::retry);
+        return {};
+    } catch (...) {
+        return code_of(std::current_exception());
+    }
+
+    // Without memory, the permits are lost, as after a crash.
+    void give_back_later(std::ptrdiff_t n, std::vector<PermitId>) noexcept override try {
+        state_->change_later(adding(n));
+    } catch (...) {
+    }
+
+private:
+    MakeCall adding(std::ptrdiff_t n) const {
+        return
+            [&state = *state_, n](const RequestId& request_id) { return state.protocol().add(request_id, n, false); };
+    }
+};
 
 }  // namespace detail
 
@@ -65,6 +106,19 @@ REDLATCH_INLINE bool Semaphore::take(std::ptrdiff_t n, const detail::WaitRequest
     if (n == 0) return true;
     detail::SemaphoreProtocol::Want want{.permits = n};
     return detail::semaphore_of(handle_).obtain(want, request).run();
+}
+
+REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::WaitRequest request) {
+    check(n, 1);
+    auto stop = std::exchange(request.stop, {});
+    auto keeper = std::make_shared<detail::SemaphoreKeeper>(
+        detail::KeptState(handle_.session_handle(), detail::semaphore_of(handle_)));
+    return detail::OperationAccess::make<Permits>(
+        handle_.session_handle(),
+        [keeper = std::move(keeper), n, request](const std::stop_token& given_up, detail::WaitBy by) {
+            return detail::SemaphoreKeeper::take(keeper, n, request, given_up, by);
+        },
+        std::move(stop));
 }
 
 REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {

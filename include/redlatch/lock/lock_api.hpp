@@ -249,14 +249,7 @@ private:
 
     template <class... Tail>
     Hold held_until(Instant deadline, bool one_try, Tail&... tail) {
-        const auto acquired = [&] {
-            HeldLevel level = keeper_of_holds();
-            LockRequest request = lock_request(new_hold_owner(), deadline, tail...);
-            request.one_try = one_try;
-            level.owner = request.owner;
-            return acquire(request) ? Hold(std::move(level)) : Hold();
-        };
-        return detail::answer(acquired, Hold(), tail...);
+        return detail::answer([&] { return later(deadline, one_try, tail...).get(); }, Hold(), tail...);
     }
 
     template <class... Tail>
@@ -280,7 +273,7 @@ private:
         request.stop = std::move(stop);
         request.by = by;
         const bool held = co_await level.keeper->acquire(request);
-        if (!held && request.stop.stop_requested())
+        if (!held && by && request.stop.stop_requested())
             throw Error(errc::cancelled, level.keeper->name_as_given(), "it was cancelled before it succeeded");
         co_return held ? Hold(std::move(level)) : Hold();
     }

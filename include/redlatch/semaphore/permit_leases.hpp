@@ -70,14 +70,16 @@ public:
         return unwatch(ids);
     }
 
-    // Releases a permit without waiting. Without memory for that, the permit ends with its lease, as after a crash: it
-    // is no longer renewed in any case.
-    void release_later(const PermitId& id) noexcept try {
+    // Releases permits without waiting. Without memory for that, they end with their leases, as after a crash: they are
+    // no longer renewed in any case.
+    void release_later(std::vector<PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
-        std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
-        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_slot(), [this, id](const RequestId& request_id) {
-            return core_.protocol.release(request_id, std::span(&id, 1));
-        });
+        std::erase_if(watched_,
+                      [&](const Watch& watch) { return std::find(ids.begin(), ids.end(), watch.id) != ids.end(); });
+        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_slot(),
+                        [this, kept = std::move(ids)](const RequestId& request_id) {
+                            return core_.protocol.release(request_id, kept);
+                        });
     } catch (...) {
     }
 

@@ -160,6 +160,12 @@ public:
         return reply;
     }
 
+    // Leaves a change to the background. `make` must own what it uses.
+    void change_later(MakeCall make) {
+        std::unique_lock lock(core_.mutex);
+        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_slot(), std::move(make));
+    }
+
     // Reads the reply to a change: 1 if it was made, 0 if not.
     bool is_one(const Reply& reply) const {
         if (!reply.is_integer()) throw unexpected(reply, key());

@@ -104,7 +104,7 @@ public:
         return result;
     }
 
-    // Does the work on this thread, which waits. Throws the error.
+    // Does the work on this thread, which waits. Throws the error. If a stop is requested, the result is a default R.
     R get() && { return work_(stop_, detail::by_thread).run(); }
 
 private:

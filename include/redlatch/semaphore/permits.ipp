@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/base/keep_errno.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/semaphore/permits.hpp"
+
+#include <iterator>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// Makes permits, for the semaphores.
+struct PermitsAccess {
+    static Permits make(std::shared_ptr<PermitsKeeper> keeper, std::ptrdiff_t n, std::vector<PermitId> ids = {}) {
+        Permits permits;
+        permits.keeper_ = std::move(keeper);
+        permits.count_ = n;
+        permits.ids_ = std::move(ids);
+        return permits;
+    }
+};
+
+}  // namespace detail
+
+REDLATCH_INLINE Permits::~Permits() {
+    if (count_ == 0) return;
+    const detail::KeepErrno kept;
+    // In a forked child the parent's objects must not be destroyed: threads that do not exist here may have locked their
+    // mutexes.
+    if (keeper_->is_of_this_process())
+        keeper_->give_back_later(count_, std::move(ids_));
+    else
+        static_cast<void>(new (std::nothrow) std::shared_ptr<detail::PermitsKeeper>(std::move(keeper_)));
+}
+
+REDLATCH_INLINE Permits Permits::split(std::ptrdiff_t n) {
+    if (n < 0 || n > count_)
+        throw Error(errc::invalid_argument, {}, "cannot split off more permits than the object holds");
+    std::vector<PermitId> ids;
+    if (!ids_.empty()) ids.assign(ids_.end() - n, ids_.end());
+    Permits others = detail::PermitsAccess::make(n > 0 ? keeper_ : nullptr, n, std::move(ids));
+    if (!ids_.empty()) ids_.erase(ids_.end() - n, ids_.end());
+    count_ -= n;
+    return others;
+}
+
+REDLATCH_INLINE void Permits::merge(Permits&& other) {
+    if (&other == this || other.count_ == 0) return;
+    if (count_ == 0) {
+        *this = std::move(other);
+        return;
+    }
+    if (!keeper_->is_same(*other.keeper_))
+        throw Error(errc::invalid_argument, {}, "these permits belong to different semaphores");
+    ids_.insert(ids_.end(), other.ids_.begin(), other.ids_.end());
+    count_ += std::exchange(other.count_, 0);
+    other.ids_.clear();
+    other.keeper_.reset();
+}
+
+REDLATCH_INLINE std::error_code Permits::release() noexcept {
+    if (count_ == 0) return errc::not_owner;
+    const detail::KeepErrno kept;
+    if (!keeper_->is_of_this_process()) return errc::hold_lost;
+    const auto keeper = std::exchange(keeper_, nullptr);
+    const std::ptrdiff_t n = std::exchange(count_, 0);
+    const std::error_code ec = keeper->give_back(n, ids_);
+    ids_.clear();
+    return ec;
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
