@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -30,6 +31,19 @@ struct Event {
     std::string name;    // the primitive's; empty for an event of the connection
     std::string detail;  // readable text for a log
 };
+
+// Returns the name of the kind as it is written in C++, such as "hold_lost": for logs and the labels of metrics. Returns
+// "unknown" for a value that is no kind. The text lives as long as the program.
+constexpr std::string_view to_string(Event::Kind kind) noexcept {
+    switch (kind) {
+        case Event::Kind::hold_lost: return "hold_lost";
+        case Event::Kind::unlock_not_delivered: return "unlock_not_delivered";
+        case Event::Kind::disconnected: return "disconnected";
+        case Event::Kind::reconnected: return "reconnected";
+        case Event::Kind::moved: return "moved";
+    }
+    return "unknown";
+}
 
 // Counts what the client has done since it was created.
 struct Stats {
