@@ -3,6 +3,7 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/session/call_options.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/wait_request.hpp"
@@ -118,6 +119,13 @@ public:
     bool reset();
     bool reset(std::error_code& ec) {
         return detail::answer([&] { return reset(); }, false, ec);
+    }
+
+    // Returns the state on the server: see LatchInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
+    // to something else.
+    LatchInspection inspect() const;
+    LatchInspection inspect(std::error_code& ec) const {
+        return detail::answer([&] { return inspect(); }, LatchInspection(), ec);
     }
 
 private:

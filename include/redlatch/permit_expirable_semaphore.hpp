@@ -4,6 +4,7 @@
 #include "redlatch/base/keep_errno.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/protocol/permit_id.hpp"
 #include "redlatch/protocol/permit_lease.hpp"
 #include "redlatch/session/call_options.hpp"
@@ -197,6 +198,14 @@ public:
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id);
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec) {
         return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
+    }
+
+    // Returns the state on the server, with the acquired permits of anyone: see SemaphoreInspection. One round trip. Changes nothing. An expired
+    // permit counts as available. Throws wrong_type if the key belongs
+    // to something else.
+    SemaphoreInspection inspect();
+    SemaphoreInspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
     }
 
 private:

@@ -143,5 +143,13 @@ REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphor
     return semaphore.protocol().read_remaining(reply);
 }
 
+// --- the state on the server -------------------------------------------------------------------------------------
+
+REDLATCH_INLINE SemaphoreInspection PermitExpirableSemaphore::inspect() {
+    auto& semaphore = detail::permits_of(handle_);
+    return semaphore.protocol().read_inspection(
+        detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().inspect()));
+}
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

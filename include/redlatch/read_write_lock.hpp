@@ -5,6 +5,7 @@
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/lock/lock_api.hpp"
 #include "redlatch/lock/named_lock.hpp"
 #include "redlatch/session/call_options.hpp"
@@ -77,6 +78,13 @@ public:
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return read_.name(); }
+
+    // Returns the holders of both sides, readers and writer, as one moment shows them: see Inspection. One round trip.
+    // Throws Error, or stores its code, as NamedLock::inspect() does.
+    Inspection inspect();
+    Inspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, Inspection(), ec);
+    }
 
     // Return each side as a lock of its own, valid as long as this object.
     ReadLock& read_lock() noexcept { return read_; }

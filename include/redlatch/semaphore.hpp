@@ -3,6 +3,7 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/session/call_options.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/wait_request.hpp"
@@ -145,6 +146,13 @@ public:
     [[nodiscard]] std::ptrdiff_t drain_permits();
     [[nodiscard]] std::ptrdiff_t drain_permits(std::error_code& ec) {
         return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
+    }
+
+    // Returns the state on the server: see SemaphoreInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
+    // to something else.
+    SemaphoreInspection inspect();
+    SemaphoreInspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
     }
 
 private:

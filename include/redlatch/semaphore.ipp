@@ -55,6 +55,12 @@ REDLATCH_INLINE std::ptrdiff_t Semaphore::drain_permits() {
     return static_cast<std::ptrdiff_t>(reply.integer);
 }
 
+REDLATCH_INLINE SemaphoreInspection Semaphore::inspect() {
+    auto& semaphore = detail::semaphore_of(handle_);
+    return semaphore.protocol().read_inspection(
+        detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().inspect()));
+}
+
 REDLATCH_INLINE void Semaphore::check(std::ptrdiff_t n, std::ptrdiff_t least) const {
     if (n < least || n > max())
         throw Error(errc::invalid_argument, name(), "the number of permits must be from 0 to 2147483647");

@@ -9830,6 +9830,72 @@ REDLATCH_INLINE std::vector<std::string> Client::check_server() const {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/inspection.hpp
+
+// What inspect() returns: the state of a primitive on the server at one moment, whoever has it, in any language. It may
+// have changed before the caller reads it, so it is for logs, metrics and operators, not for decisions. Leases are by
+// the server's clock, in milliseconds; milliseconds::max() stands for one that never ends.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// One hold of a lock.
+struct Holder {
+    std::string owner;         // "<client id>:<number>"; of a Mutex the value of the key
+    std::string client;        // the client id; empty if the owner has another form
+    std::uint64_t number = 0;  // as Hold::owner(); in Java the id of the thread; 0 if the owner has another form
+    int level = 1;             // how many times the owner has acquired it
+    std::chrono::milliseconds lease{};  // how long the hold still lasts
+    bool shared = false;                // true for a reader of a ReadWriteLock
+};
+
+// One waiter in the queue of a FairLock.
+struct Queued {
+    std::string owner;  // as of a Holder
+    std::string client;
+    std::uint64_t number = 0;
+    std::chrono::milliseconds expires_in{};  // when it is skipped, unless it refreshes its place before
+};
+
+// The state of a lock.
+struct Inspection {
+    std::vector<Holder> holders;        // at most one, except for readers: of these at most 1,000
+    std::vector<Queued> waiting;        // of a FairLock only: the first 1,000 places in the order of service, without
+                                        // dead waiters. The server knows no waiters of other locks
+    std::optional<std::int64_t> token;  // of a FencedLock only: the last token that anyone got, if there is one
+};
+
+// The state of one member of a MultiLock or RedLock.
+struct MemberInspection {
+    std::string name;
+    std::error_code error;  // why there is no state: its server did not reply, or refused
+    Inspection state;
+};
+
+// One acquired permit of a PermitExpirableSemaphore.
+struct HeldPermit {
+    std::string id;                     // 32 hex digits, for PermitId::parse()
+    std::chrono::milliseconds lease{};  // how long it still lasts
+};
+
+// The state of a semaphore.
+struct SemaphoreInspection {
+    bool exists = false;                                  // false until someone has set the number of permits
+    std::ptrdiff_t available = 0;                         // as available_permits()
+    std::ptrdiff_t acquired = 0;                          // of a PermitExpirableSemaphore only
+    std::vector<HeldPermit> permits;                      // likewise: the first 1,000 to expire
+    std::optional<std::chrono::milliseconds> expires_in;  // when the key expires, if it does
+};
+
+// The state of a count-down latch.
+struct LatchInspection {
+    bool exists = false;                                  // true while there is a count
+    std::ptrdiff_t count = 0;                             // as count()
+    std::optional<std::chrono::milliseconds> expires_in;  // when the key expires, if it does
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/session/call_options.hpp
 
 // Defines the trailing options of a call: at most one Lease, one std::stop_token and one std::error_code&, in that
@@ -10125,6 +10191,13 @@ public:
         return detail::answer([&] { return reset(); }, false, ec);
     }
 
+    // Returns the state on the server: see LatchInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
+    // to something else.
+    LatchInspection inspect() const;
+    LatchInspection inspect(std::error_code& ec) const {
+        return detail::answer([&] { return inspect(); }, LatchInspection(), ec);
+    }
+
 private:
     bool wait_for_end(const detail::WaitRequest& request) const;
     bool arrive(std::ptrdiff_t n, const detail::WaitRequest& request);
@@ -10138,6 +10211,369 @@ private:
     mutable detail::StateHandle handle_;
 };
 
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/giving_back.hpp
+
+// The common parts of the scripts that release locks. Before the first two stands a function release(owner, remaining
+// count, lease in ms for a remaining hold, publish command, tag).
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+inline constexpr std::string_view release_levels{R"lua(
+-- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag (if there is one).
+return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+)lua"};
+
+// For owners of which no client knows what they hold, because a reply did not come.
+inline constexpr std::string_view give_up{R"lua(
+-- ARGV: publish command, tag (if there is one), owners that give up.
+-- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
+local now, refusal = time_in_ms(), nil
+for i = 3, #ARGV do
+    local answer = release(ARGV[i], '0', '0', ARGV[1], ARGV[2])
+    if type(answer) == 'table' then refusal = answer end
+end
+return refusal or now
+)lua"};
+
+// For a key that never becomes free.
+inline constexpr std::string_view no_lease{R"lua(
+local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
+)lua"};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/all_or_none.hpp
+
+// Access rights may allow some commands of a script and refuse others in its middle. Redis does not roll back: what was
+// written before a refusal stays. So commands that may be refused come first, or are undone.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+// Precedes the scripts that use it.
+inline constexpr std::string_view all_or_none{R"lua(
+-- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
+-- the command that undoes it. Returns nil, or the error.
+local function all_or_none(changes)
+    for i = 1, #changes do
+        local reply = redis.pcall(unpack(changes[i]))
+        if type(reply) == 'table' and reply.err then
+            for k = i - 1, 1, -1 do
+                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
+            end
+            return reply
+        end
+    end
+end
+)lua"};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/hold_levels.hpp
+
+// Writes for the locks whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. If a
+// command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
+// of.
+//
+// A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
+// error. The waiters ask again when the lease would have ended.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+inline constexpr std::string_view first_level{R"lua(
+-- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
+local function give_lease(lock, lease)
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) ~= 'table' then return nil end
+    redis.call('del', lock)
+    return limited
+end
+)lua"};
+
+inline constexpr std::string_view more_levels{R"lua(
+-- Sets the count of an existing hold; its lease becomes no shorter. Returns nil, or the error.
+local function enter_again(lock, owner, current, count, lease)
+    local left = redis.call('pttl', lock)
+    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+    if left >= tonumber(lease) then return nil end
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) ~= 'table' then return nil end
+    if current ~= count then redis.call('hincrby', lock, owner, current - count) end
+    return limited
+end
+)lua"};
+
+inline constexpr std::string_view fewer_levels{R"lua(
+-- The same with fewer levels. Returns -1 = still held, or the error.
+local function leave_level(lock, owner, current, count, lease)
+    local left = redis.call('pttl', lock)
+    local changes = {{'pexpire', lock, math.max(left, lease), undo = left > 0 and {'pexpire', lock, left}}}
+    if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
+    return all_or_none(changes) or -1
+end
+)lua"};
+
+inline constexpr std::string_view next_owner{R"lua(
+-- Restores the hold of the owner, whatever was written since.
+local function put_back(lock, owner, count, left)
+    redis.pcall('del', lock)
+    redis.pcall('hset', lock, owner, count)
+    if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
+end
+-- Puts the next owner in the owner's place. Returns nil, or the error.
+local function replace(lock, owner, count, heir, lease, left)
+    redis.call('pexpire', lock, lease)
+    local reply = redis.pcall('hincrby', lock, heir, '1')
+    if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
+    if type(reply) ~= 'table' then return nil end
+    put_back(lock, owner, count, left)
+    return reply
+end
+)lua"};
+
+inline constexpr std::string_view levels{joined<first_level, more_levels>};
+inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/wanted_until.hpp
+
+// A command may reach the server long after its sender has given up: a closed connection may still be delivered for
+// half a minute, and a proxy may delay one for longer. So a command that would do harm then carries a time until which
+// it is wanted, in milliseconds since 1970 by the server's clock. After that time it changes nothing and returns the
+// error LATE with the time of the server.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+// Precedes the scripts that use it.
+inline constexpr std::string_view wanted_until{R"lua(
+-- Milliseconds since 1970.
+local function time_in_ms()
+    local time = redis.call('time')
+    return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+-- Returns the reply to a command that came too late: it took no effect.
+local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
+)lua"};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/rlock.hpp
+
+// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write the same as
+// Redisson's RLock (its keys, field, channel and message). But they take the hold count from the holder as an absolute
+// number, so a command that is sent twice takes effect once. An owner has a new number for each first hold: a late
+// command names a hold that is gone, and does nothing.
+//
+// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before. Releasing and
+// renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
+// numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view rlock_acquire{R"lua(
+-- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
+-- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold to re-enter is gone.
+local lock = KEYS[1]
+local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+if redis.call('exists', lock) == 0 then
+    if count ~= '1' then return -2 end
+    redis.call('hincrby', lock, owner, count)
+    return give_lease(lock, lease)
+end
+local current = redis.call('hget', lock, owner)
+if not current and count ~= '1' then return -2 end
+-- In a read-write lock this owner may be a reader, which is not a hold of this lock.
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+if not current then
+    local left = redis.call('pttl', lock)
+    if left == -1 then return no_lease() end
+    return left
+end
+return enter_again(lock, owner, current, count, lease)
+)lua"};
+
+// Releases levels of a hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners; n = released,
+// n listeners notified; -1 = still held.
+inline constexpr std::string_view rlock_release{R"lua(
+-- KEYS: lock, channel.
+local lock, channel = KEYS[1], KEYS[2]
+local function release(owner, count, lease, publish)
+    local current = redis.call('hget', lock, owner)
+    if not current then return nil end
+    if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
+    redis.call('del', lock)
+    return redis.call(publish, channel, '0')
+end
+)lua"};
+
+inline constexpr std::string_view rlock_hand_over{R"lua(
+-- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
+-- Answer: 1 = the next owner holds it; nil = neither of them does.
+local lock, channel = KEYS[1], KEYS[2]
+local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- An earlier copy has done it.
+if redis.call('hexists', lock, heir) == 1 then return 1 end
+local count = redis.call('hget', lock, owner)
+if not count then return nil end
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+local left = redis.call('pttl', lock)
+local refusal = replace(lock, owner, count, heir, lease, left)
+if refusal then return refusal end
+-- Other waiters rely on the earlier, longer lease: wake them.
+if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
+return 1
+)lua"};
+
+inline constexpr std::string_view rlock_renew{R"lua(
+-- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
+-- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
+local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+local renewed = {}
+for i, lock in ipairs(KEYS) do
+    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 2])
+    if type(renewed[i]) == 'table' then
+        -- A key of another type is lost, but the other locks must not expire for that.
+        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
+        renewed[i] = 0
+    end
+    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
+end
+return renewed
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view rlock_acquire =
+    joined<parts::wanted_until, parts::no_lease, parts::levels, parts::rlock_acquire>;
+inline constexpr std::string_view rlock_release =
+    joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
+inline constexpr std::string_view rlock_give_up =
+    joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
+inline constexpr std::string_view rlock_hand_over =
+    joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
+inline constexpr std::string_view rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
+
+inline constexpr std::string_view rlock_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = not held.
+if redis.call('hlen', KEYS[1]) == 0 then return -2 end
+return redis.call('pttl', KEYS[1])
+)lua"};
+
+}  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
+    "9177ae7e76a78db8bb54f124515935c85c1eef43"};
+template <>
+inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
+    "70255f5e4cee40687de8b087ef614522ac8d856b"};
+template <>
+inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
+    "44938e4772a2932a4d55d9c6c5e15d753ce5d28f"};
+template <>
+inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
+    "17cfa19eacac558034dcef38c12eca6699211a83"};
+template <>
+inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
+    "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
+template <>
+inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
+    "760bebdf5eda7eb6d982a97fd524202ea9169ba9"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/lock_queries.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The queries of a lock that is a hash of owner -> hold count on the server.
+
+// Returns the list of owners that hold the lock.
+inline Call hash_holders(const std::string& key) { return Call::command({"HKEYS", key}); }
+
+// Returns the number of owners. Uses HLEN rather than EXISTS: a key of another type is an error, not a lock.
+inline Call hash_size(const std::string& key) { return Call::command({"HLEN", key}); }
+
+// Returns the hold count of one owner, or nil.
+inline Call hash_count(const std::string& key, const OwnerText& owner) { return Call::command({"HGET", key, owner}); }
+
+// Returns the PTTL of the lock, or -2 if it is free.
+inline Call key_lease(const std::string& key) { return {digested<scripts::rlock_remaining_lease>, {key}, {}}; }
+
+// --- replies ---------------------------------------------------------------------------------------------------------
+
+// Reads the number of owners.
+inline bool read_is_locked(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
+    return reply.integer > 0;
+}
+
+// Reads nil for none, or the text of a number.
+inline int read_count(const Reply& reply, std::string_view key) {
+    if (reply.is_nil()) return 0;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    int count = 0;
+    const char* const last = reply.text.data() + reply.text.size();
+    const auto [end, error] = std::from_chars(reply.text.data(), last, count);
+    if (error != std::errc{} || end != last || count < 0) throw unexpected(reply, key);
+    return count;
+}
+
+// Reads nil or a text.
+inline std::optional<std::string> read_text(Reply reply, std::string_view key) {
+    if (reply.is_nil()) return std::nullopt;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    return std::move(reply.text);
+}
+
+// Reads a PTTL, or -2 if the lock is free.
+inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    if (reply.integer == -2) return std::nullopt;
+    return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
+}
+
+}  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -10161,6 +10597,315 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
                     "the key holds " + in_quotes(reply.text, 40) +
                         " instead of a number; something else uses this key; choose another name");
     return number;
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/permit_id.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// Returns two hex digits for each byte.
+inline std::string hex_of(std::string_view bytes) {
+    static constexpr char digits[] = "0123456789abcdef";
+    std::string hex;
+    for (const char byte : bytes) {
+        hex += digits[static_cast<unsigned char>(byte) >> 4];
+        hex += digits[static_cast<unsigned char>(byte) & 15];
+    }
+    return hex;
+}
+
+}  // namespace detail
+
+// Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
+// text it has 32 hex digits, the same that Redisson shows.
+class PermitId {
+public:
+    static PermitId random() { return PermitId(detail::random_bytes<16>()); }
+
+    // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
+    static PermitId parse(std::string_view text) {
+        std::array<unsigned char, 16> bytes{};
+        bool proper = text.size() == 32;
+        for (std::size_t i = 0; proper && i < 16; ++i) {
+            const int high = value_of(text[2 * i]), low = value_of(text[2 * i + 1]);
+            proper = high >= 0 && low >= 0;
+            bytes[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
+        }
+        if (!proper) throw Error(errc::invalid_argument, {}, "a permit id must consist of 32 hex digits");
+        return PermitId(bytes);
+    }
+
+    std::string text() const { return detail::hex_of(bytes()); }
+
+    // Returns the bytes as stored in Redis.
+    std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+
+    friend auto operator<=>(const PermitId&, const PermitId&) = default;
+
+    template <class Traits>
+    friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const PermitId& id) {
+        return out << id.text().c_str();
+    }
+
+private:
+    explicit PermitId(const std::array<unsigned char, 16>& bytes) : bytes_(bytes) {}
+
+    static int value_of(char digit) {
+        if (digit >= '0' && digit <= '9') return digit - '0';
+        if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
+        if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
+        return -1;
+    }
+
+    std::array<unsigned char, 16> bytes_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+template <>
+struct std::hash<redlatch::PermitId> {
+    // The bytes are random already.
+    std::size_t operator()(const redlatch::PermitId& id) const noexcept {
+        std::size_t some;
+        std::memcpy(&some, id.bytes().data(), sizeof some);
+        return some;
+    }
+};
+
+// redlatch/scripts/inspection.hpp
+
+// The scripts that read the whole state of a primitive at one moment. They change nothing, not even what has expired.
+// Their answers are limited, because a client refuses replies of more than 8,192 elements.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view holders_in_hash{R"lua(
+-- Returns the owner of the lock and its count, in turn; nil and the error if the hash is no lock of this kind.
+local function holders_in(lock)
+    if redis.call('hexists', lock, 'mode') == 1 then
+        return nil, redis.error_reply('WRONGTYPE the key holds a read-write lock')
+    end
+    if redis.call('hlen', lock) > 1 then return nil, redis.error_reply('WRONGTYPE the key holds no lock') end
+    return redis.call('hgetall', lock)
+end
+)lua"};
+
+inline constexpr std::string_view hash_inspect{R"lua(
+-- KEYS: lock, and for a fenced lock the token counter.
+-- Answer: PTTL, -2 = free; owner and count; the last token, a text, nil = none.
+local lock, counter = KEYS[1], KEYS[2]
+local holders, refusal = holders_in(lock)
+if refusal then return refusal end
+return {redis.call('pttl', lock), holders, counter and redis.call('get', counter)}
+)lua"};
+
+inline constexpr std::string_view fair_inspect{R"lua(
+-- KEYS: lock, queue, timeouts, slots.
+-- Answer: PTTL, -2 = free; owner and count; each waiter that is alive, in the order of service, and for how many ms it
+-- certainly is. At most the first 1,000 places.
+local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local holders, refusal = holders_in(lock)
+if refusal then return refusal end
+local now, waiting = time_in_ms(), {}
+for _, waiter in ipairs(redis.call('lrange', queue, '0', '999')) do
+    local ends = redis.call('zscore', slots, waiter) or redis.call('zscore', timeouts, waiter) or '0'
+    if tonumber(ends) > now then
+        table.insert(waiting, waiter)
+        table.insert(waiting, math.ceil(ends - now))
+    end
+end
+return {redis.call('pttl', lock), holders, waiting}
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view hash_inspect = joined<parts::holders_in_hash, parts::hash_inspect>;
+inline constexpr std::string_view fair_inspect =
+    joined<parts::wanted_until, parts::holders_in_hash, parts::fair_inspect>;
+
+inline constexpr std::string_view value_inspect{R"lua(
+-- KEYS: a string.  Answer: the text, nil = none; PTTL.
+return {redis.call('get', KEYS[1]), redis.call('pttl', KEYS[1])}
+)lua"};
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::fair_inspect>{scripts::fair_inspect,
+    "17bebd53c28e434e1ce33b1d30dac04f9124fe08"};
+template <>
+inline constexpr Script digested<scripts::hash_inspect>{scripts::hash_inspect,
+    "328529720746a3b5ff99a5f0e0774bfe4653bda6"};
+template <>
+inline constexpr Script digested<scripts::value_inspect>{scripts::value_inspect,
+    "930a04f86794c0ace61253a2fe7814c07384986e"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/inspection.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The calls that read the state of a primitive, for inspect(), and how their replies are read. All readers throw
+// Error(errc::protocol_error) for a reply that the script never sends.
+
+inline Call inspect_hash(const std::string& key) { return {digested<scripts::hash_inspect>, {key}, {}}; }
+inline Call inspect_value(const std::string& key) { return {digested<scripts::value_inspect>, {key}, {}}; }
+
+// --- parts of replies ------------------------------------------------------------------------------------------------
+
+// Returns the elements of an array of at least `least`, in groups of `group`.
+inline const std::vector<Reply>& elements_of(const Reply& reply, std::size_t least, std::size_t group,
+                                             std::string_view key) {
+    if (reply.kind != Reply::Kind::array || reply.elements.size() < least || reply.elements.size() % group != 0)
+        throw unexpected(reply, key);
+    return reply.elements;
+}
+
+// Reads a PTTL of something that exists: -1 is no end.
+inline Milliseconds time_left(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    return reply.integer == -1 ? Milliseconds::max() : Milliseconds(reply.integer < 0 ? 0 : reply.integer);
+}
+
+// Reads the PTTL of a key: nothing if it has none, or does not exist.
+inline std::optional<Milliseconds> time_to_live(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    return reply.integer < 0 ? std::nullopt : std::optional(Milliseconds(reply.integer));
+}
+
+inline int level_of(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer()) return read_count(reply, key);
+    if (reply.integer < 0) throw unexpected(reply, key);
+    return static_cast<int>(reply.integer);
+}
+
+// Sets the owner and, if it has their form, the client id and the number.
+template <class Named>
+void name_owner(Named& named, const Reply& reply, std::string_view key) {
+    constexpr std::size_t id_size = 36;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    named.owner = reply.text;
+    if (reply.text.size() < id_size + 2 || reply.text[id_size] != ':') return;
+    const char* const last = reply.text.data() + reply.text.size();
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(reply.text.data() + id_size + 1, last, number);
+    if (error != std::errc{} || end != last) return;
+    named.client = reply.text.substr(0, id_size);
+    named.number = number;
+}
+
+// --- locks -----------------------------------------------------------------------------------------------------------
+
+// Reads the part that hash_inspect and fair_inspect have in common.
+inline Inspection holders_of_hash(const Reply& reply, std::string_view key) {
+    Inspection found;
+    const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
+    const std::vector<Reply>& holders = elements_of(parts[1], 0, 2, key);
+    for (std::size_t i = 0; i < holders.size(); i += 2) {
+        Holder& holder = found.holders.emplace_back();
+        name_owner(holder, holders[i], key);
+        holder.level = level_of(holders[i + 1], key);
+        holder.lease = time_left(parts[0], key);
+    }
+    return found;
+}
+
+inline Inspection inspection_of_hash(const Reply& reply, std::string_view key) {
+    Inspection found = holders_of_hash(reply, key);
+    if (reply.elements.size() > 2 && !reply.elements[2].is_nil()) found.token = number_of(reply.elements[2], key);
+    return found;
+}
+
+inline Inspection inspection_of_queue(const Reply& reply, std::string_view key) {
+    Inspection found = holders_of_hash(reply, key);
+    const std::vector<Reply>& waiting = elements_of(elements_of(reply, 3, 1, key)[2], 0, 2, key);
+    for (std::size_t i = 0; i < waiting.size(); i += 2) {
+        Queued& waiter = found.waiting.emplace_back();
+        name_owner(waiter, waiting[i], key);
+        waiter.expires_in = time_left(waiting[i + 1], key);
+    }
+    return found;
+}
+
+// The key of a Mutex holds any text, so it always has one level.
+inline Inspection inspection_of_value(const Reply& reply, std::string_view key) {
+    Inspection found;
+    const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
+    if (parts[0].is_nil()) return found;
+    Holder& holder = found.holders.emplace_back();
+    name_owner(holder, parts[0], key);
+    holder.lease = time_left(parts[1], key);
+    return found;
+}
+
+// A writer's field is its owner with a suffix.
+inline Inspection inspection_of_read_write(const Reply& reply, std::string_view key) {
+    constexpr std::string_view suffix = ":write";
+    Inspection found;
+    const std::vector<Reply>& holds = elements_of(reply, 0, 3, key);
+    for (std::size_t i = 0; i < holds.size(); i += 3) {
+        Reply owner = holds[i];
+        const bool writes = owner.text.ends_with(suffix);
+        if (writes) owner.text.resize(owner.text.size() - suffix.size());
+        Holder& holder = found.holders.emplace_back();
+        name_owner(holder, owner, key);
+        holder.level = level_of(holds[i + 1], key);
+        holder.lease = time_left(holds[i + 2], key);
+        holder.shared = !writes;
+    }
+    return found;
+}
+
+// --- semaphores and latches ------------------------------------------------------------------------------------------
+
+inline SemaphoreInspection inspection_of_semaphore(const Reply& reply, std::string_view key) {
+    const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
+    SemaphoreInspection found;
+    found.exists = !parts[0].is_nil();
+    found.available = static_cast<std::ptrdiff_t>(number_of(parts[0], key));
+    found.expires_in = time_to_live(parts[1], key);
+    return found;
+}
+
+inline SemaphoreInspection inspection_of_permits(const Reply& reply, std::string_view key) {
+    const std::vector<Reply>& parts = elements_of(reply, 4, 1, key);
+    if (!parts[1].is_integer()) throw unexpected(reply, key);
+    SemaphoreInspection found;
+    found.exists = !parts[0].is_nil();
+    found.available = static_cast<std::ptrdiff_t>(number_of(parts[0], key));
+    found.acquired = static_cast<std::ptrdiff_t>(parts[1].integer);
+    found.expires_in = time_to_live(parts[2], key);
+    const std::vector<Reply>& held = elements_of(parts[3], 0, 2, key);
+    for (std::size_t i = 0; i < held.size(); i += 2) {
+        if (held[i].kind != Reply::Kind::text) throw unexpected(reply, key);
+        found.permits.push_back({hex_of(held[i].text), time_left(held[i + 1], key)});
+    }
+    return found;
+}
+
+inline LatchInspection inspection_of_latch(const Reply& reply, std::string_view key) {
+    const SemaphoreInspection counter = inspection_of_semaphore(reply, key);
+    return {counter.available > 0, std::max<std::ptrdiff_t>(0, counter.available), counter.expires_in};
 }
 
 }  // namespace detail
@@ -10208,37 +10953,6 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/scripts/all_or_none.hpp
-
-// Access rights may allow some commands of a script and refuse others in its middle. Redis does not roll back: what was
-// written before a refusal stays. So commands that may be refused come first, or are undone.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts::parts {
-
-// Precedes the scripts that use it.
-inline constexpr std::string_view all_or_none{R"lua(
--- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
--- the command that undoes it. Returns nil, or the error.
-local function all_or_none(changes)
-    for i = 1, #changes do
-        local reply = redis.pcall(unpack(changes[i]))
-        if type(reply) == 'table' and reply.err then
-            for k = i - 1, 1, -1 do
-                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
-            end
-            return reply
-        end
-    end
-end
-)lua"};
-
-}  // namespace scripts::parts
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
 // redlatch/scripts/exact_count.hpp
 
 // A key that should hold a number may hold something else. Lua accepts texts as numbers that Redis does not: '0x10',
@@ -10258,33 +10972,6 @@ local function count_in(text)
     if math.abs(number) < 9007199254740992 then return number end
     return nil
 end
-)lua"};
-
-}  // namespace scripts::parts
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/wanted_until.hpp
-
-// A command may reach the server long after its sender has given up: a closed connection may still be delivered for
-// half a minute, and a proxy may delay one for longer. So a command that would do harm then carries a time until which
-// it is wanted, in milliseconds since 1970 by the server's clock. After that time it changes nothing and returns the
-// error LATE with the time of the server.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts::parts {
-
-// Precedes the scripts that use it.
-inline constexpr std::string_view wanted_until{R"lua(
--- Milliseconds since 1970.
-local function time_in_ms()
-    local time = redis.call('time')
-    return time[1] * 1000 + math.floor(time[2] / 1000)
-end
--- Returns the reply to a command that came too late: it took no effect.
-local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
 )lua"};
 
 }  // namespace scripts::parts
@@ -10656,6 +11343,9 @@ public:
     }
 
     Call count() const { return Call::command({"GET", key()}); }
+
+    Call inspect() const { return inspect_value(key()); }
+    LatchInspection read_inspection(const Reply& reply) const { return inspection_of_latch(reply, key()); }
 
 private:
     const RequestMarks marks_;
@@ -11953,6 +12643,11 @@ REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
     return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
 }
 
+REDLATCH_INLINE LatchInspection CountDownLatch::inspect() const {
+    auto& latch = detail::latch_of(handle_);
+    return latch.protocol().read_inspection(detail::query(latch.session(), latch.key(), latch.protocol().inspect()));
+}
+
 REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n) {
     detail::check_count(n, 0, name(), detail::counts_down_by);
     if (n > 0) detail::lower(detail::latch_of(handle_), n);
@@ -12658,6 +13353,10 @@ struct LockAccess {
     static int ask_hold_count(LockApi& lock, OwnerNumber owner, Instant limit = never) {
         return lock.ask_hold_count(owner, limit);
     }
+    template <class Lock>
+    static auto ask_inspection(Lock& lock, Instant limit) -> decltype(lock.ask_inspection(limit)) {
+        return lock.ask_inspection(limit);
+    }
     static std::optional<Milliseconds> ask_remaining_lease(LockApi& lock, Instant limit = never) {
         return lock.ask_remaining_lease(limit);
     }
@@ -12681,6 +13380,14 @@ public:
     // The name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
 
+    // Returns who holds the lock, whoever it is and in whatever language, and what else the server knows about it: see
+    // Inspection. A side of a ReadWriteLock returns its own holders. One round trip. Changes nothing. Throws Error, or
+    // stores its code: wrong_type if the key belongs to something else, rejected, unreachable.
+    Inspection inspect() { return ask_inspection(never); }
+    Inspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, Inspection(), ec);
+    }
+
 protected:
     NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
         : handle_(std::move(core), maker, name) {}
@@ -12700,6 +13407,8 @@ protected:
 
 private:
     friend struct LockAccess;
+
+    REDLATCH_INLINE Inspection ask_inspection(Instant limit);
 
     StateHandle handle_;
 };
@@ -12894,311 +13603,6 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/scripts/giving_back.hpp
-
-// The common parts of the scripts that release locks. Before the first two stands a function release(owner, remaining
-// count, lease in ms for a remaining hold, publish command, tag).
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts::parts {
-
-inline constexpr std::string_view release_levels{R"lua(
--- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag (if there is one).
-return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
-)lua"};
-
-// For owners of which no client knows what they hold, because a reply did not come.
-inline constexpr std::string_view give_up{R"lua(
--- ARGV: publish command, tag (if there is one), owners that give up.
--- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
-local now, refusal = time_in_ms(), nil
-for i = 3, #ARGV do
-    local answer = release(ARGV[i], '0', '0', ARGV[1], ARGV[2])
-    if type(answer) == 'table' then refusal = answer end
-end
-return refusal or now
-)lua"};
-
-// For a key that never becomes free.
-inline constexpr std::string_view no_lease{R"lua(
-local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
-)lua"};
-
-}  // namespace scripts::parts
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/hold_levels.hpp
-
-// Writes for the locks whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. If a
-// command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
-// of.
-//
-// A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
-// error. The waiters ask again when the lease would have ended.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts::parts {
-
-inline constexpr std::string_view first_level{R"lua(
--- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
-local function give_lease(lock, lease)
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) ~= 'table' then return nil end
-    redis.call('del', lock)
-    return limited
-end
-)lua"};
-
-inline constexpr std::string_view more_levels{R"lua(
--- Sets the count of an existing hold; its lease becomes no shorter. Returns nil, or the error.
-local function enter_again(lock, owner, current, count, lease)
-    local left = redis.call('pttl', lock)
-    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-    if left >= tonumber(lease) then return nil end
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) ~= 'table' then return nil end
-    if current ~= count then redis.call('hincrby', lock, owner, current - count) end
-    return limited
-end
-)lua"};
-
-inline constexpr std::string_view fewer_levels{R"lua(
--- The same with fewer levels. Returns -1 = still held, or the error.
-local function leave_level(lock, owner, current, count, lease)
-    local left = redis.call('pttl', lock)
-    local changes = {{'pexpire', lock, math.max(left, lease), undo = left > 0 and {'pexpire', lock, left}}}
-    if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
-    return all_or_none(changes) or -1
-end
-)lua"};
-
-inline constexpr std::string_view next_owner{R"lua(
--- Restores the hold of the owner, whatever was written since.
-local function put_back(lock, owner, count, left)
-    redis.pcall('del', lock)
-    redis.pcall('hset', lock, owner, count)
-    if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
-end
--- Puts the next owner in the owner's place. Returns nil, or the error.
-local function replace(lock, owner, count, heir, lease, left)
-    redis.call('pexpire', lock, lease)
-    local reply = redis.pcall('hincrby', lock, heir, '1')
-    if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
-    if type(reply) ~= 'table' then return nil end
-    put_back(lock, owner, count, left)
-    return reply
-end
-)lua"};
-
-inline constexpr std::string_view levels{joined<first_level, more_levels>};
-inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
-
-}  // namespace scripts::parts
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/rlock.hpp
-
-// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write the same as
-// Redisson's RLock (its keys, field, channel and message). But they take the hold count from the holder as an absolute
-// number, so a command that is sent twice takes effect once. An owner has a new number for each first hold: a late
-// command names a hold that is gone, and does nothing.
-//
-// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before. Releasing and
-// renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
-// numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts {
-
-namespace parts {
-
-inline constexpr std::string_view rlock_acquire{R"lua(
--- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
--- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold to re-enter is gone.
-local lock = KEYS[1]
-local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
-if redis.call('exists', lock) == 0 then
-    if count ~= '1' then return -2 end
-    redis.call('hincrby', lock, owner, count)
-    return give_lease(lock, lease)
-end
-local current = redis.call('hget', lock, owner)
-if not current and count ~= '1' then return -2 end
--- In a read-write lock this owner may be a reader, which is not a hold of this lock.
-if redis.call('hexists', lock, 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-end
-if not current then
-    local left = redis.call('pttl', lock)
-    if left == -1 then return no_lease() end
-    return left
-end
-return enter_again(lock, owner, current, count, lease)
-)lua"};
-
-// Releases levels of a hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners; n = released,
-// n listeners notified; -1 = still held.
-inline constexpr std::string_view rlock_release{R"lua(
--- KEYS: lock, channel.
-local lock, channel = KEYS[1], KEYS[2]
-local function release(owner, count, lease, publish)
-    local current = redis.call('hget', lock, owner)
-    if not current then return nil end
-    if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
-    redis.call('del', lock)
-    return redis.call(publish, channel, '0')
-end
-)lua"};
-
-inline constexpr std::string_view rlock_hand_over{R"lua(
--- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
--- Answer: 1 = the next owner holds it; nil = neither of them does.
-local lock, channel = KEYS[1], KEYS[2]
-local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
--- An earlier copy has done it.
-if redis.call('hexists', lock, heir) == 1 then return 1 end
-local count = redis.call('hget', lock, owner)
-if not count then return nil end
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
-local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, heir, lease, left)
-if refusal then return refusal end
--- Other waiters rely on the earlier, longer lease: wake them.
-if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
-return 1
-)lua"};
-
-inline constexpr std::string_view rlock_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
--- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
-local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
-local renewed = {}
-for i, lock in ipairs(KEYS) do
-    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 2])
-    if type(renewed[i]) == 'table' then
-        -- A key of another type is lost, but the other locks must not expire for that.
-        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
-        renewed[i] = 0
-    end
-    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
-end
-return renewed
-)lua"};
-
-}  // namespace parts
-
-inline constexpr std::string_view rlock_acquire =
-    joined<parts::wanted_until, parts::no_lease, parts::levels, parts::rlock_acquire>;
-inline constexpr std::string_view rlock_release =
-    joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
-inline constexpr std::string_view rlock_give_up =
-    joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
-inline constexpr std::string_view rlock_hand_over =
-    joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
-inline constexpr std::string_view rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
-
-inline constexpr std::string_view rlock_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = not held.
-if redis.call('hlen', KEYS[1]) == 0 then return -2 end
-return redis.call('pttl', KEYS[1])
-)lua"};
-
-}  // namespace scripts
-// The digests, written by cmake/digests.cmake.
-// clang-format off
-template <>
-inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
-    "9177ae7e76a78db8bb54f124515935c85c1eef43"};
-template <>
-inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
-    "70255f5e4cee40687de8b087ef614522ac8d856b"};
-template <>
-inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
-    "44938e4772a2932a4d55d9c6c5e15d753ce5d28f"};
-template <>
-inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
-    "17cfa19eacac558034dcef38c12eca6699211a83"};
-template <>
-inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
-    "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
-template <>
-inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
-    "760bebdf5eda7eb6d982a97fd524202ea9169ba9"};
-// clang-format on
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/protocol/lock_queries.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The queries of a lock that is a hash of owner -> hold count on the server.
-
-// Returns the list of owners that hold the lock.
-inline Call hash_holders(const std::string& key) { return Call::command({"HKEYS", key}); }
-
-// Returns the number of owners. Uses HLEN rather than EXISTS: a key of another type is an error, not a lock.
-inline Call hash_size(const std::string& key) { return Call::command({"HLEN", key}); }
-
-// Returns the hold count of one owner, or nil.
-inline Call hash_count(const std::string& key, const OwnerText& owner) { return Call::command({"HGET", key, owner}); }
-
-// Returns the PTTL of the lock, or -2 if it is free.
-inline Call key_lease(const std::string& key) { return {digested<scripts::rlock_remaining_lease>, {key}, {}}; }
-
-// --- replies ---------------------------------------------------------------------------------------------------------
-
-// Reads the number of owners.
-inline bool read_is_locked(const Reply& reply, std::string_view key) {
-    if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
-    return reply.integer > 0;
-}
-
-// Reads nil for none, or the text of a number.
-inline int read_count(const Reply& reply, std::string_view key) {
-    if (reply.is_nil()) return 0;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    int count = 0;
-    const char* const last = reply.text.data() + reply.text.size();
-    const auto [end, error] = std::from_chars(reply.text.data(), last, count);
-    if (error != std::errc{} || end != last || count < 0) throw unexpected(reply, key);
-    return count;
-}
-
-// Reads nil or a text.
-inline std::optional<std::string> read_text(Reply reply, std::string_view key) {
-    if (reply.is_nil()) return std::nullopt;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    return std::move(reply.text);
-}
-
-// Reads a PTTL, or -2 if the lock is free.
-inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_view key) {
-    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
-    if (reply.integer == -2) return std::nullopt;
-    return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
-}
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
 // redlatch/protocol/lock_protocol.hpp
 
 namespace redlatch {
@@ -13277,6 +13681,10 @@ public:
     virtual Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
     virtual Call is_locked() const { return hash_size(key_); }
     virtual Call remaining_lease() const { return key_lease(key_); }
+
+    // Reads the whole state of the lock at one moment.
+    virtual Call inspect() const { return inspect_hash(key_); }
+    virtual Inspection read_inspection(const Reply& reply) const { return inspection_of_hash(reply, key_); }
 
 protected:
     const std::string& uuid_;
@@ -15070,6 +15478,11 @@ REDLATCH_INLINE std::optional<Milliseconds> NamedLock::ask_remaining_lease(Insta
     return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
 }
 
+REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {
+    LockState& s = state();
+    return s.protocol().read_inspection(query(s.session(), s.key(), s.protocol().inspect(), limit));
+}
+
 }  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -15405,6 +15818,9 @@ public:
         call.append(owners);
         return call;
     }
+
+    Call inspect() const override { return {digested<scripts::fair_inspect>, {key_, queue_, timeouts_, slots_}, {}}; }
+    Inspection read_inspection(const Reply& reply) const override { return inspection_of_queue(reply, key_); }
 
     // Refreshes the slots of up to 100 waiters of this process. `until`: the server time until which it is wanted.
     Call refresh(std::span<const std::uint64_t> waiters, std::int64_t until) const {
@@ -16034,6 +16450,8 @@ public:
                 Effect::grants};
     }
 
+    Call inspect() const override { return {digested<scripts::hash_inspect>, {key(), counter_}, {}}; }
+
     AcquireAnswer read_acquire(const Reply& reply) const override {
         if (!is_pair(reply)) throw unexpected(reply, key());
         const std::int64_t value = reply.elements[1].integer;
@@ -16130,8 +16548,15 @@ class Semaphore;
 class SpinLock;
 struct ClientOptions;
 struct Event;
+struct HeldPermit;
+struct Holder;
+struct Inspection;
+struct LatchInspection;
+struct MemberInspection;
+struct Queued;
 struct ReadWriteOptions;
 struct RedLockOptions;
+struct SemaphoreInspection;
 struct SpinOptions;
 struct Stats;
 struct TlsOptions;
@@ -16177,6 +16602,14 @@ public:
 
     // The names of its members in their order, each once.
     const std::string& name() const noexcept { return name_; }
+
+    // Returns the state of each member, in the order of name(): see Inspection. All are asked at the same time, one
+    // round trip. A member whose server fails or takes longer than the slowest that counts may take has an error in
+    // place of a state. Throws Error, or stores its code, only if no member replied.
+    std::vector<MemberInspection> inspect();
+    std::vector<MemberInspection> inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, std::vector<MemberInspection>(), ec);
+    }
 
 protected:
     QuorumApi(QuorumMembers members, const QuorumRules& rules);
@@ -16290,6 +16723,7 @@ public:
     virtual bool ask_locked(Instant limit) = 0;
     virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
     virtual std::optional<Milliseconds> ask_remaining_lease(Instant limit) = 0;
+    virtual Inspection ask_inspection(Instant limit) = 0;
 
     // Returns how many connections its client has made so far; nothing if its transport does not count them.
     virtual std::optional<std::uint64_t> connections() = 0;
@@ -16345,6 +16779,7 @@ public:
     std::optional<Milliseconds> ask_remaining_lease(Instant limit) override {
         return LockAccess::ask_remaining_lease(lock_, limit);
     }
+    Inspection ask_inspection(Instant limit) override { return LockAccess::ask_inspection(lock_, limit); }
 
     std::optional<std::uint64_t> connections() override { return session().transport().connections(); }
 
@@ -17535,18 +17970,29 @@ inline std::string names_of(const QuorumMembers& members) {
     return all;
 }
 
-// Queries all members at the same time. Returns the largest value that enough of the answers reach to be true of the
-// whole lock. Members that fail or take longer than node_timeout give no answer. If too few do, throws the first failure.
+// The members' answers to a query. A member that failed or took longer than node_timeout has an error instead.
+template <class Answer>
+struct MemberAnswers {
+    std::vector<std::optional<Answer>> answers;
+    std::vector<std::exception_ptr> errors;
+
+    void throw_first_error() const {
+        for (const std::exception_ptr& error : errors)
+            if (error) std::rethrow_exception(error);
+    }
+};
+
+// Queries all members at the same time.
 template <class Answer, class Ask>
-Answer ask_quorum(const QuorumMembers& members, const QuorumRules& rules, Ask ask) {
-    std::vector<std::optional<Answer>> answers(members.size());
-    std::vector<std::exception_ptr> errors(members.size());
+MemberAnswers<Answer> ask_members(const QuorumMembers& members, const QuorumRules& rules, Ask ask) {
+    MemberAnswers<Answer> all{std::vector<std::optional<Answer>>(members.size()),
+                              std::vector<std::exception_ptr>(members.size())};
     const Instant limit = deadline_after(Clock::now(), rules.node_timeout);
     const auto one = [&](std::size_t i) {
         try {
-            answers[i] = ask(*members[i], limit);
+            all.answers[i] = ask(*members[i], limit);
         } catch (...) {
-            errors[i] = std::current_exception();
+            all.errors[i] = std::current_exception();
         }
     };
     std::vector<std::thread> others;
@@ -17560,12 +18006,18 @@ Answer ask_quorum(const QuorumMembers& members, const QuorumRules& rules, Ask as
     }
     one(0);
     for (std::thread& other : others) other.join();
+    return all;
+}
+
+// Returns the largest value that enough of the members' answers reach to be true of the whole lock. If too few answer,
+// throws the first failure.
+template <class Answer, class Ask>
+Answer ask_quorum(const QuorumMembers& members, const QuorumRules& rules, Ask ask) {
+    MemberAnswers<Answer> all = ask_members<Answer>(members, rules, std::move(ask));
     std::vector<Answer> given;
-    for (std::optional<Answer>& answer : answers)
+    for (std::optional<Answer>& answer : all.answers)
         if (answer) given.push_back(std::move(*answer));
-    if (given.size() < rules.needed)
-        for (const std::exception_ptr& error : errors)
-            if (error) std::rethrow_exception(error);
+    if (given.size() < rules.needed) all.throw_first_error();
     std::sort(given.begin(), given.end(), std::greater<>());
     return given[rules.needed - 1];
 }
@@ -17626,6 +18078,27 @@ REDLATCH_INLINE int QuorumApi::ask_hold_count(OwnerNumber owner, Instant) {
 REDLATCH_INLINE std::optional<Milliseconds> QuorumApi::ask_remaining_lease(Instant) {
     return ask_quorum<std::optional<Milliseconds>>(
         members_, rules_, [](QuorumMember& member, Instant limit) { return member.ask_remaining_lease(limit); });
+}
+
+// Returns the code of an error that was caught. Throws it again if it has none: there was no memory.
+inline std::error_code code_of(const std::exception_ptr& error) try {
+    std::rethrow_exception(error);
+} catch (const std::system_error& failure) {
+    return failure.code();
+}
+
+REDLATCH_INLINE std::vector<MemberInspection> QuorumApi::inspect() {
+    auto all = ask_members<Inspection>(
+        members_, rules_, [](QuorumMember& member, Instant limit) { return member.ask_inspection(limit); });
+    if (std::none_of(all.answers.begin(), all.answers.end(), [](const auto& one) { return one.has_value(); }))
+        all.throw_first_error();
+    std::vector<MemberInspection> found(members_.size());
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+        found[i].name = members_[i]->name();
+        if (all.answers[i]) found[i].state = *std::move(all.answers[i]);
+        if (all.errors[i]) found[i].error = code_of(all.errors[i]);
+    }
+    return found;
 }
 
 // --- the state of this process -----------------------------------------------------------------------------------
@@ -18008,6 +18481,9 @@ public:
     Call holders() const override { return Call::command({"GET", key_}); }
     Call remaining_lease() const override { return {digested<scripts::mutex_remaining_lease>, {key_}, {}}; }
 
+    Call inspect() const override { return inspect_value(key_); }
+    Inspection read_inspection(const Reply& reply) const override { return inspection_of_value(reply, key_); }
+
 private:
     Call set(const Claim& claim, NativeCommands::Set form) const {
         if (form == NativeCommands::Set::until)
@@ -18061,76 +18537,6 @@ REDLATCH_INLINE std::optional<std::string> Mutex::value(Instant limit) {
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
-
-// redlatch/protocol/permit_id.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-
-// Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
-// text it has 32 hex digits, the same that Redisson shows.
-class PermitId {
-public:
-    static PermitId random() { return PermitId(detail::random_bytes<16>()); }
-
-    // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
-    static PermitId parse(std::string_view text) {
-        std::array<unsigned char, 16> bytes{};
-        bool proper = text.size() == 32;
-        for (std::size_t i = 0; proper && i < 16; ++i) {
-            const int high = value_of(text[2 * i]), low = value_of(text[2 * i + 1]);
-            proper = high >= 0 && low >= 0;
-            bytes[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
-        }
-        if (!proper) throw Error(errc::invalid_argument, {}, "a permit id must consist of 32 hex digits");
-        return PermitId(bytes);
-    }
-
-    std::string text() const {
-        static constexpr char digits[] = "0123456789abcdef";
-        std::string hex;
-        for (const unsigned char byte : bytes_) {
-            hex += digits[byte >> 4];
-            hex += digits[byte & 15];
-        }
-        return hex;
-    }
-
-    // Returns the bytes as stored in Redis.
-    std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
-
-    friend auto operator<=>(const PermitId&, const PermitId&) = default;
-
-    template <class Traits>
-    friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const PermitId& id) {
-        return out << id.text().c_str();
-    }
-
-private:
-    explicit PermitId(const std::array<unsigned char, 16>& bytes) : bytes_(bytes) {}
-
-    static int value_of(char digit) {
-        if (digit >= '0' && digit <= '9') return digit - '0';
-        if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
-        if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
-        return -1;
-    }
-
-    std::array<unsigned char, 16> bytes_;
-};
-
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-template <>
-struct std::hash<redlatch::PermitId> {
-    // The bytes are random already.
-    std::size_t operator()(const redlatch::PermitId& id) const noexcept {
-        std::size_t some;
-        std::memcpy(&some, id.bytes().data(), sizeof some);
-        return some;
-    }
-};
 
 // redlatch/protocol/permit_lease.hpp
 
@@ -18328,6 +18734,14 @@ public:
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id);
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec) {
         return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
+    }
+
+    // Returns the state on the server, with the acquired permits of anyone: see SemaphoreInspection. One round trip. Changes nothing. An expired
+    // permit counts as available. Throws wrong_type if the key belongs
+    // to something else.
+    SemaphoreInspection inspect();
+    SemaphoreInspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
     }
 
 private:
@@ -18665,6 +19079,25 @@ local refusal = sweep(semaphore, leases, channel, ARGV[1], present, now)
 return refusal or {redis.call('get', semaphore), taken}
 )lua"};
 
+inline constexpr std::string_view permit_inspect{R"lua(
+-- KEYS: semaphore, leases.
+-- Answer: how many permits are available, a text, nil = there is no such semaphore; how many are taken; PTTL; then for
+-- each taken one, the first 1,000 to expire, its id and how many ms its lease has left, -1 = it never ends. Changes
+-- nothing: a permit whose lease has ended counts as available, and stays where it is.
+local semaphore, leases = KEYS[1], KEYS[2]
+local present = redis.call('get', semaphore)
+local available = count_in(present or '0')
+if not available then return no_count() end
+local now = time_in_ms()
+local over = leases_over(leases, now, available)
+local held = redis.call('zrange', leases, whole(over), whole(over + 999), 'withscores')
+for at = 2, #held, 2 do
+    local ends = tonumber(held[at])
+    held[at] = ends >= never and -1 or math.max(0, ends - now)
+end
+return {present and whole(available + over), redis.call('zcard', leases) - over, redis.call('pttl', semaphore), held}
+)lua"};
+
 inline constexpr std::string_view permit_remaining{R"lua(
 -- KEYS: leases.  ARGV: permit id.
 -- Answer: how many ms its lease has left, -1 = it has no lease, nil = it is unknown or its lease has ended.
@@ -18705,6 +19138,7 @@ inline constexpr std::string_view permit_set_lease = parts::changes_permits<part
 inline constexpr std::string_view permit_set_total = parts::changes_permits<parts::permit_set_total>;
 inline constexpr std::string_view permit_add = parts::changes_permits<parts::permit_add>;
 inline constexpr std::string_view permit_count = parts::changes_permits<parts::permit_count>;
+inline constexpr std::string_view permit_inspect = parts::changes_permits<parts::permit_inspect>;
 inline constexpr std::string_view permit_remaining{
     joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
 inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
@@ -18721,6 +19155,9 @@ inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
     "619aaa3b2c8f26b201f118ed98dd538dafa3855b"};
+template <>
+inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
+    "f8ab85520f100a999d88411b61744ddfcdbc655d"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
     "bae32ae2f6a5062d096c94ab62a35ef8ea74d0ff"};
@@ -19035,6 +19472,9 @@ public:
             throw unexpected(reply, key());
         return {number_of(reply.elements[0], key()), reply.elements[1].integer, !reply.elements[0].is_nil()};
     }
+
+    Call inspect() const { return {digested<scripts::permit_inspect>, {key(), leases_}, {}}; }
+    SemaphoreInspection read_inspection(const Reply& reply) const { return inspection_of_permits(reply, key()); }
 
     Call remaining(const PermitId& id) const {
         return {digested<scripts::permit_remaining>, {leases_}, {Word::copy(id.bytes())}};
@@ -19404,6 +19844,14 @@ REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphor
     return semaphore.protocol().read_remaining(reply);
 }
 
+// --- the state on the server -------------------------------------------------------------------------------------
+
+REDLATCH_INLINE SemaphoreInspection PermitExpirableSemaphore::inspect() {
+    auto& semaphore = detail::permits_of(handle_);
+    return semaphore.protocol().read_inspection(
+        detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().inspect()));
+}
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -19469,6 +19917,13 @@ public:
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return read_.name(); }
+
+    // Returns the holders of both sides, readers and writer, as one moment shows them: see Inspection. One round trip.
+    // Throws Error, or stores its code, as NamedLock::inspect() does.
+    Inspection inspect();
+    Inspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, Inspection(), ec);
+    }
 
     // Return each side as a lock of its own, valid as long as this object.
     ReadLock& read_lock() noexcept { return read_; }
@@ -19833,6 +20288,33 @@ end
 return holders
 )lua"};
 
+inline constexpr std::string_view read_write_inspect{R"lua(
+-- KEYS: lock.  ARGV: tag.  Answer: for each hold that lasts its field, its count, and how many ms its lease has left
+-- (-1 = no TTL). At most 1,000 holds. Changes nothing: removes no expired holds.
+local lock, tag = KEYS[1], ARGV[1]
+local mode, fields, ttl = redis.call('hget', lock, 'mode'), redis.call('hgetall', lock), redis.call('pttl', lock)
+if not mode and #fields > 0 then
+    return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
+end
+local holds = {}
+for at = 1, #fields, 2 do
+    local owner, count, left = fields[at], tonumber(fields[at + 1]), -2
+    if count and string.sub(owner, -6) == ':write' then
+        left = ttl
+    elseif count then
+        for i = 1, count do
+            left = math.max(left, redis.call('pttl', tag .. ':' .. owner .. ':rwlock_timeout:' .. i))
+        end
+    end
+    if left ~= -2 and #holds < 3000 then
+        table.insert(holds, owner)
+        table.insert(holds, count)
+        table.insert(holds, left)
+    end
+end
+return holds
+)lua"};
+
 inline constexpr std::string_view write_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = no writer holds it.
 if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return -2 end
@@ -19875,6 +20357,9 @@ template <>
 inline constexpr Script digested<scripts::read_renew>{scripts::read_renew,
     "7631565aae2a63ee6e17e9639ed404f5ad8b0171"};
 template <>
+inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_write_inspect,
+    "902938395c1467e53293efaa7547f94cf6edc451"};
+template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
     "9d5d3a9afe85ff95297987fd07e9cee79d434f29"};
 template <>
@@ -19906,7 +20391,18 @@ namespace detail {
 
 // The names that both sides of a read-write lock share, and their common calls. Both sides listen to one channel.
 class ReadWriteProtocol : public LockProtocol {
+public:
+    // Reads both sides. read_inspection() of a side leaves out the other one.
+    Call inspect() const final { return {digested<scripts::read_write_inspect>, {key_}, {tag_}}; }
+    Inspection read_both_sides(const Reply& reply) const { return inspection_of_read_write(reply, key_); }
+
 protected:
+    Inspection read_side(const Reply& reply, bool shared) const {
+        Inspection side = read_both_sides(reply);
+        std::erase_if(side.holders, [shared](const Holder& holder) { return holder.shared != shared; });
+        return side;
+    }
+
     ReadWriteProtocol(const LockKind& of, const ProtocolContext& context, const std::string& key)
         : LockProtocol(of, context, key, prefixed_key("redisson_rwlock", key)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
@@ -19959,6 +20455,8 @@ public:
         return {digested<scripts::read_hold_count>, {key_}, {text(hold), tag_}};
     }
 
+    Inspection read_inspection(const Reply& reply) const override { return read_side(reply, true); }
+
     OwnerText text(std::uint64_t hold) const noexcept override { return reader(hold); }
 };
 
@@ -20006,6 +20504,8 @@ public:
 
     Call holders() const override { return {digested<scripts::write_holders>, {key_}, {}}; }
     Call remaining_lease() const override { return {digested<scripts::write_remaining_lease>, {key_}, {}}; }
+
+    Inspection read_inspection(const Reply& reply) const override { return read_side(reply, false); }
 
     OwnerText text(std::uint64_t hold) const noexcept override { return writer(hold); }
 
@@ -20056,6 +20556,12 @@ REDLATCH_INLINE bool ReadWriteLock::WriteLock::acquire(const detail::LockRequest
 
 REDLATCH_INLINE ReadWriteLock::ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options)
     : read_(client, name), write_(client, name, read_, options) {}
+
+REDLATCH_INLINE Inspection ReadWriteLock::inspect() {
+    detail::LockState& s = detail::LockAccess::state(read_);
+    const auto& protocol = static_cast<const detail::ReadWriteProtocol&>(s.protocol());
+    return protocol.read_both_sides(detail::query(s.session(), s.key(), protocol.inspect()));
+}
 
 REDLATCH_INLINE bool ReadWriteLock::acquire(const detail::LockRequest& request) {
     return detail::LockAccess::acquire(write_, request);
@@ -20365,6 +20871,13 @@ public:
         return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
     }
 
+    // Returns the state on the server: see SemaphoreInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
+    // to something else.
+    SemaphoreInspection inspect();
+    SemaphoreInspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
+    }
+
 private:
     void check(std::ptrdiff_t n, std::ptrdiff_t least) const;
     bool take(std::ptrdiff_t n, const detail::WaitRequest& request);
@@ -20449,6 +20962,9 @@ public:
 
     Call available() const { return Call::command({"GET", key()}); }
 
+    Call inspect() const { return inspect_value(key()); }
+    SemaphoreInspection read_inspection(const Reply& reply) const { return inspection_of_semaphore(reply, key()); }
+
 private:
     const RequestMarks marks_;
     const std::string channel_;
@@ -20501,6 +21017,12 @@ REDLATCH_INLINE std::ptrdiff_t Semaphore::drain_permits() {
         semaphore.change([&](const detail::RequestId& request_id) { return semaphore.protocol().drain(request_id); });
     if (!reply.is_integer()) throw detail::unexpected(reply, semaphore.key());
     return static_cast<std::ptrdiff_t>(reply.integer);
+}
+
+REDLATCH_INLINE SemaphoreInspection Semaphore::inspect() {
+    auto& semaphore = detail::semaphore_of(handle_);
+    return semaphore.protocol().read_inspection(
+        detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().inspect()));
 }
 
 REDLATCH_INLINE void Semaphore::check(std::ptrdiff_t n, std::ptrdiff_t least) const {

@@ -159,6 +159,7 @@ void use_lock(Fleet& fleet, auto& lock) {
     static_cast<void>(lock.is_held());
     static_cast<void>(lock.hold_count());
     static_cast<void>(lock.remaining_lease());
+    static_cast<void>(lock.inspect());
     fleet.give_back(lock);
     if (lock.try_lock(Lease{60s})) fleet.give_back(lock);
     lock.lock(Lease{60s});
@@ -201,6 +202,7 @@ const std::vector<Use>& uses() {
              static_cast<void>(mine.remaining_lease(id));
              static_cast<void>(mine.available_permits());
              static_cast<void>(mine.permits());
+             static_cast<void>(mine.inspect());
              mine.release(id);
              static_cast<void>(mine.try_release(id));
              theirs.set_permits(1);
@@ -216,6 +218,7 @@ const std::vector<Use>& uses() {
              ReadWriteLock theirs{fleet.peer, "shared"};
              use_reentrant_lock(fleet, mine.write_lock());
              use_reentrant_lock(fleet, mine.read_lock());
+             static_cast<void>(mine.inspect());
              fleet.wait_for(mine.read_lock(), theirs.read_lock());
              auto& readers = theirs.read_lock();
              readers.lock();
@@ -243,6 +246,7 @@ const std::vector<Use>& uses() {
              static_cast<void>(mine.release_if_exists());
              mine.add_permits(1);
              static_cast<void>(mine.available_permits());
+             static_cast<void>(mine.inspect());
              static_cast<void>(mine.drain_permits());
              auto waiting = start([&] { fleet.note(code_of([&] { mine.acquire(); })); });
              ready_within(waiting, 20ms);
@@ -256,6 +260,7 @@ const std::vector<Use>& uses() {
              CountDownLatch theirs{fleet.peer, "start"};
              mine.try_set_count(3);
              static_cast<void>(mine.count());
+             static_cast<void>(mine.inspect());
              static_cast<void>(mine.try_wait());
              mine.count_down();
              auto waiting = start([&] { fleet.note(code_of([&] { mine.wait(); })); });

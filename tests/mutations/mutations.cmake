@@ -1089,3 +1089,21 @@ mutate(hold_outlives_its_members quorum/quorum_state.hpp
     "while (release_level_later(owner)) continue;"
     "static_cast<void>(owner);"
     "integration/hold")
+
+# inspect() lists waiters that are dead.
+mutate(inspection_lists_the_dead scripts/inspection.hpp
+    "if tonumber(ends) > now then\n        table.insert(waiting, waiter)"
+    "if ends then\n        table.insert(waiting, waiter)"
+    "integration/inspect")
+
+# inspect() lists readers whose lease is over.
+mutate(inspection_lists_expired_readers scripts/read_write_lock.hpp
+    "if left ~= -2 and #holds < 3000 then"
+    "if count and #holds < 3000 then"
+    "integration/inspect")
+
+# inspect() lists permits whose lease is over, in place of some that are held.
+mutate(inspection_lists_expired_permits scripts/permit_expirable_semaphore.hpp
+    "whole(over), whole(over + 999), 'withscores')"
+    "'0', '999', 'withscores')"
+    "integration/inspect")

@@ -4,8 +4,10 @@
 #include "redlatch/base/config.hpp"
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/lock/lock_access.hpp"
 #include "redlatch/lock/lock_api.hpp"
+#include "redlatch/session/call_options.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
@@ -28,6 +30,14 @@ public:
     // The name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
 
+    // Returns who holds the lock, whoever it is and in whatever language, and what else the server knows about it: see
+    // Inspection. A side of a ReadWriteLock returns its own holders. One round trip. Changes nothing. Throws Error, or
+    // stores its code: wrong_type if the key belongs to something else, rejected, unreachable.
+    Inspection inspect() { return ask_inspection(never); }
+    Inspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, Inspection(), ec);
+    }
+
 protected:
     NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
         : handle_(std::move(core), maker, name) {}
@@ -47,6 +57,8 @@ protected:
 
 private:
     friend struct LockAccess;
+
+    REDLATCH_INLINE Inspection ask_inspection(Instant limit);
 
     StateHandle handle_;
 };

@@ -47,6 +47,11 @@ REDLATCH_INLINE std::optional<Milliseconds> NamedLock::ask_remaining_lease(Insta
     return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
 }
 
+REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {
+    LockState& s = state();
+    return s.protocol().read_inspection(query(s.session(), s.key(), s.protocol().inspect(), limit));
+}
+
 }  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

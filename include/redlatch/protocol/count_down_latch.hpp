@@ -3,6 +3,7 @@
 
 #include "redlatch/base/names.hpp"
 #include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/inspection.hpp"
 #include "redlatch/protocol/numbers.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/protocol/request_marks.hpp"
@@ -92,6 +93,9 @@ public:
     }
 
     Call count() const { return Call::command({"GET", key()}); }
+
+    Call inspect() const { return inspect_value(key()); }
+    LatchInspection read_inspection(const Reply& reply) const { return inspection_of_latch(reply, key()); }
 
 private:
     const RequestMarks marks_;

@@ -4,6 +4,7 @@
 #include "redlatch/base/names.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/inspection.hpp"
 #include "redlatch/protocol/numbers.hpp"
 #include "redlatch/protocol/permit_id.hpp"
 #include "redlatch/protocol/permit_lease.hpp"
@@ -141,6 +142,9 @@ public:
             throw unexpected(reply, key());
         return {number_of(reply.elements[0], key()), reply.elements[1].integer, !reply.elements[0].is_nil()};
     }
+
+    Call inspect() const { return {digested<scripts::permit_inspect>, {key(), leases_}, {}}; }
+    SemaphoreInspection read_inspection(const Reply& reply) const { return inspection_of_permits(reply, key()); }
 
     Call remaining(const PermitId& id) const {
         return {digested<scripts::permit_remaining>, {leases_}, {Word::copy(id.bytes())}};

@@ -3,6 +3,7 @@
 
 #include "redlatch/base/names.hpp"
 #include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/inspection.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
@@ -82,6 +83,9 @@ public:
     }
 
     Call available() const { return Call::command({"GET", key()}); }
+
+    Call inspect() const { return inspect_value(key()); }
+    SemaphoreInspection read_inspection(const Reply& reply) const { return inspection_of_semaphore(reply, key()); }
 
 private:
     const RequestMarks marks_;

@@ -4,9 +4,11 @@
 #include "redlatch/base/config.hpp"
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/lock/lock_api.hpp"
 #include "redlatch/lock/named_lock.hpp"
 #include "redlatch/quorum/quorum_rules.hpp"
+#include "redlatch/session/call_options.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
 #include <atomic>
@@ -35,6 +37,14 @@ public:
 
     // The names of its members in their order, each once.
     const std::string& name() const noexcept { return name_; }
+
+    // Returns the state of each member, in the order of name(): see Inspection. All are asked at the same time, one
+    // round trip. A member whose server fails or takes longer than the slowest that counts may take has an error in
+    // place of a state. Throws Error, or stores its code, only if no member replied.
+    std::vector<MemberInspection> inspect();
+    std::vector<MemberInspection> inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, std::vector<MemberInspection>(), ec);
+    }
 
 protected:
     QuorumApi(QuorumMembers members, const QuorumRules& rules);
