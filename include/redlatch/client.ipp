@@ -10,7 +10,9 @@
 #include "redlatch/session/server_check.hpp"
 #include "redlatch/session/session_handle.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -35,6 +37,11 @@ inline void check_options(const ClientOptions& options) {
     if (options.unreachable_timeout < Milliseconds(0))
         throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
     if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
+    // The characters that CLIENT SETNAME accepts.
+    if (options.name.size() > longest_name ||
+        std::any_of(options.name.begin(), options.name.end(), [](char c) { return c < '!' || c > '~'; }))
+        throw Error(errc::invalid_argument, {},
+                    "ClientOptions::name must be printable ASCII without spaces, and at most 1,024 bytes");
 }
 
 inline std::shared_ptr<SessionHandle> new_session(std::unique_ptr<TransportPort> transport,
@@ -49,6 +56,7 @@ inline std::shared_ptr<SessionHandle> new_session(std::unique_ptr<TransportPort>
 inline std::unique_ptr<TransportPort> connect(std::string_view text, const ClientOptions& options) {
     Url url = Url::parse(text);
     check_options(options);
+    url.client_name = options.name;
     return std::make_unique<TransportPortOf<HiredisTransport>>(
         HiredisTransport(std::move(url), options.command_timeout, options.tls, options.pubsub));
 }

@@ -71,6 +71,10 @@ struct ClientOptions {
     Milliseconds unreachable_timeout = std::chrono::seconds(30);
     // A prefix for every name: the namespace of an application on a shared server.
     std::string key_prefix = {};
+    // The name that the server shows in CLIENT LIST for each connection of this client, set by CLIENT SETNAME. Printable
+    // ASCII without spaces, at most 1,024 bytes; empty for none. It costs no round trip. A user without the right to
+    // CLIENT SETNAME works without a name. Connections to sentinels have none. Ignored by transports of your own.
+    std::string name = {};
     // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
     // turn.
     unsigned local_handoff_limit = 16;

@@ -1107,3 +1107,15 @@ mutate(inspection_lists_expired_permits scripts/permit_expirable_semaphore.hpp
     "whole(over), whole(over + 999), 'withscores')"
     "'0', '999', 'withscores')"
     "integration/inspect")
+
+# The reply to CLIENT SETNAME is taken for the reply to the first command.
+mutate(name_answers_the_first_command redis/connection.hpp
+    "if (!url.client_name.empty()) reader.skip_next();"
+    ""
+    "integration/client_name")
+
+# A server that has no room for a connection is not heard, because its only reply is dropped.
+mutate(refusal_dropped_with_the_name redis/reply_reader.hpp
+    "std::exchange(skips_next_, false) && !precedes_close(out)"
+    "std::exchange(skips_next_, false)"
+    "unit/reply_reader|integration/client_name")
