@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -77,6 +78,23 @@ REDLATCH_INLINE Client::~Client() = default;
 REDLATCH_INLINE std::string Client::id() const { return session_->session().uuid(); }
 
 REDLATCH_INLINE Stats Client::stats() const { return session_->session().stats(); }
+
+REDLATCH_INLINE std::size_t Client::release_all() {
+    const detail::ReleaseRound::Outcome outcome = session_->session().release_all();
+    if (outcome.undelivered == 0) return outcome.delivered;
+    const std::size_t all = outcome.delivered + outcome.undelivered;
+    throw Error(outcome.why ? static_cast<errc>(outcome.why.value()) : errc::unreachable, {},
+                std::to_string(outcome.undelivered) + " of " + std::to_string(all) +
+                    " holds were not given back in time; keep the client until their leases are over, so that it can "
+                    "go on trying");
+}
+
+REDLATCH_INLINE std::size_t Client::release_all(std::error_code& ec) {
+    const detail::ReleaseRound::Outcome outcome = session_->session().release_all();
+    ec.clear();
+    if (outcome.undelivered > 0) ec = outcome.why ? outcome.why : make_error_code(errc::unreachable);
+    return outcome.delivered;
+}
 
 REDLATCH_INLINE std::vector<std::string> Client::check_server() const {
     return detail::check_server(session_->session());

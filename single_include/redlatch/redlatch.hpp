@@ -732,6 +732,21 @@ public:
 
     Stats stats() const;
 
+    // Gives back every hold that this client has now, of threads and of Hold objects, and the permits of a
+    // PermitExpirableSemaphore that its watchdog renews: for an orderly end of a service. Returns how many it gave back.
+    // Permits with a lease of their own stay, and those of a Semaphore, which have no owner.
+    //
+    // The owners lose their holds: lost() is requested, hold_lost is raised, and their unlock() reports hold_lost
+    // without a command. What other threads acquire meanwhile stays, so let them finish first. A MultiLock or RedLock
+    // loses the members of this client.
+    //
+    // Sends one command for each hold, and one for each 1,000 permits of a semaphore, all in one round trip. Waits up to
+    // command_timeout for the replies. Throws Error for what was not given back by then: unreachable, or what a server
+    // replied. The client goes on delivering that in the background until its lease is over. With a std::error_code& it
+    // stores the code, and still returns how many were given back. Thread-safe.
+    std::size_t release_all();
+    std::size_t release_all(std::error_code& ec);
+
     // Returns one sentence for each property of the server that endangers the locks on it: eviction, persistence,
     // replicas, access rights, buffers. Returns an empty list if all is well. A property that this user has no right to
     // query is a warning, too. Takes about eight round trips. Creates a temporary key and deletes it. Meant for the
@@ -3424,6 +3439,7 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+class ReleaseRound;
 class Session;
 
 // The local state of one name: all objects of that kind and name in this process share it. Registry keeps it.
@@ -3432,6 +3448,9 @@ public:
     virtual std::string_view kind() const noexcept = 0;
     virtual const std::string& key() const noexcept = 0;
     virtual Session& session() const noexcept = 0;
+
+    // Ends all holds of this process and sends their releases, which the round counts. Does not wait for replies.
+    virtual void release_all(const std::shared_ptr<ReleaseRound>& /* round */) {}
 
     // Returns true if nothing would be lost with it: no hold, no waiter, no command that is still to be delivered.
     virtual bool is_idle() = 0;
@@ -3483,6 +3502,10 @@ public:
 
     void on_failover() {
         for (const auto& state : all()) state->on_failover();
+    }
+
+    void release_all(const std::shared_ptr<ReleaseRound>& round) {
+        for (const auto& state : all()) state->release_all(round);
     }
 
     // Called when no other thread uses the session any more.
@@ -3769,6 +3792,12 @@ public:
         desk_->changed.notify_one();
     }
 
+    // Makes all tasks look soon whether their holds are still certain.
+    void look_again() noexcept {
+        desk_->timers.hasten_all(Clock::now());
+        desk_->wake();
+    }
+
     // Returns how long before the end of a lease to report its loss, because reporting takes time. It is the sum of two
     // parts, limited to Lateness::longest_notice:
     //   - twice the recent lateness of the thread
@@ -3933,6 +3962,59 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/session/release_round.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Counts the releases of one Client::release_all() until all of them are delivered. Completions keep it alive, because
+// they may come after the caller has stopped waiting.
+//
+// Thread-safe: mutex_ guards all members, and is held for moments only. Any other mutex may be held during a call of
+// begin() and finish().
+class ReleaseRound {
+public:
+    struct Outcome {
+        std::size_t delivered;
+        std::size_t undelivered;
+        std::error_code why;  // of the first release that a server refused for good; none if no reply came in time
+    };
+
+    void begin(std::size_t holds) noexcept {
+        const std::lock_guard lock(mutex_);
+        open_ += holds;
+    }
+
+    // The server has replied: it took these holds back, or refused to.
+    void finish(std::size_t holds, const std::error_code& refusal) noexcept {
+        const std::lock_guard lock(mutex_);
+        open_ -= holds;
+        (refusal ? refused_ : delivered_) += holds;
+        if (!why_) why_ = refusal;
+        if (open_ == 0) done_.notify_all();
+    }
+
+    // Waits until the server has replied for all holds, at the latest until `deadline`.
+    Outcome wait(Instant deadline) {
+        std::unique_lock lock(mutex_);
+        while (open_ > 0 && Clock::now() < deadline) wait_on(done_, lock, deadline);
+        return {delivered_, refused_ + open_, why_};
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable done_;
+    std::size_t open_ = 0;  // begun and not finished
+    std::size_t delivered_ = 0;
+    std::size_t refused_ = 0;
+    std::error_code why_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/session/session.hpp
 
 namespace redlatch {
@@ -4069,6 +4151,16 @@ public:
     NamedState& use_state(const StateMaker& maker, const std::string& key) { return registry_.use(maker, *this, key); }
     void leave_state(NamedState& state) { registry_.leave(state); }
     void forget_if_unused(NamedState& state) { registry_.forget_if_unused(state); }
+
+    // Gives back all holds of this process: see Client::release_all(). Waits up to command_timeout for the replies.
+    ReleaseRound::Outcome release_all() {
+        const auto round = std::make_shared<ReleaseRound>();
+        const Instant deadline = Clock::now() + options_.command_timeout;
+        registry_.release_all(round);
+        // A lock over several notices that it has lost members.
+        losses_.look_again();
+        return round->wait(deadline);
+    }
 
     // Returns the record of the threads of this process that hold the key, whatever the kind of lock.
     std::shared_ptr<KeyHolds> key_holds(const std::string& key) { return key_holds_.of(key); }
@@ -9854,6 +9946,23 @@ REDLATCH_INLINE std::string Client::id() const { return session_->session().uuid
 
 REDLATCH_INLINE Stats Client::stats() const { return session_->session().stats(); }
 
+REDLATCH_INLINE std::size_t Client::release_all() {
+    const detail::ReleaseRound::Outcome outcome = session_->session().release_all();
+    if (outcome.undelivered == 0) return outcome.delivered;
+    const std::size_t all = outcome.delivered + outcome.undelivered;
+    throw Error(outcome.why ? static_cast<errc>(outcome.why.value()) : errc::unreachable, {},
+                std::to_string(outcome.undelivered) + " of " + std::to_string(all) +
+                    " holds were not given back in time; keep the client until their leases are over, so that it can "
+                    "go on trying");
+}
+
+REDLATCH_INLINE std::size_t Client::release_all(std::error_code& ec) {
+    const detail::ReleaseRound::Outcome outcome = session_->session().release_all();
+    ec.clear();
+    if (outcome.undelivered > 0) ec = outcome.why ? outcome.why : make_error_code(errc::unreachable);
+    return outcome.delivered;
+}
+
 REDLATCH_INLINE std::vector<std::string> Client::check_server() const {
     return detail::check_server(session_->session());
 }
@@ -11409,6 +11518,7 @@ struct PendingRequest {
     Instant give_up;
     Instant next;
     std::uint64_t number = 0;
+    std::function<void(const std::error_code&)> answered{};  // called once a server has done or refused it
     Instant sent{};
     bool on_the_way = false;
     Backoff backoff{Milliseconds(50), longest_pause};
@@ -11621,12 +11731,13 @@ public:
     bool empty() const { return pending_.empty(); }
     Instant next_deadline() const { return pending_.next_deadline(); }
 
-    // Adds a request. `make(request_id)` builds its call; it outlives the caller.
+    // Adds a request. `make(request_id)` builds its call; it outlives the caller. `answered`: whom to tell once a server
+    // has done or refused it.
     void add(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& request_id,
-             PendingRequest::Make make) {
+             PendingRequest::Make make, std::function<void(const std::error_code&)> answered = {}) {
         const Instant now = Clock::now();
-        pending_.add(
-            {purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(core_.session.options()), now});
+        pending_.add({purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(core_.session.options()),
+                      now, 0, std::move(answered)});
         core_.task.schedule();
         // This thread sends it, so that it follows the first sending on the same connection.
         deliver(lock);
@@ -11723,15 +11834,23 @@ private:
                 report(*request, IdempotentSender::unknowable);
             else if (!is_void && classify(reply) != ReplyClass::answered)
                 report(*request, error_of(reply, core_.key()).what());
+            tell(*request, reply);
             core_.slots.give_back(request->request_id);
             pending_.remove(number);
             core_.task.has_changed();
             // The session may drop the state now.
             core_.session.timers().schedule(core_.task, Clock::now());
         } else {
+            if (classify(reply) == ReplyClass::refused) tell(*request, reply);
             pending_.failed(number, Clock::now());
         }
         core_.task.schedule();
+    }
+
+    // Tells the outcome to whom it may concern, once.
+    void tell(PendingRequest& request, const Reply& reply) const {
+        if (const auto answered = std::exchange(request.answered, nullptr))
+            answered(classify(reply) == ReplyClass::answered ? std::error_code() : error_of(reply, core_.key()).code());
     }
 
     void report(const PendingRequest& request, std::string_view why) {
@@ -12296,6 +12415,7 @@ struct NoLeases {
     NoLeases(Core&, Deliveries&) {}
 
     bool empty() const { return true; }
+    void release_all(const std::shared_ptr<ReleaseRound>&) {}
     Instant next_deadline() const { return never; }
     template <class Wants>
     void accept(std::unique_lock<std::mutex>&, const Wants&, Instant) {}
@@ -12355,6 +12475,8 @@ public:
         const std::lock_guard lock(core_.mutex);
         return room_.queue.empty() && deliveries_.empty() && leases_.empty();
     }
+
+    void release_all(const std::shared_ptr<ReleaseRound>& round) override { leases_.release_all(round); }
 
     // --- asking and waiting -----------------------------------------------------------------------------------
 
@@ -13467,11 +13589,15 @@ struct Unwanted {
 // A late copy of the release itself is harmless: its number is never used again.
 class Outbox {
 public:
+    // Called once with the first answer of the server: no error if it has done the release.
+    using Answered = std::function<void(const std::error_code&)>;
+
     struct Item {
         Unwanted unwanted;
         std::int64_t unsettled;  // server time until which the release has to be repeated; 0: no repeat
         Instant give_up;         // when the lease is certainly over
         Instant next;            // when to send
+        Answered answered{};     // if someone waits for the outcome
         bool on_the_way = false;
         Backoff backoff{Milliseconds(50), longest_pause};
     };
@@ -13480,8 +13606,15 @@ public:
     void make_room() { items_.reserve(items_.size() + 1); }
 
     // `from`: when to send it for the first time.
-    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from) {
-        items_.push_back({unwanted, unsettled, give_up, from});
+    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from, Answered answered = {}) {
+        items_.push_back({unwanted, unsettled, give_up, from, std::move(answered)});
+    }
+
+    // Returns whom to tell the answer to this release, and forgets that.
+    Answered take_answered(std::uint64_t hold) {
+        for (Item& item : items_)
+            if (item.unwanted.hold == hold && item.answered) return std::exchange(item.answered, nullptr);
+        return nullptr;
     }
 
     bool has(std::uint64_t hold) const {
@@ -14004,7 +14137,12 @@ public:
 private:
     void delivered(std::uint64_t hold, const Reply& reply) {
         const std::lock_guard lock(core_.mutex);
-        if (classify(reply) == ReplyClass::answered && reply.is_integer())
+        const bool done = classify(reply) == ReplyClass::answered && reply.is_integer();
+        // Access rights may be corrected, so a refusal for the lack of them does not end the delivery.
+        if (done || classify(reply) == ReplyClass::refused)
+            if (const auto tell = core_.outbox.take_answered(hold))
+                tell(done ? std::error_code() : error_of(reply, core_.key()).code());
+        if (done)
             core_.outbox.answered(hold, reply.integer, Clock::now());
         else if (is_final(reply))
             core_.outbox.forget(hold);
@@ -14565,6 +14703,26 @@ public:
             core_.schedule();
             throw;
         }
+    }
+
+    // --- Client::release_all() --------------------------------------------------------------------------------
+
+    // Ends the holds of all owners, and posts their releases until they are answered or the leases are over. For their
+    // owners the holds are lost.
+    void release_all(const std::shared_ptr<ReleaseRound>& round) {
+        std::unique_lock lock(core_.mutex);
+        const Instant now = Clock::now();
+        for (HoldRecord& hold : core_.holds) {
+            if (!hold.live()) continue;
+            core_.outbox.add({hold.id}, std::exchange(hold.unsettled, 0),
+                             std::max(hold.valid_until, now + core_.session.options().command_timeout), now,
+                             [round](const std::error_code& refusal) { round->finish(1, refusal); });
+            round->begin(1);
+            leases_.lose(hold, "release_all() gave it back");
+        }
+        core_.holds.erase_lost();
+        core_.schedule();
+        deliveries_.deliver(lock);
     }
 
     // --- force_unlock() ---------------------------------------------------------------------------------------
@@ -15357,6 +15515,8 @@ public:
         // A hold whose release could not be sent ends with its lease.
         return make_error_code(std::errc::not_enough_memory);
     }
+
+    void release_all(const std::shared_ptr<ReleaseRound>& round) override { parts_.releases.release_all(round); }
 
     bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
 
@@ -19608,6 +19768,28 @@ public:
     } catch (...) {
     }
 
+    // Releases all permits under the watchdog without waiting: see Client::release_all().
+    void release_all(const std::shared_ptr<ReleaseRound>& round) {
+        std::unique_lock lock(core_.mutex);
+        while (!watched_.empty()) {
+            Want some;
+            const std::size_t count = std::min(watched_.size(), releases_a_call);
+            for (std::size_t i = 0; i < count; ++i) some.ids.push_back(watched_[watched_.size() - 1 - i].id);
+            round->begin(count);
+            for (const PermitId& id : some.ids) {
+                core_.session.count_lost_hold();
+                tell(id, "release_all() gave it back");
+                watched_.pop_back();
+            }
+            deliveries_.add(
+                lock, PendingRequest::Kind::change, core_.take_slot(),
+                [this, some](const RequestId& request_id) {
+                    return core_.protocol.give_back(request_id, std::span(&some, 1));
+                },
+                [round, count](const std::error_code& refusal) { round->finish(count, refusal); });
+        }
+    }
+
     // Renews these permits again, because they were not released after all.
     void watch_again(const std::vector<Watch>& watches) {
         const std::lock_guard lock(core_.mutex);
@@ -19667,6 +19849,7 @@ public:
 
 private:
     static constexpr std::size_t renewals_a_call = 100;
+    static constexpr std::size_t releases_a_call = 1000;
 
     Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
 

@@ -162,9 +162,15 @@ void use_lock(Fleet& fleet, auto& lock) {
     static_cast<void>(lock.inspect());
     fleet.give_back(lock);
     if (lock.try_lock(Lease{60s})) fleet.give_back(lock);
+    lock.lock();
+    std::error_code gone;
+    static_cast<void>(fleet.client.release_all(gone));
+    fleet.note(gone);
+    fleet.stop_if_refused();
+    lock.unlock(gone);
+    if (gone == errc::rejected) fleet.note(gone);
     lock.lock(Lease{60s});
     static_cast<void>(lock.force_unlock());
-    std::error_code gone;
     lock.unlock(gone);
     if (gone == errc::rejected) fleet.note(gone);
 }

@@ -1119,3 +1119,21 @@ mutate(refusal_dropped_with_the_name redis/reply_reader.hpp
     "std::exchange(skips_next_, false) && !precedes_close(out)"
     "std::exchange(skips_next_, false)"
     "unit/reply_reader|integration/client_name")
+
+# release_all() ends the holds here, and leaves them on the server.
+mutate(release_all_sends_nothing lock/releases.hpp
+    "        core_.schedule();\n        deliveries_.deliver(lock);\n    }\n\n    // --- force_unlock()"
+    "    }\n\n    // --- force_unlock()"
+    "integration/release_all")
+
+# A hold that release_all() gave back counts as held by its owner, who goes on.
+mutate(release_all_tells_no_owner lock/releases.hpp
+    "leases_.lose(hold, \"release_all() gave it back\");"
+    "leases_.finish(hold); break;"
+    "integration/release_all")
+
+# A lock over several does not notice that release_all() took its members.
+mutate(release_all_unnoticed_by_quorum session/losses.hpp
+    "desk_->timers.hasten_all(Clock::now());\n        desk_->wake();"
+    ""
+    "integration/release_all")

@@ -10,6 +10,7 @@
 #include "redlatch/semaphore/request_deliveries.hpp"
 #include "redlatch/semaphore/request_queue.hpp"
 #include "redlatch/semaphore/synchronizer_core.hpp"
+#include "redlatch/session/release_round.hpp"
 #include "redlatch/session/session.hpp"
 #include "redlatch/transport/server_errors.hpp"
 #include "redlatch/wait/patience.hpp"
@@ -19,6 +20,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -38,6 +40,7 @@ struct NoLeases {
     NoLeases(Core&, Deliveries&) {}
 
     bool empty() const { return true; }
+    void release_all(const std::shared_ptr<ReleaseRound>&) {}
     Instant next_deadline() const { return never; }
     template <class Wants>
     void accept(std::unique_lock<std::mutex>&, const Wants&, Instant) {}
@@ -97,6 +100,8 @@ public:
         const std::lock_guard lock(core_.mutex);
         return room_.queue.empty() && deliveries_.empty() && leases_.empty();
     }
+
+    void release_all(const std::shared_ptr<ReleaseRound>& round) override { leases_.release_all(round); }
 
     // --- asking and waiting -----------------------------------------------------------------------------------
 
