@@ -28,6 +28,7 @@ class SpinLock;
 struct ClientOptions;
 struct Event;
 struct HeldPermit;
+struct Histogram;
 struct Holder;
 struct Inspection;
 struct LatchInspection;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -533,6 +534,39 @@ constexpr std::string_view to_string(Event::Kind kind) noexcept {
     return "unknown";
 }
 
+// Counts durations by their length. Range i ends before 2^i microseconds and begins where the one before it ends; the
+// first begins at 0, the last has no end.
+struct Histogram {
+    static constexpr std::size_t size = 36;  // the last range begins at 2^34 us, almost five hours
+
+    std::array<std::uint64_t, size> counts{};
+
+    // Returns the end of a range, which it does not include; microseconds::max() for the last one.
+    static constexpr std::chrono::microseconds end_of(std::size_t range) noexcept {
+        return range + 1 < size ? std::chrono::microseconds(std::int64_t{1} << range)
+                                : std::chrono::microseconds::max();
+    }
+
+    // Returns the number of all durations.
+    constexpr std::uint64_t total() const noexcept {
+        std::uint64_t sum = 0;
+        for (const std::uint64_t count : counts) sum += count;
+        return sum;
+    }
+
+    // Returns a time that this share of the durations, from 0 to 1, did not reach: the end of a range, so up to twice as
+    // long as exact. quantile(0.5) is about the median. Returns 0 if there are no durations.
+    constexpr std::chrono::microseconds quantile(double share) const noexcept {
+        const double wanted = share * static_cast<double>(total());
+        std::uint64_t sum = 0;
+        for (std::size_t range = 0; range < size; ++range) {
+            sum += counts[range];
+            if (sum > 0 && static_cast<double>(sum) >= wanted) return end_of(range);
+        }
+        return {};
+    }
+};
+
 // Counts what the client has done since it was created.
 struct Stats {
     std::uint64_t commands = 0;      // sent to the server by callers and in the background, including resends
@@ -543,6 +577,16 @@ struct Stats {
     std::uint64_t lost_holds = 0;
     std::uint64_t resends = 0;  // commands resent after a lost connection or a refusal
     std::uint64_t reconnects = 0;
+
+    // The state now.
+    std::uint64_t held = 0;     // locks that threads and objects of this process hold; those of a MultiLock or RedLock
+                                // count one by one, permits do not count
+    std::uint64_t waiting = 0;  // callers that wait for a lock, for permits or for the end of a count
+
+    // From the start of each wait to its end, whether the caller got what it waited for or gave up.
+    Histogram wait_times = {};
+    // From each acquisition to the release or the loss of the last level.
+    Histogram hold_times = {};
 };
 
 // A value of ClientOptions::require_replicas: requires every replica that the master has had since the client found it,
@@ -1806,14 +1850,59 @@ private:
     std::atomic<std::uint64_t> value_{0};
 };
 
+// A Histogram that any thread may add to. A duration costs one addition.
+class DurationCounter {
+public:
+    void add(Clock::duration duration) noexcept {
+        const auto us = std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+        const auto range = std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(us, 0)));
+        counts_[std::min(static_cast<std::size_t>(range), counts_.size() - 1)].add();
+    }
+
+    Histogram value() const noexcept {
+        Histogram histogram;
+        for (std::size_t i = 0; i < counts_.size(); ++i) histogram.counts[i] = counts_[i].value();
+        return histogram;
+    }
+
+private:
+    std::array<Counter, Histogram::size> counts_;
+};
+
 // What a session counts. Stats describes each of the members.
 struct Counters {
     Counter commands, acquisitions, waits, handoffs, renewals, lost_holds, resends;
+    Counter holds;  // of locks, that began
+    DurationCounter wait_times, hold_times;
 
     Stats stats(std::uint64_t reconnects) const noexcept {
-        return {commands.value(), acquisitions.value(), waits.value(),   handoffs.value(),
-                renewals.value(), lost_holds.value(),   resends.value(), reconnects};
+        Stats now{commands.value(), acquisitions.value(), waits.value(),   handoffs.value(),
+                  renewals.value(), lost_holds.value(),   resends.value(), reconnects};
+        // What has begun and not ended. Read in this order, because other threads go on counting.
+        now.wait_times = wait_times.value();
+        now.hold_times = hold_times.value();
+        now.waiting = begun_but(waits, now.wait_times);
+        now.held = begun_but(holds, now.hold_times);
+        return now;
     }
+
+private:
+    static std::uint64_t begun_but(const Counter& begun, const Histogram& ended) noexcept {
+        return std::max(begun.value(), ended.total()) - ended.total();
+    }
+};
+
+// Counts a wait from its construction to its destruction.
+class CountedWait {
+public:
+    explicit CountedWait(Counters& counters) noexcept : counters_(counters) { counters_.waits.add(); }
+    CountedWait(const CountedWait&) = delete;
+    CountedWait& operator=(const CountedWait&) = delete;
+    ~CountedWait() { counters_.wait_times.add(Clock::now() - begun_); }
+
+private:
+    Counters& counters_;
+    const Instant begun_ = Clock::now();
 };
 
 }  // namespace detail
@@ -4139,7 +4228,9 @@ public:
     // --- counters ---------------------------------------------------------------------------------------------
 
     void count_acquisition() { counters_.acquisitions.add(); }
-    void count_wait() { counters_.waits.add(); }
+    [[nodiscard]] CountedWait count_wait() { return CountedWait(counters_); }
+    void count_hold() { counters_.holds.add(); }
+    void count_hold_time(Clock::duration held) { counters_.hold_times.add(held); }
     void count_handoff() { counters_.handoffs.add(); }
     void count_renewal() { counters_.renewals.add(); }
     void count_lost_hold() { counters_.lost_holds.add(); }
@@ -12496,7 +12587,7 @@ public:
             me.refusal = {generation, *answer};
         }
         lock.unlock();
-        core_.session.count_wait();
+        const auto counted = core_.session.count_wait();
         const bool is_served = room_.wait(core_.mutex, *this, me, request);
         want = me.want;
         return is_served;
@@ -13034,6 +13125,7 @@ struct HoldRecord {
     Clock::duration notice = Milliseconds(2);
     Instant renew_at{};
     Instant check_at = never;        // for a hold without the watchdog: when to query whether the server still has it
+    Instant held_since{};            // when it was acquired, while it counts as held in Stats
     bool doubtful = false;           // True if a command sent for this hold got no reply
     bool renewing = false;           // True if a renewal, or the query of check_at, is in flight
     std::optional<LossSource> lost;  // created when lost() is first called
@@ -13156,6 +13248,7 @@ public:
         hold->valid_until = {};
         hold->suspended = suspended();
         hold->check_at = never;
+        hold->held_since = {};
         hold->doubtful = false;
         hold->renewing = false;
         hold->lost.reset();
@@ -14193,6 +14286,8 @@ public:
         // Releasing it must not need memory.
         core_.outbox.make_room();
         core_.session.count_acquisition();
+        core_.session.count_hold();
+        hold.held_since = sent;
         core_.schedule();
         return hold;
     }
@@ -14203,6 +14298,7 @@ public:
 
     // Removes the live part of the hold from this process.
     void finish(HoldRecord& hold) {
+        count_end(hold);
         core_.key_holds->ended(hold.id);
         core_.holds.finish(hold);
     }
@@ -14323,6 +14419,7 @@ public:
                 hold, std::max(deliveries_.unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
         core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count);
         if (hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+        count_end(hold);
         core_.key_holds->ended(hold.id);
         hold.count = 0;
         hold.lost.reset();
@@ -14337,6 +14434,11 @@ public:
     }
 
 private:
+    void count_end(HoldRecord& hold) noexcept {
+        const Instant since = std::exchange(hold.held_since, {});
+        if (since != Instant{}) core_.session.count_hold_time(Clock::now() - since);
+    }
+
     LockCore& core_;
     Deliveries& deliveries_;
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
@@ -15180,7 +15282,7 @@ public:
         me.listens = !request.polling;
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
         lock.unlock();
-        core_.session.count_wait();
+        const auto counted = core_.session.count_wait();
         return room_.wait(core_.mutex, *this, me, request);
     }
 
@@ -16091,7 +16193,7 @@ public:
             const std::uint64_t generation = warm == tickets_.end() ? 0 : warm->second.room.queue.generation();
             if (!ask_at_first(lock, request, me)) return false;
             if (me.is_served()) return true;
-            core_.session.count_wait();
+            const auto counted = core_.session.count_wait();
             if (wait(lock, request, me, generation)) return true;
             if (!me.too_late) return false;
         }
@@ -16740,6 +16842,7 @@ class SpinLock;
 struct ClientOptions;
 struct Event;
 struct HeldPermit;
+struct Histogram;
 struct Holder;
 struct Inspection;
 struct LatchInspection;

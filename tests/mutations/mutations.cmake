@@ -1137,3 +1137,9 @@ mutate(release_all_unnoticed_by_quorum session/losses.hpp
     "desk_->timers.hasten_all(Clock::now());\n        desk_->wake();"
     ""
     "integration/release_all")
+
+# A hold that is lost counts as held for ever.
+mutate(lost_holds_count_as_held lock/leases.hpp
+    "        count_end(hold);\n        core_.key_holds->ended(hold.id);\n        hold.count = 0;"
+    "        core_.key_holds->ended(hold.id);\n        hold.count = 0;"
+    "integration/stats")

@@ -83,7 +83,7 @@ public:
             const std::uint64_t generation = warm == tickets_.end() ? 0 : warm->second.room.queue.generation();
             if (!ask_at_first(lock, request, me)) return false;
             if (me.is_served()) return true;
-            core_.session.count_wait();
+            const auto counted = core_.session.count_wait();
             if (wait(lock, request, me, generation)) return true;
             if (!me.too_late) return false;
         }

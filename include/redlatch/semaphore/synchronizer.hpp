@@ -121,7 +121,7 @@ public:
             me.refusal = {generation, *answer};
         }
         lock.unlock();
-        core_.session.count_wait();
+        const auto counted = core_.session.count_wait();
         const bool is_served = room_.wait(core_.mutex, *this, me, request);
         want = me.want;
         return is_served;

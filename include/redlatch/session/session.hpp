@@ -157,7 +157,9 @@ public:
     // --- counters ---------------------------------------------------------------------------------------------
 
     void count_acquisition() { counters_.acquisitions.add(); }
-    void count_wait() { counters_.waits.add(); }
+    [[nodiscard]] CountedWait count_wait() { return CountedWait(counters_); }
+    void count_hold() { counters_.holds.add(); }
+    void count_hold_time(Clock::duration held) { counters_.hold_times.add(held); }
     void count_handoff() { counters_.handoffs.add(); }
     void count_renewal() { counters_.renewals.add(); }
     void count_lost_hold() { counters_.lost_holds.add(); }
