@@ -7,6 +7,7 @@
 #include "redlatch/protocol/count_down_latch.hpp"
 #include "redlatch/protocol/numbers.hpp"
 #include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/semaphore/upkeep.hpp"
 #include "redlatch/session/queries.hpp"
 
 #include <algorithm>
@@ -63,6 +64,12 @@ REDLATCH_INLINE LatchInspection CountDownLatch::inspect() const {
 REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n) {
     detail::check_count(n, 0, name(), detail::counts_down_by);
     if (n > 0) detail::lower(detail::latch_of(handle_), n);
+}
+
+REDLATCH_INLINE bool CountDownLatch::exists() const { return count() > 0; }
+
+REDLATCH_INLINE bool CountDownLatch::expire_after(Milliseconds after) {
+    return detail::expire(detail::latch_of(handle_), after);
 }
 
 REDLATCH_INLINE bool CountDownLatch::reset() {

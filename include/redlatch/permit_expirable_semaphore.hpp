@@ -59,6 +59,17 @@ public:
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
     }
 
+    // Does the same for a semaphore that expires after `ttl`, a chrono duration, rounded down to milliseconds: as if
+    // remove() were called then. Throws Error(errc::invalid_argument) if it is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl) {
+        return set_new_permits(permits, Lease(ttl).length());
+    }
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl, std::error_code& ec) {
+        return detail::answer([&] { return try_set_permits(permits, ttl); }, false, ec);
+    }
+
     // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
     // become negative.
     void set_permits(std::ptrdiff_t permits);
@@ -200,6 +211,31 @@ public:
         return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
     }
 
+    // Returns true if the number of permits was set.
+    bool exists();
+    bool exists(std::error_code& ec) {
+        return detail::answer([&] { return exists(); }, false, ec);
+    }
+
+    // Deletes the semaphore and all permits, whoever has acquired them: for their owners they are lost. Returns true if
+    // there was one. Waiting callers go on waiting until someone sets a number of permits again.
+    bool remove();
+    bool remove(std::error_code& ec) {
+        return detail::answer([&] { return remove(); }, false, ec);
+    }
+
+    // Lets the semaphore expire with all permits after this duration, rounded down to milliseconds, as if remove() were
+    // called then. Replaces an earlier expiry. Returns false if there is no semaphore. Throws
+    // Error(errc::invalid_argument) if the duration is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after) {
+        return expire_after(Lease(after).length());
+    }
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
+        return detail::answer([&] { return expire(after); }, false, ec);
+    }
+
     // Returns the state on the server, with the acquired permits of anyone: see SemaphoreInspection. One round trip. Changes nothing. An expired
     // permit counts as available. Throws wrong_type if the key belongs
     // to something else.
@@ -228,6 +264,8 @@ private:
     std::vector<PermitId> obtain(std::ptrdiff_t n, const detail::PermitLease& lease,
                                  const detail::WaitRequest& request);
     void set_lease(const PermitId& id, const detail::PermitLease& lease);
+    bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);
+    bool expire_after(Milliseconds after);
     void release_later(const PermitId& id) noexcept;
 
     detail::StateHandle handle_;

@@ -7,6 +7,7 @@
 #include "redlatch/protocol/semaphore.hpp"
 #include "redlatch/semaphore.hpp"
 #include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/semaphore/upkeep.hpp"
 #include "redlatch/session/queries.hpp"
 
 #include <cstddef>
@@ -27,10 +28,22 @@ REDLATCH_INLINE Semaphore::Semaphore(Client& client, std::string_view name)
     : handle_(detail::ClientAccess::session(client), detail::SemaphoreState::maker, name) {}
 
 REDLATCH_INLINE bool Semaphore::try_set_permits(std::ptrdiff_t permits) {
+    return set_new_permits(permits, Milliseconds(0));
+}
+
+REDLATCH_INLINE bool Semaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     check(permits, 0);
     auto& semaphore = detail::semaphore_of(handle_);
     return semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+}
+
+REDLATCH_INLINE bool Semaphore::exists() { return detail::exists(detail::semaphore_of(handle_)); }
+
+REDLATCH_INLINE bool Semaphore::remove() { return detail::remove(detail::semaphore_of(handle_)); }
+
+REDLATCH_INLINE bool Semaphore::expire_after(Milliseconds after) {
+    return detail::expire(detail::semaphore_of(handle_), after);
 }
 
 REDLATCH_INLINE std::ptrdiff_t Semaphore::available_permits() {

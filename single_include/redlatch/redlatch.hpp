@@ -10422,6 +10422,30 @@ public:
         return detail::answer([&] { return reset(); }, false, ec);
     }
 
+    // Returns true if there is a count.
+    bool exists() const;
+    bool exists(std::error_code& ec) const {
+        return detail::answer([&] { return exists(); }, false, ec);
+    }
+
+    // Does the same as reset(): deletes the latch, and all waiters return.
+    bool remove() { return reset(); }
+    bool remove(std::error_code& ec) {
+        return detail::answer([&] { return remove(); }, false, ec);
+    }
+
+    // Lets the count end after this duration, rounded down to milliseconds, unless it reaches zero before. Waiters may
+    // notice that end up to 10 s later, because the server publishes no message. Replaces an earlier expiry. Returns
+    // false if there is no count. Throws Error(errc::invalid_argument) if the duration is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after) {
+        return expire_after(Lease(after).length());
+    }
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
+        return detail::answer([&] { return expire(after); }, false, ec);
+    }
+
     // Returns the state on the server: see LatchInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
     // to something else.
     LatchInspection inspect() const;
@@ -10430,6 +10454,7 @@ public:
     }
 
 private:
+    bool expire_after(Milliseconds after);
     bool wait_for_end(const detail::WaitRequest& request) const;
     bool arrive(std::ptrdiff_t n, const detail::WaitRequest& request);
 
@@ -11499,6 +11524,85 @@ inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_d
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/scripts/counter_upkeep.hpp
+
+// The scripts that delete the key of a semaphore or a latch, or let it expire; and with it the sorted set of the permits
+// that are taken, if they have leases. As in Redisson nothing is published: permits that are gone serve no waiter.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view counter_remove{R"lua(
+-- KEYS: counter, marks, and the leases of permits if there are any.
+-- ARGV: lane, request, wanted until, margin in ms, '1' for a resend.
+-- Answer: 1 = deleted; 0 = there was nothing.
+local counter, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
+local number = redis.call('get', counter)
+if not count_in(number or '0') then return redis.error_reply('WRONGTYPE the key holds no number') end
+if not number and not (leases and redis.call('zcard', leases) > 0) then
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
+end
+-- First a write that Redis allows when its memory is full.
+return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
+                    {'del', counter, leases}}) or 1
+)lua"};
+
+inline constexpr std::string_view counter_expire{R"lua(
+-- KEYS: counter, marks, and the leases of permits if there are any.
+-- ARGV: lane, request, wanted until, margin in ms, '1' for a resend, after how many ms to expire.
+-- Answer: 1 = done; 0 = there is no counter.
+local counter, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local ttl = ARGV[6]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
+local number = redis.call('get', counter)
+if not count_in(number or '0') then return redis.error_reply('WRONGTYPE the key holds no number') end
+if not number then
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
+end
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
+-- SET removes a TTL. If the leases expired alone, their permits would never become available again.
+local left = redis.call('pttl', counter)
+table.insert(changes, {'pexpire', counter, ttl,
+                       undo = left > 0 and {'pexpire', counter, whole(left)} or {'set', counter, number}})
+if leases then table.insert(changes, {'pexpire', leases, ttl}) end
+return all_or_none(changes) or 1
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view counter_remove{with_request_marks<parts::counter_remove>};
+inline constexpr std::string_view counter_expire{with_request_marks<parts::counter_expire>};
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::counter_expire>{scripts::counter_expire,
+    "967414f1f84d1e18340d8d3e08f3e12f32803167"};
+template <>
+inline constexpr Script digested<scripts::counter_remove>{scripts::counter_remove,
+    "86f2bf697b215ffe6bf1c67d430d1e7eb0b939ef"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/protocol/count_down_latch.hpp
 
 namespace redlatch {
@@ -11571,6 +11675,10 @@ public:
     Call lower(const RequestId& request_id, std::int64_t by) const {
         return marks_.call(digested<scripts::count_down_latch_lower>, request_id, {round_},
                            {by == all ? Word("all") : Word(by), channel_, PublishCommand()});
+    }
+
+    Call expire(const RequestId& request_id, Milliseconds after) const {
+        return marks_.call(digested<scripts::counter_expire>, request_id, {}, {after});
     }
 
     Call count() const { return Call::command({"GET", key()}); }
@@ -12844,6 +12952,36 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/semaphore/upkeep.hpp
+
+// The operations on the key of a semaphore or a latch, whose state is `synchronizer`. All throw Error.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+template <class Synchronizer>
+bool exists(Synchronizer& synchronizer) {
+    const Reply reply = query(synchronizer.session(), synchronizer.key(), synchronizer.protocol().exists());
+    number_of(reply, synchronizer.key());
+    return !reply.is_nil();
+}
+
+template <class Synchronizer>
+bool remove(Synchronizer& synchronizer) {
+    return synchronizer.is_one(
+        synchronizer.change([&](const RequestId& request_id) { return synchronizer.protocol().remove(request_id); }));
+}
+
+template <class Synchronizer>
+bool expire(Synchronizer& synchronizer, Milliseconds after) {
+    return synchronizer.is_one(synchronizer.change(
+        [&](const RequestId& request_id) { return synchronizer.protocol().expire(request_id, after); }));
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/count_down_latch.ipp
 
 namespace redlatch {
@@ -12895,6 +13033,12 @@ REDLATCH_INLINE LatchInspection CountDownLatch::inspect() const {
 REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n) {
     detail::check_count(n, 0, name(), detail::counts_down_by);
     if (n > 0) detail::lower(detail::latch_of(handle_), n);
+}
+
+REDLATCH_INLINE bool CountDownLatch::exists() const { return count() > 0; }
+
+REDLATCH_INLINE bool CountDownLatch::expire_after(Milliseconds after) {
+    return detail::expire(detail::latch_of(handle_), after);
 }
 
 REDLATCH_INLINE bool CountDownLatch::reset() {
@@ -13634,6 +13778,19 @@ public:
         return detail::answer([&] { return inspect(); }, Inspection(), ec);
     }
 
+    // Returns true if this owner holds the lock, according to the server. One round trip.
+    //   is_held_by(number)   Hold::owner() of a hold of this client
+    //   is_held_by(text)     Holder::owner, as inspect() returns it, of any client in any language. Throws
+    //                        Error(errc::invalid_argument) for a text that no owner has: an empty one, or "mode"
+    bool is_held_by(std::uint64_t owner);
+    bool is_held_by(std::string_view owner);
+    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
+    bool is_held_by(std::string_view owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
+
 protected:
     NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
         : handle_(std::move(core), maker, name) {}
@@ -13654,7 +13811,7 @@ protected:
 private:
     friend struct LockAccess;
 
-    REDLATCH_INLINE Inspection ask_inspection(Instant limit);
+    Inspection ask_inspection(Instant limit);
 
     StateHandle handle_;
 };
@@ -13937,6 +14094,14 @@ public:
     virtual Call holders() const { return hash_holders(key_); }
     virtual Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
     virtual Call is_locked() const { return hash_size(key_); }
+
+    // Whether one owner holds the lock, whatever client it is of. held_by() needs its field on the server, which must
+    // live until the call is sent.
+    virtual std::string field_of(std::string_view owner) const { return std::string(owner); }
+    virtual Call held_by(const std::string& field) const { return Call::command({"HGET", key_, field}); }
+    virtual bool read_held_by(const Reply& reply, const std::string& /*field*/) const {
+        return read_count(reply, key_) > 0;
+    }
     virtual Call remaining_lease() const { return key_lease(key_); }
 
     // Reads the whole state of the lock at one moment.
@@ -15771,6 +15936,19 @@ REDLATCH_INLINE std::optional<Milliseconds> NamedLock::ask_remaining_lease(Insta
     return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
 }
 
+REDLATCH_INLINE bool NamedLock::is_held_by(std::uint64_t owner) {
+    return is_held_by(OwnerText(state().session().uuid(), owner).view());
+}
+
+REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
+    LockState& s = state();
+    // A field of a read-write lock that is no owner.
+    if (owner.empty() || owner == "mode")
+        throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
+    const std::string field = s.protocol().field_of(owner);
+    return s.protocol().read_held_by(query(s.session(), s.key(), s.protocol().held_by(field)), field);
+}
+
 REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {
     LockState& s = state();
     return s.protocol().read_inspection(query(s.session(), s.key(), s.protocol().inspect(), limit));
@@ -16497,6 +16675,14 @@ public:
     [[nodiscard]] std::int64_t token();
     [[nodiscard]] std::int64_t token(std::error_code& ec);
 
+    // Returns the last token that anyone got, whether the lock is held or free; nothing if there was none yet. One round
+    // trip; acquires nothing. A resource may use it to reject every older writer. Throws Error, or stores its code:
+    // wrong_type if the key of the counter holds no number.
+    [[nodiscard]] std::optional<std::int64_t> latest_token();
+    [[nodiscard]] std::optional<std::int64_t> latest_token(std::error_code& ec) {
+        return detail::answer([&] { return latest_token(); }, std::optional<std::int64_t>(), ec);
+    }
+
     // Calls lock() and returns the token. With a std::stop_token or a std::error_code& it returns an optional, which is
     // empty if the lock is not held.
     template <class... Tail>
@@ -16743,6 +16929,9 @@ public:
                 Effect::grants};
     }
 
+    // Reads the last token that anyone got.
+    Call latest_token() const { return Call::command({"GET", counter_}); }
+
     Call inspect() const override { return {digested<scripts::hash_inspect>, {key(), counter_}, {}}; }
 
     AcquireAnswer read_acquire(const Reply& reply) const override {
@@ -16806,6 +16995,14 @@ REDLATCH_INLINE std::int64_t FencedLock::token(std::error_code& ec) {
     const std::optional<std::int64_t> mine = token_or_none();
     ec = mine ? std::error_code() : make_error_code(errc::not_owner);
     return mine.value_or(0);
+}
+
+REDLATCH_INLINE std::optional<std::int64_t> FencedLock::latest_token() {
+    detail::LockState& s = state();
+    const auto& protocol = static_cast<const detail::FencedProtocol&>(s.protocol());
+    const Reply reply = detail::query(s.session(), s.key(), protocol.latest_token());
+    const std::int64_t token = detail::number_of(reply, s.key());
+    return reply.is_nil() ? std::nullopt : std::optional(token);
 }
 
 REDLATCH_INLINE std::optional<std::int64_t> FencedLock::token_or_none() {
@@ -16903,6 +17100,13 @@ public:
     std::vector<MemberInspection> inspect();
     std::vector<MemberInspection> inspect(std::error_code& ec) {
         return detail::answer([&] { return inspect(); }, std::vector<MemberInspection>(), ec);
+    }
+
+    // Returns true if this hold, by the Hold::owner() that this object gave it, is held according to the servers: by
+    // enough of the members. One round trip. Each member knows it by another number: see inspect().
+    bool is_held_by(std::uint64_t owner);
+    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
     }
 
 protected:
@@ -18381,6 +18585,10 @@ inline std::error_code code_of(const std::exception_ptr& error) try {
     return failure.code();
 }
 
+REDLATCH_INLINE bool QuorumApi::is_held_by(std::uint64_t owner) {
+    return owner > 0 && ask_hold_count(first_hold_owner + owner - 1, never) > 0;
+}
+
 REDLATCH_INLINE std::vector<MemberInspection> QuorumApi::inspect() {
     auto all = ask_members<Inspection>(
         members_, rules_, [](QuorumMember& member, Instant limit) { return member.ask_inspection(limit); });
@@ -18775,6 +18983,10 @@ public:
     Call holders() const override { return Call::command({"GET", key_}); }
     Call remaining_lease() const override { return {digested<scripts::mutex_remaining_lease>, {key_}, {}}; }
 
+    Call held_by(const std::string&) const override { return holders(); }
+    bool read_held_by(const Reply& reply, const std::string& value) const override {
+        return read_text(reply, key_) == value;
+    }
     Call inspect() const override { return inspect_value(key_); }
     Inspection read_inspection(const Reply& reply) const override { return inspection_of_value(reply, key_); }
 
@@ -18887,6 +19099,17 @@ public:
     bool try_set_permits(std::ptrdiff_t permits);
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
+    }
+
+    // Does the same for a semaphore that expires after `ttl`, a chrono duration, rounded down to milliseconds: as if
+    // remove() were called then. Throws Error(errc::invalid_argument) if it is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl) {
+        return set_new_permits(permits, Lease(ttl).length());
+    }
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl, std::error_code& ec) {
+        return detail::answer([&] { return try_set_permits(permits, ttl); }, false, ec);
     }
 
     // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
@@ -19030,6 +19253,31 @@ public:
         return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
     }
 
+    // Returns true if the number of permits was set.
+    bool exists();
+    bool exists(std::error_code& ec) {
+        return detail::answer([&] { return exists(); }, false, ec);
+    }
+
+    // Deletes the semaphore and all permits, whoever has acquired them: for their owners they are lost. Returns true if
+    // there was one. Waiting callers go on waiting until someone sets a number of permits again.
+    bool remove();
+    bool remove(std::error_code& ec) {
+        return detail::answer([&] { return remove(); }, false, ec);
+    }
+
+    // Lets the semaphore expire with all permits after this duration, rounded down to milliseconds, as if remove() were
+    // called then. Replaces an earlier expiry. Returns false if there is no semaphore. Throws
+    // Error(errc::invalid_argument) if the duration is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after) {
+        return expire_after(Lease(after).length());
+    }
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
+        return detail::answer([&] { return expire(after); }, false, ec);
+    }
+
     // Returns the state on the server, with the acquired permits of anyone: see SemaphoreInspection. One round trip. Changes nothing. An expired
     // permit counts as available. Throws wrong_type if the key belongs
     // to something else.
@@ -19058,6 +19306,8 @@ private:
     std::vector<PermitId> obtain(std::ptrdiff_t n, const detail::PermitLease& lease,
                                  const detail::WaitRequest& request);
     void set_lease(const PermitId& id, const detail::PermitLease& lease);
+    bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);
+    bool expire_after(Milliseconds after);
     void release_later(const PermitId& id) noexcept;
 
     detail::StateHandle handle_;
@@ -19577,11 +19827,11 @@ return all_or_none(changes) or 1
 
 inline constexpr std::string_view semaphore_set{R"lua(
 -- KEYS: semaphore, marks, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, permits, publish
--- command.
+-- command, and, if the semaphore is to expire, after how many ms.
 -- Answer: 1 = set; 0 = the semaphore exists already.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local permits, publish = ARGV[6], ARGV[7]
+local permits, publish, ttl = ARGV[6], ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
 local now = time_in_ms()
@@ -19592,7 +19842,7 @@ if redis.call('get', semaphore) then
 end
 local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}
 if permits ~= '0' then table.insert(changes, {publish, channel, permits}) end
-table.insert(changes, {'set', semaphore, permits})
+table.insert(changes, {'set', semaphore, permits, ttl and 'px', ttl})
 return all_or_none(changes) or 1
 )lua"};
 
@@ -19640,7 +19890,7 @@ inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphor
     "f769b5c29df11bff048d0095ee5d351c77852bf8"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "b00113278bca4adbbb3893b0506fb0b58140ce90"};
+    "b78e12a412a7d2d4d6e56efd99c9e4db6c400cbe"};
 // clang-format on
 
 }  // namespace detail
@@ -19741,8 +19991,11 @@ public:
                            {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)});
     }
 
-    Call set(const RequestId& request_id, std::int64_t permits) const {
-        return marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+    // `ttl`: after how long the semaphore expires; zero for never.
+    Call set(const RequestId& request_id, std::int64_t permits, Milliseconds ttl = Milliseconds(0)) const {
+        Call call = marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+        if (ttl > Milliseconds(0)) call.append(Word(ttl));
+        return call;
     }
 
     Call set_total(const RequestId& request_id, std::int64_t permits) const {
@@ -19752,6 +20005,15 @@ public:
 
     Call add(const RequestId& request_id, std::int64_t permits) const {
         return marks_.call(digested<scripts::permit_add>, request_id, {leases_, channel_}, {PublishCommand(), permits});
+    }
+
+    // GET rather than EXISTS: a key of another type is an error.
+    Call exists() const { return Call::command({"GET", key()}); }
+    Call remove(const RequestId& request_id) const {
+        return marks_.call(digested<scripts::counter_remove>, request_id, {leases_}, {});
+    }
+    Call expire(const RequestId& request_id, Milliseconds after) const {
+        return marks_.call(digested<scripts::counter_expire>, request_id, {leases_}, {after});
     }
 
     Call count() const { return {digested<scripts::permit_count>, {key(), leases_, channel_}, {PublishCommand()}}; }
@@ -20066,10 +20328,22 @@ REDLATCH_INLINE PermitExpirableSemaphore::PermitExpirableSemaphore(Client& clien
 // --- number of permits -------------------------------------------------------------------------------------------
 
 REDLATCH_INLINE bool PermitExpirableSemaphore::try_set_permits(std::ptrdiff_t permits) {
+    return set_new_permits(permits, Milliseconds(0));
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
     auto& semaphore = detail::permits_of(handle_);
     return semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::exists() { return detail::exists(detail::permits_of(handle_)); }
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::remove() { return detail::remove(detail::permits_of(handle_)); }
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::expire_after(Milliseconds after) {
+    return detail::expire(detail::permits_of(handle_), after);
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::set_permits(std::ptrdiff_t permits) {
@@ -20240,6 +20514,19 @@ public:
     Inspection inspect();
     Inspection inspect(std::error_code& ec) {
         return detail::answer([&] { return inspect(); }, Inspection(), ec);
+    }
+
+    // Returns true if this owner holds the write side, according to the server. One round trip.
+    //   is_held_by(number)   Hold::owner() of a hold of this client
+    //   is_held_by(text)     Holder::owner, as inspect() returns it, of any client in any language. Throws
+    //                        Error(errc::invalid_argument) for a text that no owner has: an empty one, or "mode"
+    bool is_held_by(std::uint64_t owner) { return write_.is_held_by(owner); }
+    bool is_held_by(std::string_view owner) { return write_.is_held_by(owner); }
+    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
+    bool is_held_by(std::string_view owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
     }
 
     // Return each side as a lock of its own, valid as long as this object.
@@ -20771,6 +21058,9 @@ public:
     Call hold_count(std::uint64_t hold) const override {
         return {digested<scripts::read_hold_count>, {key_}, {text(hold), tag_}};
     }
+    Call held_by(const std::string& field) const override {
+        return {digested<scripts::read_hold_count>, {key_}, {field, tag_}};
+    }
 
     Inspection read_inspection(const Reply& reply) const override { return read_side(reply, true); }
 
@@ -20825,6 +21115,7 @@ public:
     Inspection read_inspection(const Reply& reply) const override { return read_side(reply, false); }
 
     OwnerText text(std::uint64_t hold) const noexcept override { return writer(hold); }
+    std::string field_of(std::string_view owner) const override { return std::string(owner) + ":write"; }
 
 private:
     // How long a writer that dies while it waits keeps readers out, in ms. The mark is renewed after half of this time.
@@ -21094,6 +21385,17 @@ public:
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
     }
 
+    // Does the same for a semaphore that expires after `ttl`, a chrono duration, rounded down to milliseconds: as if
+    // remove() were called then. Throws Error(errc::invalid_argument) if it is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl) {
+        return set_new_permits(permits, Lease(ttl).length());
+    }
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl, std::error_code& ec) {
+        return detail::answer([&] { return try_set_permits(permits, ttl); }, false, ec);
+    }
+
     // Acquires n permits at once (1 by default) and waits for them if necessary. A waiting thread sends one query every
     // 5 to 10 seconds, in case a message was lost. A process with many waiting threads sends no more than that.
     //   acquire(…, token)   gives up if a stop is requested; only this form returns a bool: true if acquired
@@ -21188,6 +21490,31 @@ public:
         return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
     }
 
+    // Returns true if the number of permits was set.
+    bool exists();
+    bool exists(std::error_code& ec) {
+        return detail::answer([&] { return exists(); }, false, ec);
+    }
+
+    // Deletes the semaphore. Returns true if there was one. Waiting callers go on waiting until someone sets a number of
+    // permits again. A release() creates the semaphore anew; a release_if_exists() does not.
+    bool remove();
+    bool remove(std::error_code& ec) {
+        return detail::answer([&] { return remove(); }, false, ec);
+    }
+
+    // Lets the semaphore expire after this duration, rounded down to milliseconds, as if remove() were called then. Replaces
+    // an earlier expiry. Returns false if there is no semaphore. Throws Error(errc::invalid_argument) if the duration is
+    // below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after) {
+        return expire_after(Lease(after).length());
+    }
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
+        return detail::answer([&] { return expire(after); }, false, ec);
+    }
+
     // Returns the state on the server: see SemaphoreInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
     // to something else.
     SemaphoreInspection inspect();
@@ -21197,6 +21524,8 @@ public:
 
 private:
     void check(std::ptrdiff_t n, std::ptrdiff_t least) const;
+    bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);
+    bool expire_after(Milliseconds after);
     bool take(std::ptrdiff_t n, const detail::WaitRequest& request);
     bool give(std::ptrdiff_t n, bool only_existing);
 
@@ -21269,12 +21598,24 @@ public:
                            {permits, PublishCommand(), only_existing ? "1" : "0"});
     }
 
-    Call set(const RequestId& request_id, std::int64_t permits) const {
-        return marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+    // `ttl`: after how long the semaphore expires; zero for never.
+    Call set(const RequestId& request_id, std::int64_t permits, Milliseconds ttl = Milliseconds(0)) const {
+        Call call = marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+        if (ttl > Milliseconds(0)) call.append(Word(ttl));
+        return call;
     }
 
     Call drain(const RequestId& request_id) const {
         return marks_.call(digested<scripts::semaphore_drain>, request_id, {}, {});
+    }
+
+    // GET rather than EXISTS: a key of another type is an error.
+    Call exists() const { return Call::command({"GET", key()}); }
+    Call remove(const RequestId& request_id) const {
+        return marks_.call(digested<scripts::counter_remove>, request_id, {}, {});
+    }
+    Call expire(const RequestId& request_id, Milliseconds after) const {
+        return marks_.call(digested<scripts::counter_expire>, request_id, {}, {after});
     }
 
     Call available() const { return Call::command({"GET", key()}); }
@@ -21308,10 +21649,22 @@ REDLATCH_INLINE Semaphore::Semaphore(Client& client, std::string_view name)
     : handle_(detail::ClientAccess::session(client), detail::SemaphoreState::maker, name) {}
 
 REDLATCH_INLINE bool Semaphore::try_set_permits(std::ptrdiff_t permits) {
+    return set_new_permits(permits, Milliseconds(0));
+}
+
+REDLATCH_INLINE bool Semaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     check(permits, 0);
     auto& semaphore = detail::semaphore_of(handle_);
     return semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+}
+
+REDLATCH_INLINE bool Semaphore::exists() { return detail::exists(detail::semaphore_of(handle_)); }
+
+REDLATCH_INLINE bool Semaphore::remove() { return detail::remove(detail::semaphore_of(handle_)); }
+
+REDLATCH_INLINE bool Semaphore::expire_after(Milliseconds after) {
+    return detail::expire(detail::semaphore_of(handle_), after);
 }
 
 REDLATCH_INLINE std::ptrdiff_t Semaphore::available_permits() {

@@ -160,6 +160,7 @@ void use_lock(Fleet& fleet, auto& lock) {
     static_cast<void>(lock.hold_count());
     static_cast<void>(lock.remaining_lease());
     static_cast<void>(lock.inspect());
+    static_cast<void>(lock.is_held_by(7));
     fleet.give_back(lock);
     if (lock.try_lock(Lease{60s})) fleet.give_back(lock);
     lock.lock();
@@ -201,6 +202,9 @@ const std::vector<Use>& uses() {
              PermitExpirableSemaphore mine{fleet.client, "permits"};
              PermitExpirableSemaphore theirs{fleet.peer, "permits"};
              mine.try_set_permits(1);
+             static_cast<void>(mine.exists());
+             static_cast<void>(mine.expire(60s));
+             static_cast<void>(mine.remove());
              mine.set_permits(2);
              mine.add_permits(1);
              PermitId id = mine.acquire();
@@ -259,6 +263,10 @@ const std::vector<Use>& uses() {
              theirs.release();
              waiting.get();
              theirs.try_set_permits(0);
+             static_cast<void>(mine.exists());
+             static_cast<void>(mine.expire(60s));
+             static_cast<void>(mine.remove());
+             mine.try_set_permits(1, 60s);
          }},
         {"CountDownLatch",
          [](Fleet& fleet) {
@@ -274,6 +282,8 @@ const std::vector<Use>& uses() {
              theirs.count_down(2);
              waiting.get();
              mine.try_set_count(2);
+             static_cast<void>(mine.exists());
+             static_cast<void>(mine.expire(60s));
              static_cast<void>(mine.reset());
          }},
         {"RLock",
@@ -289,6 +299,7 @@ const std::vector<Use>& uses() {
              FencedLock mine{fleet.client, "fenced"};
              FencedLock theirs{fleet.peer, "fenced"};
              use_reentrant_lock(fleet, mine);
+             static_cast<void>(mine.latest_token());
              fleet.wait_for(mine, theirs);
              fleet.pass_on(mine);
          }},
@@ -745,6 +756,10 @@ const std::vector<Step>& steps() {
         {"Semaphore add_permits", seats(5), [](Scene& s) { s.mine<Seats>("seats").add_permits(-3); }},
         {"Semaphore drain_permits", seats(5),
          [](Scene& s) { static_cast<void>(s.mine<Seats>("seats").drain_permits()); }},
+        {"Semaphore try_set_permits with an expiry", nothing,
+         [](Scene& s) { s.mine<Seats>("seats").try_set_permits(3, 300s); }},
+        {"Semaphore expire", seats(5), [](Scene& s) { s.mine<Seats>("seats").expire(300s); }},
+        {"Semaphore remove", seats(5), [](Scene& s) { s.mine<Seats>("seats").remove(); }},
         {"Semaphore take-back",
          [](Scene& s) {
              Seats{s.fleet.peer, "seats"}.try_set_permits(5);
@@ -791,6 +806,14 @@ const std::vector<Step>& steps() {
          Half::repeats},
         {"PermitExpirableSemaphore update_lease", slots,
          [](Scene& s) { s.mine<Slots>("slots").update_lease(s.ids.at(0), Lease{900s}); }},
+        {"PermitExpirableSemaphore expire", slots, [](Scene& s) { s.mine<Slots>("slots").expire(300s); }},
+        {"PermitExpirableSemaphore expire at another time",
+         [](Scene& s) {
+             slots(s);
+             s.fleet.redis.integer("PEXPIRE", "shop:slots", 600'000);
+         },
+         [](Scene& s) { s.mine<Slots>("slots").expire(300s); }},
+        {"PermitExpirableSemaphore remove", slots, [](Scene& s) { s.mine<Slots>("slots").remove(); }},
         {"PermitExpirableSemaphore permits", slots, [](Scene& s) { s.mine<Slots>("slots").permits(); }},
         {"PermitExpirableSemaphore renewal",
          slots,
@@ -826,6 +849,7 @@ const std::vector<Step>& steps() {
              theirs.try_set_count(2);
          },
          [](Scene& s) { s.mine<Gate>("gate").count_down(2); }},
+        {"CountDownLatch expire", gate(5), [](Scene& s) { s.mine<Gate>("gate").expire(300s); }},
         {"CountDownLatch reset", gate(5), [](Scene& s) { s.mine<Gate>("gate").reset(); }},
     };
     static const std::vector<Step> all = [] {

@@ -1143,3 +1143,27 @@ mutate(lost_holds_count_as_held lock/leases.hpp
     "        count_end(hold);\n        core_.key_holds->ended(hold.id);\n        hold.count = 0;"
     "        core_.key_holds->ended(hold.id);\n        hold.count = 0;"
     "integration/stats")
+
+# A semaphore that expires leaves the permits of its owners behind.
+mutate(permits_outlive_their_semaphore scripts/counter_upkeep.hpp
+    "if leases then table.insert(changes, {'pexpire', leases, ttl}) end"
+    ""
+    "integration/upkeep")
+
+# remove() leaves the permits of a semaphore that is gone already.
+mutate(removal_overlooks_permits scripts/counter_upkeep.hpp
+    "if not number and not (leases and redis.call('zcard', leases) > 0) then"
+    "if not number then"
+    "integration/upkeep")
+
+# A reader whose lease is over counts as a holder.
+mutate(expired_reader_holds protocol/read_write_lock.hpp
+    "return {digested<scripts::read_hold_count>, {key_}, {field, tag_}};"
+    "return Call::command({\"HGET\", key_, field});"
+    "integration/held_by")
+
+# A server that refuses to let the permits of a semaphore expire leaves the semaphore itself with an expiry.
+mutate(half_an_expiry_stays scripts/counter_upkeep.hpp
+    "undo = left > 0 and {'pexpire', counter, whole(left)} or {'set', counter, number}})"
+    "undo = nil})"
+    "faults/access_rights")

@@ -11,6 +11,7 @@
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -38,6 +39,19 @@ public:
         return detail::answer([&] { return inspect(); }, Inspection(), ec);
     }
 
+    // Returns true if this owner holds the lock, according to the server. One round trip.
+    //   is_held_by(number)   Hold::owner() of a hold of this client
+    //   is_held_by(text)     Holder::owner, as inspect() returns it, of any client in any language. Throws
+    //                        Error(errc::invalid_argument) for a text that no owner has: an empty one, or "mode"
+    bool is_held_by(std::uint64_t owner);
+    bool is_held_by(std::string_view owner);
+    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
+    bool is_held_by(std::string_view owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
+
 protected:
     NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
         : handle_(std::move(core), maker, name) {}
@@ -58,7 +72,7 @@ protected:
 private:
     friend struct LockAccess;
 
-    REDLATCH_INLINE Inspection ask_inspection(Instant limit);
+    Inspection ask_inspection(Instant limit);
 
     StateHandle handle_;
 };

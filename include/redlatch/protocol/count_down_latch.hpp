@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/names.hpp"
+#include "redlatch/base/time.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/inspection.hpp"
 #include "redlatch/protocol/numbers.hpp"
@@ -9,6 +10,7 @@
 #include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/scripts/count_down_latch.hpp"
+#include "redlatch/scripts/counter_upkeep.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
 #include <cstddef>
@@ -90,6 +92,10 @@ public:
     Call lower(const RequestId& request_id, std::int64_t by) const {
         return marks_.call(digested<scripts::count_down_latch_lower>, request_id, {round_},
                            {by == all ? Word("all") : Word(by), channel_, PublishCommand()});
+    }
+
+    Call expire(const RequestId& request_id, Milliseconds after) const {
+        return marks_.call(digested<scripts::counter_expire>, request_id, {}, {after});
     }
 
     Call count() const { return Call::command({"GET", key()}); }

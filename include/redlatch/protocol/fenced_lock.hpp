@@ -44,6 +44,9 @@ public:
                 Effect::grants};
     }
 
+    // Reads the last token that anyone got.
+    Call latest_token() const { return Call::command({"GET", counter_}); }
+
     Call inspect() const override { return {digested<scripts::hash_inspect>, {key(), counter_}, {}}; }
 
     AcquireAnswer read_acquire(const Reply& reply) const override {

@@ -92,6 +92,14 @@ public:
     virtual Call holders() const { return hash_holders(key_); }
     virtual Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
     virtual Call is_locked() const { return hash_size(key_); }
+
+    // Whether one owner holds the lock, whatever client it is of. held_by() needs its field on the server, which must
+    // live until the call is sent.
+    virtual std::string field_of(std::string_view owner) const { return std::string(owner); }
+    virtual Call held_by(const std::string& field) const { return Call::command({"HGET", key_, field}); }
+    virtual bool read_held_by(const Reply& reply, const std::string& /*field*/) const {
+        return read_count(reply, key_) > 0;
+    }
     virtual Call remaining_lease() const { return key_lease(key_); }
 
     // Reads the whole state of the lock at one moment.

@@ -106,6 +106,10 @@ public:
     Call holders() const override { return Call::command({"GET", key_}); }
     Call remaining_lease() const override { return {digested<scripts::mutex_remaining_lease>, {key_}, {}}; }
 
+    Call held_by(const std::string&) const override { return holders(); }
+    bool read_held_by(const Reply& reply, const std::string& value) const override {
+        return read_text(reply, key_) == value;
+    }
     Call inspect() const override { return inspect_value(key_); }
     Inspection read_inspection(const Reply& reply) const override { return inspection_of_value(reply, key_); }
 

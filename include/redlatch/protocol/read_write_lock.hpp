@@ -90,6 +90,9 @@ public:
     Call hold_count(std::uint64_t hold) const override {
         return {digested<scripts::read_hold_count>, {key_}, {text(hold), tag_}};
     }
+    Call held_by(const std::string& field) const override {
+        return {digested<scripts::read_hold_count>, {key_}, {field, tag_}};
+    }
 
     Inspection read_inspection(const Reply& reply) const override { return read_side(reply, true); }
 
@@ -144,6 +147,7 @@ public:
     Inspection read_inspection(const Reply& reply) const override { return read_side(reply, false); }
 
     OwnerText text(std::uint64_t hold) const noexcept override { return writer(hold); }
+    std::string field_of(std::string_view owner) const override { return std::string(owner) + ":write"; }
 
 private:
     // How long a writer that dies while it waits keeps readers out, in ms. The mark is renewed after half of this time.

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <concepts>
+#include <cstdint>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -44,6 +45,13 @@ public:
     std::vector<MemberInspection> inspect();
     std::vector<MemberInspection> inspect(std::error_code& ec) {
         return detail::answer([&] { return inspect(); }, std::vector<MemberInspection>(), ec);
+    }
+
+    // Returns true if this hold, by the Hold::owner() that this object gave it, is held according to the servers: by
+    // enough of the members. One round trip. Each member knows it by another number: see inspect().
+    bool is_held_by(std::uint64_t owner);
+    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
     }
 
 protected:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/config.hpp"
+#include "redlatch/base/ids.hpp"
 #include "redlatch/base/keep_errno.hpp"
 #include "redlatch/base/thread.hpp"
 #include "redlatch/inspection.hpp"
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -152,6 +154,10 @@ inline std::error_code code_of(const std::exception_ptr& error) try {
     std::rethrow_exception(error);
 } catch (const std::system_error& failure) {
     return failure.code();
+}
+
+REDLATCH_INLINE bool QuorumApi::is_held_by(std::uint64_t owner) {
+    return owner > 0 && ask_hold_count(first_hold_owner + owner - 1, never) > 0;
 }
 
 REDLATCH_INLINE std::vector<MemberInspection> QuorumApi::inspect() {
