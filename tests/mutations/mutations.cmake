@@ -1120,10 +1120,10 @@ mutate(refusal_dropped_with_the_name redis/reply_reader.hpp
     "std::exchange(skips_next_, false)"
     "unit/reply_reader|integration/client_name")
 
-# release_all() ends the holds here, and leaves them on the server.
-mutate(release_all_sends_nothing lock/releases.hpp
-    "        core_.schedule();\n        deliveries_.deliver(lock);\n    }\n\n    // --- force_unlock()"
-    "    }\n\n    // --- force_unlock()"
+# release_all() does not wait until the server has the holds back.
+mutate(release_all_does_not_wait lock/releases.hpp
+    "[round](const std::error_code& refusal) { round->finish(1, refusal); });\n            round->begin(1);"
+    "[](const std::error_code&) {});"
     "integration/release_all")
 
 # A hold that release_all() gave back counts as held by its owner, who goes on.
