@@ -9,7 +9,7 @@
 #   net                     transport, base
 #   scripts, transport      base
 # The public headers are beside the folders and may include all of them. All folders except scripts may also include the
-# vocabulary: error.hpp and options.hpp.
+# vocabulary: error.hpp, inspection.hpp and options.hpp.
 # Only redis and net may include third-party headers. Include cycles are errors.
 # All declarations must be in the inline namespace REDLATCH_ABI, which names the version (major and minor).
 cmake_minimum_required(VERSION 3.25)
@@ -29,7 +29,7 @@ set(below_quorum quorum ${below_lock})
 set(below_net net transport base vocabulary)
 set(below_redis redis ${below_net})
 set(below_public public vocabulary quorum semaphore redis net ${below_lock})
-set(vocabulary redlatch/error.hpp redlatch/options.hpp)
+set(vocabulary redlatch/error.hpp redlatch/inspection.hpp redlatch/options.hpp)
 
 # Standard headers have no suffix. POSIX and Linux headers are those in these folders and with these names.
 set(system_folders "(sys|netinet|arpa|net|linux)/[a-z_]+")

@@ -6,9 +6,11 @@
 #include "redlatch/transport/transport_port.hpp"
 
 #include <concepts>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -49,6 +51,21 @@ public:
     std::string id() const;
 
     Stats stats() const;
+
+    // Gives back every hold that this client has now, of threads and of Hold objects, and the permits of a
+    // PermitExpirableSemaphore that its watchdog renews: for an orderly end of a service. Returns how many it gave back.
+    // Permits with a lease of their own stay, and those of a Semaphore, which have no owner.
+    //
+    // The owners lose their holds: lost() is requested, hold_lost is raised, and their unlock() reports hold_lost
+    // without a command. What other threads acquire meanwhile stays, so let them finish first. A MultiLock or RedLock
+    // loses the members of this client.
+    //
+    // Sends one command for each hold, and one for each 1,000 permits of a semaphore, all in one round trip. Waits up to
+    // command_timeout for the replies. Throws Error for what was not given back by then: unreachable, or what a server
+    // replied. The client goes on delivering that in the background until its lease is over. With a std::error_code& it
+    // stores the code, and still returns how many were given back. Thread-safe.
+    std::size_t release_all();
+    std::size_t release_all(std::error_code& ec);
 
     // Returns one sentence for each property of the server that endangers the locks on it: eviction, persistence,
     // replicas, access rights, buffers. Returns an empty list if all is well. A property that this user has no right to

@@ -10,10 +10,13 @@
 #include "redlatch/session/server_check.hpp"
 #include "redlatch/session/session_handle.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -35,6 +38,11 @@ inline void check_options(const ClientOptions& options) {
     if (options.unreachable_timeout < Milliseconds(0))
         throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
     if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
+    // The characters that CLIENT SETNAME accepts.
+    if (options.name.size() > longest_name ||
+        std::any_of(options.name.begin(), options.name.end(), [](char c) { return c < '!' || c > '~'; }))
+        throw Error(errc::invalid_argument, {},
+                    "ClientOptions::name must be printable ASCII without spaces, and at most 1,024 bytes");
 }
 
 inline std::shared_ptr<SessionHandle> new_session(std::unique_ptr<TransportPort> transport,
@@ -49,6 +57,7 @@ inline std::shared_ptr<SessionHandle> new_session(std::unique_ptr<TransportPort>
 inline std::unique_ptr<TransportPort> connect(std::string_view text, const ClientOptions& options) {
     Url url = Url::parse(text);
     check_options(options);
+    url.client_name = options.name;
     return std::make_unique<TransportPortOf<HiredisTransport>>(
         HiredisTransport(std::move(url), options.command_timeout, options.tls, options.pubsub));
 }
@@ -69,6 +78,23 @@ REDLATCH_INLINE Client::~Client() = default;
 REDLATCH_INLINE std::string Client::id() const { return session_->session().uuid(); }
 
 REDLATCH_INLINE Stats Client::stats() const { return session_->session().stats(); }
+
+REDLATCH_INLINE std::size_t Client::release_all() {
+    const detail::ReleaseRound::Outcome outcome = session_->session().release_all();
+    if (outcome.undelivered == 0) return outcome.delivered;
+    const std::size_t all = outcome.delivered + outcome.undelivered;
+    throw Error(outcome.why ? static_cast<errc>(outcome.why.value()) : errc::unreachable, {},
+                std::to_string(outcome.undelivered) + " of " + std::to_string(all) +
+                    " holds were not given back in time; keep the client until their leases are over, so that it can "
+                    "go on trying");
+}
+
+REDLATCH_INLINE std::size_t Client::release_all(std::error_code& ec) {
+    const detail::ReleaseRound::Outcome outcome = session_->session().release_all();
+    ec.clear();
+    if (outcome.undelivered > 0) ec = outcome.why ? outcome.why : make_error_code(errc::unreachable);
+    return outcome.delivered;
+}
 
 REDLATCH_INLINE std::vector<std::string> Client::check_server() const {
     return detail::check_server(session_->session());

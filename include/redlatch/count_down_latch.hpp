@@ -3,6 +3,7 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/session/call_options.hpp"
 #include "redlatch/session/operation.hpp"
 #include "redlatch/session/state_handle.hpp"
@@ -133,7 +134,39 @@ public:
         return detail::answer([&] { return reset(); }, false, ec);
     }
 
+    // Returns true if there is a count.
+    bool exists() const;
+    bool exists(std::error_code& ec) const {
+        return detail::answer([&] { return exists(); }, false, ec);
+    }
+
+    // Does the same as reset(): deletes the latch, and all waiters return.
+    bool remove() { return reset(); }
+    bool remove(std::error_code& ec) {
+        return detail::answer([&] { return remove(); }, false, ec);
+    }
+
+    // Lets the count end after this duration, rounded down to milliseconds, unless it reaches zero before. Waiters may
+    // notice that end up to 10 s later, because the server publishes no message. Replaces an earlier expiry. Returns
+    // false if there is no count. Throws Error(errc::invalid_argument) if the duration is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after) {
+        return expire_after(Lease(after).length());
+    }
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
+        return detail::answer([&] { return expire(after); }, false, ec);
+    }
+
+    // Returns the state on the server: see LatchInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
+    // to something else.
+    LatchInspection inspect() const;
+    LatchInspection inspect(std::error_code& ec) const {
+        return detail::answer([&] { return inspect(); }, LatchInspection(), ec);
+    }
+
 private:
+    bool expire_after(Milliseconds after);
     bool wait_for_end(const detail::WaitRequest& request) const;
     bool arrive(std::ptrdiff_t n, const detail::WaitRequest& request);
     Operation<bool> later(detail::WaitRequest request) const;

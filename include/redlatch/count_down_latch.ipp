@@ -8,6 +8,7 @@
 #include "redlatch/protocol/numbers.hpp"
 #include "redlatch/semaphore/keeper_of.hpp"
 #include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/semaphore/upkeep.hpp"
 #include "redlatch/session/operation.hpp"
 #include "redlatch/session/queries.hpp"
 
@@ -64,9 +65,20 @@ REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
     return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
 }
 
+REDLATCH_INLINE LatchInspection CountDownLatch::inspect() const {
+    auto& latch = detail::latch_of(handle_);
+    return latch.protocol().read_inspection(detail::query(latch.session(), latch.key(), latch.protocol().inspect()));
+}
+
 REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n) {
     detail::check_count(n, 0, name(), detail::counts_down_by);
     if (n > 0) detail::lower(detail::latch_of(handle_), n);
+}
+
+REDLATCH_INLINE bool CountDownLatch::exists() const { return count() > 0; }
+
+REDLATCH_INLINE bool CountDownLatch::expire_after(Milliseconds after) {
+    return detail::expire(detail::latch_of(handle_), after);
 }
 
 REDLATCH_INLINE bool CountDownLatch::reset() {

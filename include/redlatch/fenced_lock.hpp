@@ -33,6 +33,14 @@ public:
     [[nodiscard]] std::int64_t token();
     [[nodiscard]] std::int64_t token(std::error_code& ec);
 
+    // Returns the last token that anyone got, whether the lock is held or free; nothing if there was none yet. One round
+    // trip; acquires nothing. A resource may use it to reject every older writer. Throws Error, or stores its code:
+    // wrong_type if the key of the counter holds no number.
+    [[nodiscard]] std::optional<std::int64_t> latest_token();
+    [[nodiscard]] std::optional<std::int64_t> latest_token(std::error_code& ec) {
+        return detail::answer([&] { return latest_token(); }, std::optional<std::int64_t>(), ec);
+    }
+
     // Calls lock() and returns the token. With a std::stop_token or a std::error_code& it returns an optional, which is
     // empty if the lock is not held.
     template <class... Tail>

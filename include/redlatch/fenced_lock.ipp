@@ -7,7 +7,9 @@
 #include "redlatch/fenced_lock.hpp"
 #include "redlatch/lock/lock_state.hpp"
 #include "redlatch/protocol/fenced_lock.hpp"
+#include "redlatch/protocol/numbers.hpp"
 #include "redlatch/session/named_state.hpp"
+#include "redlatch/session/queries.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -36,6 +38,14 @@ REDLATCH_INLINE std::int64_t FencedLock::token(std::error_code& ec) {
     const std::optional<std::int64_t> mine = token_or_none();
     ec = mine ? std::error_code() : make_error_code(errc::not_owner);
     return mine.value_or(0);
+}
+
+REDLATCH_INLINE std::optional<std::int64_t> FencedLock::latest_token() {
+    detail::LockState& s = state();
+    const auto& protocol = static_cast<const detail::FencedProtocol&>(s.protocol());
+    const Reply reply = detail::query(s.session(), s.key(), protocol.latest_token());
+    const std::int64_t token = detail::number_of(reply, s.key());
+    return reply.is_nil() ? std::nullopt : std::optional(token);
 }
 
 REDLATCH_INLINE std::optional<std::int64_t> FencedLock::token_or_none() {

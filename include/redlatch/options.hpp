@@ -4,10 +4,14 @@
 #include "redlatch/base/time.hpp"
 #include "redlatch/transport/transport.hpp"
 
+#include <array>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -31,6 +35,52 @@ struct Event {
     std::string detail;  // readable text for a log
 };
 
+// Returns the name of the kind as it is written in C++, such as "hold_lost": for logs and the labels of metrics. Returns
+// "unknown" for a value that is no kind. The text lives as long as the program.
+constexpr std::string_view to_string(Event::Kind kind) noexcept {
+    switch (kind) {
+        case Event::Kind::hold_lost: return "hold_lost";
+        case Event::Kind::unlock_not_delivered: return "unlock_not_delivered";
+        case Event::Kind::disconnected: return "disconnected";
+        case Event::Kind::reconnected: return "reconnected";
+        case Event::Kind::moved: return "moved";
+    }
+    return "unknown";
+}
+
+// Counts durations by their length. Range i ends before 2^i microseconds and begins where the one before it ends; the
+// first begins at 0, the last has no end.
+struct Histogram {
+    static constexpr std::size_t size = 36;  // the last range begins at 2^34 us, almost five hours
+
+    std::array<std::uint64_t, size> counts{};
+
+    // Returns the end of a range, which it does not include; microseconds::max() for the last one.
+    static constexpr std::chrono::microseconds end_of(std::size_t range) noexcept {
+        return range + 1 < size ? std::chrono::microseconds(std::int64_t{1} << range)
+                                : std::chrono::microseconds::max();
+    }
+
+    // Returns the number of all durations.
+    constexpr std::uint64_t total() const noexcept {
+        std::uint64_t sum = 0;
+        for (const std::uint64_t count : counts) sum += count;
+        return sum;
+    }
+
+    // Returns a time that this share of the durations, from 0 to 1, did not reach: the end of a range, so up to twice as
+    // long as exact. quantile(0.5) is about the median. Returns 0 if there are no durations.
+    constexpr std::chrono::microseconds quantile(double share) const noexcept {
+        const double wanted = share * static_cast<double>(total());
+        std::uint64_t sum = 0;
+        for (std::size_t range = 0; range < size; ++range) {
+            sum += counts[range];
+            if (sum > 0 && static_cast<double>(sum) >= wanted) return end_of(range);
+        }
+        return {};
+    }
+};
+
 // Counts what the client has done since it was created.
 struct Stats {
     std::uint64_t commands = 0;      // sent to the server by callers and in the background, including resends
@@ -41,6 +91,16 @@ struct Stats {
     std::uint64_t lost_holds = 0;
     std::uint64_t resends = 0;  // commands resent after a lost connection or a refusal
     std::uint64_t reconnects = 0;
+
+    // The state now.
+    std::uint64_t held = 0;     // locks that threads and objects of this process hold; those of a MultiLock or RedLock
+                                // count one by one, permits do not count
+    std::uint64_t waiting = 0;  // callers that wait for a lock, for permits or for the end of a count
+
+    // From the start of each wait to its end, whether the caller got what it waited for or gave up.
+    Histogram wait_times = {};
+    // From each acquisition to the release or the loss of the last level.
+    Histogram hold_times = {};
 };
 
 // A value of ClientOptions::require_replicas: requires every replica that the master has had since the client found it,
@@ -57,6 +117,10 @@ struct ClientOptions {
     Milliseconds unreachable_timeout = std::chrono::seconds(30);
     // A prefix for every name: the namespace of an application on a shared server.
     std::string key_prefix = {};
+    // The name that the server shows in CLIENT LIST for each connection of this client, set by CLIENT SETNAME. Printable
+    // ASCII without spaces, at most 1,024 bytes; empty for none. It costs no round trip. A user without the right to
+    // CLIENT SETNAME works without a name. Connections to sentinels have none. Ignored by transports of your own.
+    std::string name = {};
     // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
     // turn.
     unsigned local_handoff_limit = 16;

@@ -4,6 +4,7 @@
 #include "redlatch/base/keep_errno.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/protocol/permit_id.hpp"
 #include "redlatch/protocol/permit_lease.hpp"
 #include "redlatch/semaphore/permits.hpp"
@@ -58,6 +59,17 @@ public:
     bool try_set_permits(std::ptrdiff_t permits);
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
+    }
+
+    // Does the same for a semaphore that expires after `ttl`, a chrono duration, rounded down to milliseconds: as if
+    // remove() were called then. Throws Error(errc::invalid_argument) if it is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl) {
+        return set_new_permits(permits, Lease(ttl).length());
+    }
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl, std::error_code& ec) {
+        return detail::answer([&] { return try_set_permits(permits, ttl); }, false, ec);
     }
 
     // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
@@ -239,6 +251,39 @@ public:
         return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
     }
 
+    // Returns true if the number of permits was set.
+    bool exists();
+    bool exists(std::error_code& ec) {
+        return detail::answer([&] { return exists(); }, false, ec);
+    }
+
+    // Deletes the semaphore and all permits, whoever has acquired them: for their owners they are lost. Returns true if
+    // there was one. Waiting callers go on waiting until someone sets a number of permits again.
+    bool remove();
+    bool remove(std::error_code& ec) {
+        return detail::answer([&] { return remove(); }, false, ec);
+    }
+
+    // Lets the semaphore expire with all permits after this duration, rounded down to milliseconds, as if remove() were
+    // called then. Replaces an earlier expiry. Returns false if there is no semaphore. Throws
+    // Error(errc::invalid_argument) if the duration is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after) {
+        return expire_after(Lease(after).length());
+    }
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
+        return detail::answer([&] { return expire(after); }, false, ec);
+    }
+
+    // Returns the state on the server, with the acquired permits of anyone: see SemaphoreInspection. One round trip. Changes nothing. An expired
+    // permit counts as available. Throws wrong_type if the key belongs
+    // to something else.
+    SemaphoreInspection inspect();
+    SemaphoreInspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
+    }
+
 private:
     friend class Permit;
 
@@ -271,6 +316,8 @@ private:
                                  const detail::WaitRequest& request);
     Operation<Permits> later(std::ptrdiff_t n, const detail::PermitLease& lease, detail::WaitRequest request);
     void set_lease(const PermitId& id, const detail::PermitLease& lease);
+    bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);
+    bool expire_after(Milliseconds after);
     void release_later(const PermitId& id) noexcept;
 
     detail::StateHandle handle_;

@@ -8,6 +8,7 @@
 #include "redlatch/semaphore/keeper_of.hpp"
 #include "redlatch/semaphore/permit_leases.hpp"
 #include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/semaphore/upkeep.hpp"
 #include "redlatch/session/operation.hpp"
 #include "redlatch/session/queries.hpp"
 
@@ -93,10 +94,22 @@ REDLATCH_INLINE PermitExpirableSemaphore::PermitExpirableSemaphore(Client& clien
 // --- number of permits -------------------------------------------------------------------------------------------
 
 REDLATCH_INLINE bool PermitExpirableSemaphore::try_set_permits(std::ptrdiff_t permits) {
+    return set_new_permits(permits, Milliseconds(0));
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
     auto& semaphore = detail::permits_of(handle_);
     return semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::exists() { return detail::exists(detail::permits_of(handle_)); }
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::remove() { return detail::remove(detail::permits_of(handle_)); }
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::expire_after(Milliseconds after) {
+    return detail::expire(detail::permits_of(handle_), after);
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::set_permits(std::ptrdiff_t permits) {
@@ -187,6 +200,14 @@ REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphor
     auto& semaphore = detail::permits_of(handle_);
     const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
     return semaphore.protocol().read_remaining(reply);
+}
+
+// --- the state on the server -------------------------------------------------------------------------------------
+
+REDLATCH_INLINE SemaphoreInspection PermitExpirableSemaphore::inspect() {
+    auto& semaphore = detail::permits_of(handle_);
+    return semaphore.protocol().read_inspection(
+        detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().inspect()));
 }
 
 }  // namespace REDLATCH_ABI

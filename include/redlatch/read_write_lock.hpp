@@ -5,12 +5,14 @@
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/lock/lock_api.hpp"
 #include "redlatch/lock/named_lock.hpp"
 #include "redlatch/session/call_options.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -77,6 +79,26 @@ public:
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return read_.name(); }
+
+    // Returns the holders of both sides, readers and writer, as one moment shows them: see Inspection. One round trip.
+    // Throws Error, or stores its code, as NamedLock::inspect() does.
+    Inspection inspect();
+    Inspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, Inspection(), ec);
+    }
+
+    // Returns true if this owner holds the write side, according to the server. One round trip.
+    //   is_held_by(number)   Hold::owner() of a hold of this client
+    //   is_held_by(text)     Holder::owner, as inspect() returns it, of any client in any language. Throws
+    //                        Error(errc::invalid_argument) for a text that no owner has: an empty one, or "mode"
+    bool is_held_by(std::uint64_t owner) { return write_.is_held_by(owner); }
+    bool is_held_by(std::string_view owner) { return write_.is_held_by(owner); }
+    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
+    bool is_held_by(std::string_view owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
 
     // Return each side as a lock of its own, valid as long as this object.
     ReadLock& read_lock() noexcept { return read_; }

@@ -8,6 +8,7 @@
 #include "redlatch/protocol/read_write_lock.hpp"
 #include "redlatch/read_write_lock.hpp"
 #include "redlatch/session/named_state.hpp"
+#include "redlatch/session/queries.hpp"
 
 #include <optional>
 #include <stop_token>
@@ -45,6 +46,12 @@ REDLATCH_INLINE void ReadWriteLock::WriteLock::prepare(detail::LockRequest& requ
 
 REDLATCH_INLINE ReadWriteLock::ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options)
     : read_(client, name), write_(client, name, read_, options) {}
+
+REDLATCH_INLINE Inspection ReadWriteLock::inspect() {
+    detail::LockState& s = detail::LockAccess::state(read_);
+    const auto& protocol = static_cast<const detail::ReadWriteProtocol&>(s.protocol());
+    return protocol.read_both_sides(detail::query(s.session(), s.key(), protocol.inspect()));
+}
 
 REDLATCH_INLINE detail::HoldKeeper& ReadWriteLock::keeper() { return detail::LockAccess::keeper(write_); }
 

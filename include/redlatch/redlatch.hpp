@@ -8,6 +8,7 @@
 #include "redlatch/fair_lock.hpp"
 #include "redlatch/fenced_lock.hpp"
 #include "redlatch/fwd.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/multi_lock.hpp"
 #include "redlatch/mutex.hpp"
 #include "redlatch/permit_expirable_semaphore.hpp"

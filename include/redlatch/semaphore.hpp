@@ -3,6 +3,7 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/semaphore/permits.hpp"
 #include "redlatch/session/call_options.hpp"
 #include "redlatch/session/operation.hpp"
@@ -53,6 +54,17 @@ public:
     bool try_set_permits(std::ptrdiff_t permits);
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
+    }
+
+    // Does the same for a semaphore that expires after `ttl`, a chrono duration, rounded down to milliseconds: as if
+    // remove() were called then. Throws Error(errc::invalid_argument) if it is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl) {
+        return set_new_permits(permits, Lease(ttl).length());
+    }
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl, std::error_code& ec) {
+        return detail::answer([&] { return try_set_permits(permits, ttl); }, false, ec);
     }
 
     // Acquires n permits at once (1 by default) and waits for them if necessary. A waiting thread sends one query every
@@ -209,8 +221,42 @@ public:
         return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
     }
 
+    // Returns true if the number of permits was set.
+    bool exists();
+    bool exists(std::error_code& ec) {
+        return detail::answer([&] { return exists(); }, false, ec);
+    }
+
+    // Deletes the semaphore. Returns true if there was one. Waiting callers go on waiting until someone sets a number of
+    // permits again. A release() creates the semaphore anew; a release_if_exists() does not.
+    bool remove();
+    bool remove(std::error_code& ec) {
+        return detail::answer([&] { return remove(); }, false, ec);
+    }
+
+    // Lets the semaphore expire after this duration, rounded down to milliseconds, as if remove() were called then. Replaces
+    // an earlier expiry. Returns false if there is no semaphore. Throws Error(errc::invalid_argument) if the duration is
+    // below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after) {
+        return expire_after(Lease(after).length());
+    }
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
+        return detail::answer([&] { return expire(after); }, false, ec);
+    }
+
+    // Returns the state on the server: see SemaphoreInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
+    // to something else.
+    SemaphoreInspection inspect();
+    SemaphoreInspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
+    }
+
 private:
     void check(std::ptrdiff_t n, std::ptrdiff_t least) const;
+    bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);
+    bool expire_after(Milliseconds after);
     bool take(std::ptrdiff_t n, const detail::WaitRequest& request);
     bool give(std::ptrdiff_t n, bool only_existing);
     Operation<Permits> later(std::ptrdiff_t n, detail::WaitRequest request);

@@ -8,6 +8,7 @@
 #include "redlatch/semaphore.hpp"
 #include "redlatch/semaphore/keeper_of.hpp"
 #include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/semaphore/upkeep.hpp"
 #include "redlatch/session/operation.hpp"
 #include "redlatch/session/queries.hpp"
 
@@ -68,10 +69,22 @@ REDLATCH_INLINE Semaphore::Semaphore(Client& client, std::string_view name)
     : handle_(detail::ClientAccess::session(client), detail::SemaphoreState::maker, name) {}
 
 REDLATCH_INLINE bool Semaphore::try_set_permits(std::ptrdiff_t permits) {
+    return set_new_permits(permits, Milliseconds(0));
+}
+
+REDLATCH_INLINE bool Semaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     check(permits, 0);
     auto& semaphore = detail::semaphore_of(handle_);
     return semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+}
+
+REDLATCH_INLINE bool Semaphore::exists() { return detail::exists(detail::semaphore_of(handle_)); }
+
+REDLATCH_INLINE bool Semaphore::remove() { return detail::remove(detail::semaphore_of(handle_)); }
+
+REDLATCH_INLINE bool Semaphore::expire_after(Milliseconds after) {
+    return detail::expire(detail::semaphore_of(handle_), after);
 }
 
 REDLATCH_INLINE std::ptrdiff_t Semaphore::available_permits() {
@@ -94,6 +107,12 @@ REDLATCH_INLINE std::ptrdiff_t Semaphore::drain_permits() {
         semaphore.change([&](const detail::RequestId& request_id) { return semaphore.protocol().drain(request_id); });
     if (!reply.is_integer()) throw detail::unexpected(reply, semaphore.key());
     return static_cast<std::ptrdiff_t>(reply.integer);
+}
+
+REDLATCH_INLINE SemaphoreInspection Semaphore::inspect() {
+    auto& semaphore = detail::semaphore_of(handle_);
+    return semaphore.protocol().read_inspection(
+        detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().inspect()));
 }
 
 REDLATCH_INLINE void Semaphore::check(std::ptrdiff_t n, std::ptrdiff_t least) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -12,12 +13,14 @@
 #include <compare>
 #include <concepts>
 #include <condition_variable>
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <future>
 #include <initializer_list>
 #include <iosfwd>
 #include <iterator>
@@ -134,6 +137,7 @@ enum class errc {
     protocol_error,        // the reply has an unexpected shape; a malformed one also closes the connection
     unsupported,           // recognised, but not possible with this build
     not_replicated,        // fewer replicas than required confirmed it; what was acquired is released
+    cancelled,             // it was cancelled before it succeeded; what is acquired all the same is released
 };
 
 }  // namespace REDLATCH_ABI
@@ -165,6 +169,7 @@ inline namespace REDLATCH_ABI {
                 case errc::protocol_error: return "the server sent an unexpected reply";
                 case errc::unsupported: return "not supported by this build";
                 case errc::not_replicated: return "too few replicas confirmed the command";
+                case errc::cancelled: return "the operation was cancelled";
             }
             return "unknown error";
         }
@@ -176,6 +181,7 @@ inline namespace REDLATCH_ABI {
                 case errc::not_owner: return std::errc::operation_not_permitted;
                 case errc::would_deadlock: return std::errc::resource_deadlock_would_occur;
                 case errc::unsupported: return std::errc::not_supported;
+                case errc::cancelled: return std::errc::operation_canceled;
                 case errc::protocol_error: return std::errc::protocol_error;
                 default: return {value, *this};
             }
@@ -520,6 +526,52 @@ struct Event {
     std::string detail;  // readable text for a log
 };
 
+// Returns the name of the kind as it is written in C++, such as "hold_lost": for logs and the labels of metrics. Returns
+// "unknown" for a value that is no kind. The text lives as long as the program.
+constexpr std::string_view to_string(Event::Kind kind) noexcept {
+    switch (kind) {
+        case Event::Kind::hold_lost: return "hold_lost";
+        case Event::Kind::unlock_not_delivered: return "unlock_not_delivered";
+        case Event::Kind::disconnected: return "disconnected";
+        case Event::Kind::reconnected: return "reconnected";
+        case Event::Kind::moved: return "moved";
+    }
+    return "unknown";
+}
+
+// Counts durations by their length. Range i ends before 2^i microseconds and begins where the one before it ends; the
+// first begins at 0, the last has no end.
+struct Histogram {
+    static constexpr std::size_t size = 36;  // the last range begins at 2^34 us, almost five hours
+
+    std::array<std::uint64_t, size> counts{};
+
+    // Returns the end of a range, which it does not include; microseconds::max() for the last one.
+    static constexpr std::chrono::microseconds end_of(std::size_t range) noexcept {
+        return range + 1 < size ? std::chrono::microseconds(std::int64_t{1} << range)
+                                : std::chrono::microseconds::max();
+    }
+
+    // Returns the number of all durations.
+    constexpr std::uint64_t total() const noexcept {
+        std::uint64_t sum = 0;
+        for (const std::uint64_t count : counts) sum += count;
+        return sum;
+    }
+
+    // Returns a time that this share of the durations, from 0 to 1, did not reach: the end of a range, so up to twice as
+    // long as exact. quantile(0.5) is about the median. Returns 0 if there are no durations.
+    constexpr std::chrono::microseconds quantile(double share) const noexcept {
+        const double wanted = share * static_cast<double>(total());
+        std::uint64_t sum = 0;
+        for (std::size_t range = 0; range < size; ++range) {
+            sum += counts[range];
+            if (sum > 0 && static_cast<double>(sum) >= wanted) return end_of(range);
+        }
+        return {};
+    }
+};
+
 // Counts what the client has done since it was created.
 struct Stats {
     std::uint64_t commands = 0;      // sent to the server by callers and in the background, including resends
@@ -530,6 +582,16 @@ struct Stats {
     std::uint64_t lost_holds = 0;
     std::uint64_t resends = 0;  // commands resent after a lost connection or a refusal
     std::uint64_t reconnects = 0;
+
+    // The state now.
+    std::uint64_t held = 0;     // locks that threads and objects of this process hold; those of a MultiLock or RedLock
+                                // count one by one, permits do not count
+    std::uint64_t waiting = 0;  // callers that wait for a lock, for permits or for the end of a count
+
+    // From the start of each wait to its end, whether the caller got what it waited for or gave up.
+    Histogram wait_times = {};
+    // From each acquisition to the release or the loss of the last level.
+    Histogram hold_times = {};
 };
 
 // A value of ClientOptions::require_replicas: requires every replica that the master has had since the client found it,
@@ -546,6 +608,10 @@ struct ClientOptions {
     Milliseconds unreachable_timeout = std::chrono::seconds(30);
     // A prefix for every name: the namespace of an application on a shared server.
     std::string key_prefix = {};
+    // The name that the server shows in CLIENT LIST for each connection of this client, set by CLIENT SETNAME. Printable
+    // ASCII without spaces, at most 1,024 bytes; empty for none. It costs no round trip. A user without the right to
+    // CLIENT SETNAME works without a name. Connections to sentinels have none. Ignored by transports of your own.
+    std::string name = {};
     // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
     // turn.
     unsigned local_handoff_limit = 16;
@@ -715,6 +781,21 @@ public:
 
     Stats stats() const;
 
+    // Gives back every hold that this client has now, of threads and of Hold objects, and the permits of a
+    // PermitExpirableSemaphore that its watchdog renews: for an orderly end of a service. Returns how many it gave back.
+    // Permits with a lease of their own stay, and those of a Semaphore, which have no owner.
+    //
+    // The owners lose their holds: lost() is requested, hold_lost is raised, and their unlock() reports hold_lost
+    // without a command. What other threads acquire meanwhile stays, so let them finish first. A MultiLock or RedLock
+    // loses the members of this client.
+    //
+    // Sends one command for each hold, and one for each 1,000 permits of a semaphore, all in one round trip. Waits up to
+    // command_timeout for the replies. Throws Error for what was not given back by then: unreachable, or what a server
+    // replied. The client goes on delivering that in the background until its lease is over. With a std::error_code& it
+    // stores the code, and still returns how many were given back. Thread-safe.
+    std::size_t release_all();
+    std::size_t release_all(std::error_code& ec);
+
     // Returns one sentence for each property of the server that endangers the locks on it: eviction, persistence,
     // replicas, access rights, buffers. Returns an empty list if all is well. A property that this user has no right to
     // query is a warning, too. Takes about eight round trips. Creates a temporary key and deletes it. Meant for the
@@ -847,6 +928,8 @@ struct Url {
     bool tls = false;                   // if true, nothing is ever sent there unencrypted
     // Encrypts the connection. It is not part of the text; a transport sets it.
     std::shared_ptr<const detail::TlsConnector> tls_connector{};
+    // The name of each connection, for CLIENT LIST; empty for none. It is not part of the text, either.
+    std::string client_name{};
 
     // Parses a URL. Throws Error(errc::invalid_argument) if it is malformed.
     static Url parse(std::string_view text);
@@ -1707,6 +1790,134 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/session/continuations.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Where one coroutine sleeps. Continuations guards its members.
+class Sleeper {
+public:
+    Sleeper() = default;
+    Sleeper(const Sleeper&) = delete;
+    Sleeper& operator=(const Sleeper&) = delete;
+
+private:
+    friend class Continuations;
+    using Alarms = std::multimap<Instant, Sleeper*>;
+
+    std::coroutine_handle<> asleep_{};  // null if it does not sleep
+    bool woken_ = false;                // woken before it could fall asleep
+    Alarms::iterator alarm_{};
+    bool has_alarm_ = false;
+    bool is_due_ = false;      // among those that are to be resumed
+    Sleeper* next_ = nullptr;  // of these
+};
+
+// The coroutines of one client that sleep, each until it is woken or an instant comes. The background thread resumes
+// them, never the thread that wakes them: that one may hold locks, and the coroutine goes on for a while.
+//
+// mutex_ guards all members and all sleepers. No thread waits here. wake_() wakes the background thread if it sleeps
+// although there is a coroutine to resume, or beyond the next instant. A state's mutex may be held during wake().
+class Continuations {
+public:
+    explicit Continuations(std::function<void()> wake) : wake_(std::move(wake)) {}
+    Continuations(const Continuations&) = delete;
+    Continuations& operator=(const Continuations&) = delete;
+
+    // Puts the coroutine to sleep. Returns false if it was woken before. Otherwise it may be resumed, and gone, before
+    // this returns. Throws std::bad_alloc.
+    bool sleep(Sleeper& sleeper, std::coroutine_handle<> coroutine, Instant until) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (std::exchange(sleeper.woken_, false)) return false;
+            if (until != never) {
+                sleeper.alarm_ = alarms_.emplace(until, &sleeper);
+                sleeper.has_alarm_ = true;
+            }
+            sleeper.asleep_ = coroutine;
+            if (until >= sleeping_until_) return true;
+            sleeping_until_ = until;
+        }
+        wake_();
+        return true;
+    }
+
+    // Wakes the coroutine; one that does not sleep yet will not fall asleep.
+    void wake(Sleeper& sleeper) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (sleeper.is_due_) return;
+            if (!sleeper.asleep_) {
+                sleeper.woken_ = true;
+                return;
+            }
+            if (std::exchange(sleeper.has_alarm_, false)) alarms_.erase(sleeper.alarm_);
+            resume_later(sleeper);
+            if (std::exchange(sleeping_until_, Instant{}) == Instant{}) return;
+        }
+        wake_();
+    }
+
+    // --- the background thread's ------------------------------------------------------------------------------
+
+    // Returns until when the thread may sleep. It calls this when it is about to sleep.
+    Instant sleep_until() {
+        const std::lock_guard lock(mutex_);
+        sleeping_until_ = first_ ? Instant{} : alarms_.empty() ? never : alarms_.begin()->first;
+        return sleeping_until_;
+    }
+
+    // Resumes the coroutines that were woken, and those whose instant has come. Those that are woken meanwhile wait for
+    // the next call.
+    void resume_due(Instant now) {
+        std::unique_lock lock(mutex_);
+        sleeping_until_ = {};
+        while (!alarms_.empty() && alarms_.begin()->first <= now) {
+            Sleeper& sleeper = *alarms_.begin()->second;
+            alarms_.erase(alarms_.begin());
+            sleeper.has_alarm_ = false;
+            resume_later(sleeper);
+        }
+        Sleeper* const last = last_;
+        for (bool more = first_ != nullptr; more;) {
+            Sleeper& sleeper = *first_;
+            first_ = sleeper.next_;
+            if (!first_) last_ = nullptr;
+            sleeper.is_due_ = false;
+            more = &sleeper != last;
+            const std::coroutine_handle<> coroutine = std::exchange(sleeper.asleep_, nullptr);
+            lock.unlock();
+            coroutine.resume();
+            lock.lock();
+        }
+    }
+
+private:
+    void resume_later(Sleeper& sleeper) {
+        sleeper.is_due_ = true;
+        sleeper.next_ = nullptr;
+        (last_ ? last_->next_ : first_) = &sleeper;
+        last_ = &sleeper;
+    }
+
+    const std::function<void()> wake_;
+    std::mutex mutex_;
+    Sleeper::Alarms alarms_;
+    Sleeper* first_ = nullptr;  // those to resume, in the order of their waking
+    Sleeper* last_ = nullptr;
+    Instant sleeping_until_{};  // of the background thread; the least instant while it is awake
+};
+
+// How the caller of a task waits: null if it blocks its thread, otherwise those that resume it.
+using WaitBy = Continuations*;
+inline constexpr WaitBy by_thread = nullptr;
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/session/call_words.hpp
 
 namespace redlatch {
@@ -1772,14 +1983,59 @@ private:
     std::atomic<std::uint64_t> value_{0};
 };
 
+// A Histogram that any thread may add to. A duration costs one addition.
+class DurationCounter {
+public:
+    void add(Clock::duration duration) noexcept {
+        const auto us = std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+        const auto range = std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(us, 0)));
+        counts_[std::min(static_cast<std::size_t>(range), counts_.size() - 1)].add();
+    }
+
+    Histogram value() const noexcept {
+        Histogram histogram;
+        for (std::size_t i = 0; i < counts_.size(); ++i) histogram.counts[i] = counts_[i].value();
+        return histogram;
+    }
+
+private:
+    std::array<Counter, Histogram::size> counts_;
+};
+
 // What a session counts. Stats describes each of the members.
 struct Counters {
     Counter commands, acquisitions, waits, handoffs, renewals, lost_holds, resends;
+    Counter holds;  // of locks, that began
+    DurationCounter wait_times, hold_times;
 
     Stats stats(std::uint64_t reconnects) const noexcept {
-        return {commands.value(), acquisitions.value(), waits.value(),   handoffs.value(),
-                renewals.value(), lost_holds.value(),   resends.value(), reconnects};
+        Stats now{commands.value(), acquisitions.value(), waits.value(),   handoffs.value(),
+                  renewals.value(), lost_holds.value(),   resends.value(), reconnects};
+        // What has begun and not ended. Read in this order, because other threads go on counting.
+        now.wait_times = wait_times.value();
+        now.hold_times = hold_times.value();
+        now.waiting = begun_but(waits, now.wait_times);
+        now.held = begun_but(holds, now.hold_times);
+        return now;
     }
+
+private:
+    static std::uint64_t begun_but(const Counter& begun, const Histogram& ended) noexcept {
+        return std::max(begun.value(), ended.total()) - ended.total();
+    }
+};
+
+// Counts a wait from its construction to its destruction.
+class CountedWait {
+public:
+    explicit CountedWait(Counters& counters) noexcept : counters_(counters) { counters_.waits.add(); }
+    CountedWait(const CountedWait&) = delete;
+    CountedWait& operator=(const CountedWait&) = delete;
+    ~CountedWait() { counters_.wait_times.add(Clock::now() - begun_); }
+
+private:
+    Counters& counters_;
+    const Instant begun_ = Clock::now();
 };
 
 }  // namespace detail
@@ -1792,16 +2048,16 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Runs the user's event handlers on a thread of its own, in order, with no lock of ours held. So a handler that blocks,
-// throws or uses the library does not affect renewals or wake-ups and delays no lost() token. The thread starts with
-// the first notification or with start(). If no thread can be started, queued events wait until the next notification.
+// Runs the user's functions on a thread of its own, in order, with no lock of ours held. So a function that blocks, throws
+// or uses the library does not affect renewals or wake-ups and delays no lost() token. The thread starts with the first
+// job or with start(). If no thread can be started, queued jobs wait until the next one.
 class Notifier {
 public:
     Notifier() = default;
     Notifier(const Notifier&) = delete;
     Notifier& operator=(const Notifier&) = delete;
 
-    // Waits for the running handler, unless that handler is what destroys us. Queued events are dropped.
+    // Waits for the running job, unless that job is what destroys us. Queued jobs are dropped.
     ~Notifier() {
         {
             const std::lock_guard lock(queue_->mutex);
@@ -1822,15 +2078,24 @@ public:
         start_locked();
     }
 
+    // One job, or none. It is made before it is needed, so that queueing it cannot fail.
+    using Job = std::list<std::function<void()>>;
+
     // Queues a job. Throws only std::bad_alloc.
     void notify(std::function<void()> job) {
+        Job one;
+        one.push_back(std::move(job));
+        notify(std::move(one));
+    }
+
+    void notify(Job job) noexcept {
         const std::lock_guard lock(queue_->mutex);
         if (queue_->stopped) return;
-        queue_->jobs.push_back(std::move(job));
+        queue_->jobs.splice(queue_->jobs.end(), job);
         queue_->changed.notify_one();
         try {
             start_locked();
-        } catch (const std::system_error&) {  // the next notification retries
+        } catch (...) {  // no thread: the next job retries
         }
     }
 
@@ -1840,7 +2105,7 @@ private:
     struct Queue {
         std::mutex mutex;
         std::condition_variable changed;
-        std::deque<std::function<void()>> jobs;
+        Job jobs;
         bool stopped = false;
     };
 
@@ -1854,15 +2119,15 @@ private:
         for (;;) {
             queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
             if (queue.stopped) return;
-            std::function<void()> job = std::move(queue.jobs.front());
-            queue.jobs.pop_front();
+            Job job;
+            job.splice(job.end(), queue.jobs, queue.jobs.begin());
             lock.unlock();
             try {
-                job();
+                job.front()();
             } catch (...) {
                 // Swallow: there is no caller to report to.
             }
-            job = nullptr;
+            job.clear();
             lock.lock();
         }
     }
@@ -2246,12 +2511,15 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Sleeps until the instant, or until a stop is requested.
-inline void pause(Instant until, const std::stop_token& stop) {
+// Sleeps until the instant, or until a stop is requested; only briefly if memory is short.
+inline void pause(Instant until, const std::stop_token& stop) try {
+    if (until <= Clock::now()) return;
     std::mutex mutex;
     std::condition_variable_any never_notified;
     std::unique_lock lock(mutex);
     never_notified.wait_until(lock, stop, until, [] { return false; });
+} catch (const std::bad_alloc&) {
+    std::this_thread::sleep_for(Milliseconds(1));
 }
 
 }  // namespace detail
@@ -2397,6 +2665,12 @@ inline bool is_from_node_that_is_down(std::string_view text) {
 // Returns true if a node of a cluster redirects the command to another node.
 inline bool is_redirection(std::string_view text) { return text.starts_with("MOVED ") || text.starts_with("ASK "); }
 
+// Returns true if the server says so to a new connection, whatever it is asked, and closes it.
+inline bool precedes_close(const Reply& reply) {
+    return reply.is_error() &&
+           (reply.text.starts_with("DENIED") || reply.text.starts_with("ERR max number of clients"));
+}
+
 // Returns true if the server does not know an option of the command.
 inline bool is_syntax_error(const Reply& reply) { return reply.is_error() && reply.text.starts_with("ERR syntax"); }
 
@@ -2433,20 +2707,26 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Decides whether a command is sent again, until it is answered or refused for good, until a deadline, or until a stop
-// is requested. It sends nothing itself:
+// is requested. It sends nothing itself. A caller that blocks its thread:
 //   do
 //       reply = …call(…, retry.deadline());
 //   while (retry.again(reply));
+// A task rests between rest_after() and goes_on(), which together do what again() does.
 class Retry {
 public:
     struct Limits {
         Instant deadline;
         std::stop_token stop{};
         bool one_try = false;  // true if a temporary refusal ends the call, too
+        WaitBy by = by_thread;
     };
 
-    Retry(const Limits& limits, Milliseconds command_timeout, RemoteClock& clock, Events& events, Counters& counters)
-        : limits_(limits), command_timeout_(command_timeout), clock_(clock), events_(events), counters_(counters) {}
+    Retry(Limits limits, Milliseconds command_timeout, RemoteClock& clock, Events& events, Counters& counters)
+        : limits_(std::move(limits)),
+          command_timeout_(command_timeout),
+          clock_(clock),
+          events_(events),
+          counters_(counters) {}
 
     // Returns until when the next try may take. Each has command_timeout.
     Instant deadline() const { return std::min(limits_.deadline, Clock::now() + command_timeout_); }
@@ -2454,43 +2734,48 @@ public:
     // Returns true if an earlier try may have taken effect.
     bool is_resend() const noexcept { return is_resend_; }
 
-    // Takes the reply to a try. Returns true if the command has to be sent again; then it has paused, if the server or
-    // a shortage of memory demands it.
-    bool again(const Reply& reply) {
+    // Takes the reply to a try. Returns until when to rest before the command is sent again, perhaps not at all; nothing
+    // if it is not sent again.
+    std::optional<Instant> rest_after(const Reply& reply) {
         const ReplyClass verdict = classify(reply);
         if (verdict == ReplyClass::answered) {
             events_.on_reconnect();
-            return false;
+            return std::nullopt;
         }
         // no_script here: the server rejected even the text. late: the sender has already resent it with the time that
         // the reply reported.
         if (verdict == ReplyClass::refused || verdict == ReplyClass::no_script || verdict == ReplyClass::late ||
             limits_.stop.stop_requested())
-            return false;
-        if (limits_.one_try && verdict == ReplyClass::refused_now) return false;
+            return std::nullopt;
+        if (limits_.one_try && verdict == ReplyClass::refused_now) return std::nullopt;
         if (reply.kind == Reply::Kind::unanswered) is_resend_ = true;
-        // The transport itself waits for its connection; only a temporary refusal by the server needs a pause.
-        if (verdict == ReplyClass::refused_now) rest(std::min(limits_.deadline, Clock::now() + backoff_.next()));
-        if (Clock::now() >= limits_.deadline) return false;
         if (verdict == ReplyClass::no_answer) {
             // The next reply may come from another server, or from this one with another clock.
             clock_.doubt();
             events_.on_disconnect();
         }
+        const Instant now = Clock::now();
+        // A call waits for its connection in the transport. A posted command does not wait.
+        if (verdict != ReplyClass::refused_now && limits_.by == by_thread) return now;
+        return std::min(limits_.deadline, now + backoff_.next());
+    }
+
+    // Called after the rest. Returns true if there is time to send the command again.
+    bool goes_on() {
+        if (Clock::now() >= limits_.deadline) return false;
         counters_.resends.add();
         return true;
     }
 
-private:
-    // Sleeps until `until`; only briefly if memory is short.
-    void rest(Instant until) const {
-        try {
-            pause(until, limits_.stop);
-        } catch (const std::bad_alloc&) {
-            std::this_thread::sleep_for(Milliseconds(1));
-        }
+    // Takes the reply to a try, and rests. Returns true if the command has to be sent again.
+    bool again(const Reply& reply) {
+        const auto rest = rest_after(reply);
+        if (!rest) return false;
+        pause(*rest, limits_.stop);
+        return goes_on();
     }
 
+private:
     const Limits limits_;
     const Milliseconds command_timeout_;
     RemoteClock& clock_;
@@ -2510,9 +2795,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Returns the reply to a command for which memory was short, after a moment in which there may be more.
-inline Reply short_of_memory() {
-    std::this_thread::sleep_for(Milliseconds(1));
+// Returns the reply to a command for which memory was short. For a thread, after a moment in which there may be more; a
+// task that is a coroutine rests by itself.
+inline Reply short_of_memory(WaitBy by = by_thread) {
+    if (by == by_thread) std::this_thread::sleep_for(Milliseconds(1));
     return Reply::of(Reply::Kind::not_sent, no_memory);
 }
 
@@ -2569,8 +2855,8 @@ public:
     }
 
     // Decides whether a call is sent again: see Retry.
-    Retry retry(const Retry::Limits& limits) {
-        return Retry(limits, options_.command_timeout, clock_, events_, counters_);
+    Retry retry(Retry::Limits limits) {
+        return Retry(std::move(limits), options_.command_timeout, clock_, events_, counters_);
     }
 
     // --- without waiting: needs a thread in run() of the transport ----------------------------------------------
@@ -3115,24 +3401,35 @@ public:
     // Returns the current time of the server that has this key. Sends one query (one round trip) if the time is not
     // known. Returns nothing, and the reason in `failure`, if there is no reply.
     std::optional<ServerMilliseconds> now(std::string_view key, Instant deadline, Reply& failure) {
-        const std::uint32_t route = route_of(key);
+        if (const auto time = known(key)) return time;
         const Instant asked = Clock::now();
-        if (const auto known = clock().at(route, asked)) return known;
+        failure = executor_.call(question(key), deadline);
+        return learn(key, asked, failure);
+    }
+
+    // The same in three steps, for a caller that sends the query itself: the time, if it is known; the query; and the
+    // time from the reply to a query that was sent at `asked`.
+    std::optional<ServerMilliseconds> known(std::string_view key) { return clock().at(route_of(key), Clock::now()); }
+
+    static Command question(std::string_view key) {
         static constexpr std::array<std::string_view, 1> words{"TIME"};
-        failure = executor_.call({words, 0, key}, deadline);
-        return learn(route, asked, failure);
+        return {words, 0, key};
+    }
+
+    // If there is no time in the reply, nothing was changed, so the command that was to follow counts as not sent.
+    std::optional<ServerMilliseconds> learn(std::string_view key, Instant asked, Reply& reply) {
+        return learn(route_of(key), asked, reply);
     }
 
     // Does the same without waiting. `then(time, failure, receiver)` is called at once, or on any thread after the
     // reply. By then the poster may have stopped attending, so the background thread receives what follows.
     template <class Then>
     void with_now(std::string_view key, Receiver receiver, Then then) {
+        if (const auto time = known(key)) return then(time, Reply{}, receiver);
         const std::uint32_t route = route_of(key);
         const Instant asked = Clock::now();
-        if (const auto known = clock().at(route, asked)) return then(known, Reply{}, receiver);
-        static constexpr std::array<std::string_view, 1> words{"TIME"};
         executor_.post(
-            Command{words, 0, key},
+            question(key),
             [this, route, asked, then = std::move(then)](Reply reply) mutable {
                 const auto time = learn(route, asked, reply);
                 then(time, std::move(reply), Receiver::background);
@@ -3162,8 +3459,6 @@ public:
     }
 
 private:
-    // Reads the reply to TIME. If there is none, nothing was changed, so the command that was to follow counts as not
-    // sent.
     std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {
@@ -3300,17 +3595,19 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The background thread of a session. It starts with the first try, wait or posted command. It runs the transport,
-// serves the timers and sends renewals. It never waits for a reply or a connection, and never calls user code. Timers,
-// subscriptions and the executor wake it through the transport.
+// serves the timers, sends renewals and resumes coroutines of ours. It never waits for a reply or a connection, and never
+// calls user code. Timers, continuations, subscriptions and the executor wake it through the transport.
 //
 // mutex_ guards the start of the thread. No thread waits here but the one in end().
 class Background {
 public:
-    Background(Executor& executor, Watchdog& watchdog, Timers& timers, Subscriptions& subscriptions, Listener& listener)
+    Background(Executor& executor, Watchdog& watchdog, Timers& timers, Continuations& continuations,
+               Subscriptions& subscriptions, Listener& listener)
         : executor_(executor),
           transport_(executor.transport()),
           watchdog_(watchdog),
           timers_(timers),
+          continuations_(continuations),
           subscriptions_(subscriptions),
           listener_(listener) {}
     Background(const Background&) = delete;
@@ -3346,8 +3643,10 @@ private:
     void serve() {
         while (!executor_.has_ended()) {
             try {
-                transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
+                transport_.run(listener_, std::min({timers_.sleep_until(), continuations_.sleep_until(),
+                                                    subscriptions_.due(), unfinished_until_}));
                 look_after(Clock::now());
+                continuations_.resume_due(Clock::now());
             } catch (...) {
                 // Out of memory: the tasks left in unfinished_ are served in a moment.
                 unfinished_until_ = Clock::now() + Milliseconds(5);
@@ -3379,6 +3678,7 @@ private:
     TransportPort& transport_;
     Watchdog& watchdog_;
     Timers& timers_;
+    Continuations& continuations_;
     Subscriptions& subscriptions_;
     Listener& listener_;
     std::mutex mutex_;
@@ -3399,6 +3699,7 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+class ReleaseRound;
 class Session;
 
 // The local state of one name: all objects of that kind and name in this process share it. Registry keeps it.
@@ -3407,6 +3708,9 @@ public:
     virtual std::string_view kind() const noexcept = 0;
     virtual const std::string& key() const noexcept = 0;
     virtual Session& session() const noexcept = 0;
+
+    // Ends all holds of this process and sends their releases, which the round counts. Does not wait for replies.
+    virtual void release_all(const std::shared_ptr<ReleaseRound>& /* round */) {}
 
     // Returns true if nothing would be lost with it: no hold, no waiter, no command that is still to be delivered.
     virtual bool is_idle() = 0;
@@ -3458,6 +3762,10 @@ public:
 
     void on_failover() {
         for (const auto& state : all()) state->on_failover();
+    }
+
+    void release_all(const std::shared_ptr<ReleaseRound>& round) {
+        for (const auto& state : all()) state->release_all(round);
     }
 
     // Called when no other thread uses the session any more.
@@ -3744,6 +4052,12 @@ public:
         desk_->changed.notify_one();
     }
 
+    // Makes all tasks look soon whether their holds are still certain.
+    void look_again() noexcept {
+        desk_->timers.hasten_all(Clock::now());
+        desk_->wake();
+    }
+
     // Returns how long before the end of a lease to report its loss, because reporting takes time. It is the sum of two
     // parts, limited to Lateness::longest_notice:
     //   - twice the recent lateness of the thread
@@ -3908,6 +4222,59 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/session/release_round.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Counts the releases of one Client::release_all() until all of them are delivered. Completions keep it alive, because
+// they may come after the caller has stopped waiting.
+//
+// Thread-safe: mutex_ guards all members, and is held for moments only. Any other mutex may be held during a call of
+// begin() and finish().
+class ReleaseRound {
+public:
+    struct Outcome {
+        std::size_t delivered;
+        std::size_t undelivered;
+        std::error_code why;  // of the first release that a server refused for good; none if no reply came in time
+    };
+
+    void begin(std::size_t holds) noexcept {
+        const std::lock_guard lock(mutex_);
+        open_ += holds;
+    }
+
+    // The server has replied: it took these holds back, or refused to.
+    void finish(std::size_t holds, const std::error_code& refusal) noexcept {
+        const std::lock_guard lock(mutex_);
+        open_ -= holds;
+        (refusal ? refused_ : delivered_) += holds;
+        if (!why_) why_ = refusal;
+        if (open_ == 0) done_.notify_all();
+    }
+
+    // Waits until the server has replied for all holds, at the latest until `deadline`.
+    Outcome wait(Instant deadline) {
+        std::unique_lock lock(mutex_);
+        while (open_ > 0 && Clock::now() < deadline) wait_on(done_, lock, deadline);
+        return {delivered_, refused_ + open_, why_};
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable done_;
+    std::size_t open_ = 0;  // begun and not finished
+    std::size_t delivered_ = 0;
+    std::size_t refused_ = 0;
+    std::error_code why_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/session/session.hpp
 
 namespace redlatch {
@@ -3926,6 +4293,7 @@ public:
           options_(options),
           parent_(parent),
           timers_([this] { executor_.wake(); }),
+          continuations_([this] { executor_.wake(); }),
           subscriptions_([this](const std::string& channel, bool wanted) { executor_.subscribe(channel, wanted); },
                          [this] { executor_.wake(); }) {}
 
@@ -3960,6 +4328,7 @@ public:
     // Also valid while the transport is being destroyed.
     TransportPort& transport() noexcept { return executor_.transport(); }
     Timers& timers() noexcept { return timers_; }
+    Continuations& continuations() noexcept { return continuations_; }
     Losses& losses() noexcept { return losses_; }
     Subscriptions& subscriptions() noexcept { return subscriptions_; }
     LostLevels& lost_levels() noexcept { return lost_levels_; }
@@ -3969,10 +4338,9 @@ public:
     Reply call(const Command& command, Instant deadline) { return executor_.call(command, deadline); }
     Reply call(const Call& call, Instant deadline) { return executor_.call(call, deadline); }
 
-    // Decides whether a call is sent again: `do reply = call(…, retry.deadline()); while (retry.again(reply));`
-    Retry retry(Instant deadline, std::stop_token stop = {}, bool one_try = false) {
-        return executor_.retry({deadline, std::move(stop), one_try});
-    }
+    // Decides whether a call is sent again: see Retry.
+    Retry retry(Retry::Limits limits) { return executor_.retry(std::move(limits)); }
+    Retry retry(Instant deadline) { return retry(Retry::Limits{deadline}); }
 
     void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
         start_background();
@@ -3990,6 +4358,11 @@ public:
 
     std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
         return server_time_.now(key, deadline, failure);
+    }
+
+    std::optional<ServerMilliseconds> known_server_time(std::string_view key) { return server_time_.known(key); }
+    std::optional<ServerMilliseconds> learn_server_time(std::string_view key, Instant asked, Reply& reply) {
+        return server_time_.learn(key, asked, reply);
     }
 
     template <class Then>
@@ -4016,6 +4389,10 @@ public:
     std::uint64_t interrupts() { return background_.interrupts(); }
     void interrupt_watch() { background_.interrupt_watch(); }
 
+    // Run the completions of operations: the first those that named no executor, the second hands the others to theirs.
+    Notifier& completions() noexcept { return completions_; }
+    Notifier& dispatcher() noexcept { return dispatcher_; }
+
     void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
         events_.raise(kind, name, detail);
     }
@@ -4032,7 +4409,9 @@ public:
     // --- counters ---------------------------------------------------------------------------------------------
 
     void count_acquisition() { counters_.acquisitions.add(); }
-    void count_wait() { counters_.waits.add(); }
+    [[nodiscard]] CountedWait count_wait() { return CountedWait(counters_); }
+    void count_hold() { counters_.holds.add(); }
+    void count_hold_time(Clock::duration held) { counters_.hold_times.add(held); }
     void count_handoff() { counters_.handoffs.add(); }
     void count_renewal() { counters_.renewals.add(); }
     void count_lost_hold() { counters_.lost_holds.add(); }
@@ -4044,6 +4423,16 @@ public:
     NamedState& use_state(const StateMaker& maker, const std::string& key) { return registry_.use(maker, *this, key); }
     void leave_state(NamedState& state) { registry_.leave(state); }
     void forget_if_unused(NamedState& state) { registry_.forget_if_unused(state); }
+
+    // Gives back all holds of this process: see Client::release_all(). Waits up to command_timeout for the replies.
+    ReleaseRound::Outcome release_all() {
+        const auto round = std::make_shared<ReleaseRound>();
+        const Instant deadline = Clock::now() + options_.command_timeout;
+        registry_.release_all(round);
+        // A lock over several notices that it has lost members.
+        losses_.look_again();
+        return round->wait(deadline);
+    }
 
     // Returns the record of the threads of this process that hold the key, whatever the kind of lock.
     std::shared_ptr<KeyHolds> key_holds(const std::string& key) { return key_holds_.of(key); }
@@ -4065,15 +4454,18 @@ private:
     KeyHoldsTable key_holds_;
     Counters counters_;
     Events events_{options_};
+    Notifier completions_;
+    Notifier dispatcher_;
     Losses losses_;
     Executor executor_{*transport_, options_, counters_, events_};
     ServerTime server_time_{executor_, options_};
     Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout};
     Timers timers_;
+    Continuations continuations_;
     Subscriptions subscriptions_;
     Registry registry_;
     ConnectionListener listener_{subscriptions_, events_, registry_, executor_.clock(), executor_.replicas()};
-    Background background_{executor_, watchdog_, timers_, subscriptions_, listener_};
+    Background background_{executor_, watchdog_, timers_, continuations_, subscriptions_, listener_};
 };
 
 }  // namespace detail
@@ -4273,6 +4665,305 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/base/task.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The result of a task: a value or an exception.
+template <class T>
+class TaskResult {
+public:
+    void return_value(T value) { value_.emplace(std::move(value)); }
+    void unhandled_exception() noexcept { error_ = std::current_exception(); }
+
+    T take() {
+        if (error_) std::rethrow_exception(std::move(error_));
+        return *std::move(value_);
+    }
+
+private:
+    std::optional<T> value_;
+    std::exception_ptr error_;
+};
+
+template <>
+class TaskResult<void> {
+public:
+    void return_void() noexcept {}
+    void unhandled_exception() noexcept { error_ = std::current_exception(); }
+
+    void take() {
+        if (error_) std::rethrow_exception(std::move(error_));
+    }
+
+private:
+    std::exception_ptr error_;
+};
+
+// Work that waits: for replies, for messages, for its turn. The same code serves both kinds of callers. A caller may
+// block its thread: then nothing in the task suspends, and run() returns the result. Or it is a coroutine: then the task
+// suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited or run, once.
+//
+// A task that was suspended continues its caller on the thread on which it ends, so a lock that a task has taken belongs
+// to that thread. A task that blocks returns to its caller, whose stack does not grow from one such task to the next.
+//
+// Every await_suspend() of ours is [[gnu::noinline]], because another thread may resume the coroutine before that
+// function returns. If it is inlined, clang before version 18 may keep its variables in the frame of the coroutine, which
+// may be gone by then.
+template <class T>
+class [[nodiscard]] Task {
+public:
+    class promise_type : public TaskResult<T> {
+    public:
+        Task get_return_object() noexcept { return Task(std::coroutine_handle<promise_type>::from_promise(*this)); }
+        std::suspend_always initial_suspend() noexcept { return {}; }
+        auto final_suspend() noexcept {
+            struct End {
+                bool await_ready() noexcept { return false; }
+                [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
+                    const std::coroutine_handle<> caller = ended.promise().caller;
+                    if (caller) caller.resume();
+                }
+                void await_resume() noexcept {}
+            };
+            return End{};
+        }
+
+        std::coroutine_handle<> caller{};  // to continue at the end; null if the task blocks
+        bool blocks = false;               // True if its caller blocks its thread
+    };
+
+    Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
+    Task& operator=(Task&&) = delete;
+    ~Task() {
+        if (coroutine_) coroutine_.destroy();
+    }
+
+    // For a caller that blocks its thread.
+    T run() {
+        coroutine_.promise().blocks = true;
+        coroutine_.resume();
+        return coroutine_.promise().take();
+    }
+
+    // For a caller that is a coroutine, or a task itself.
+    bool await_ready() const noexcept { return false; }
+    template <class Promise>
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<Promise> caller) {
+        const std::coroutine_handle<promise_type> coroutine = coroutine_;
+        promise_type& promise = coroutine.promise();
+        if constexpr (requires { caller.promise().blocks; }) promise.blocks = caller.promise().blocks;
+        const bool suspends = !promise.blocks;
+        if (suspends) promise.caller = caller;
+        coroutine.resume();
+        return suspends;
+    }
+    T await_resume() { return coroutine_.promise().take(); }
+
+private:
+    explicit Task(std::coroutine_handle<promise_type> coroutine) noexcept : coroutine_(coroutine) {}
+
+    std::coroutine_handle<promise_type> coroutine_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/any_executor.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Runs functions somewhere: in a thread pool, an event loop, a strand. Made from any object `e` that can be copied and
+// for which e.execute(f) or e(f) arranges that f() is called once, for an f of type std::function<void()>. An empty one
+// stands for the client's own thread.
+class AnyExecutor {
+public:
+    AnyExecutor() noexcept = default;
+
+    template <class Executor>
+    requires(!std::is_same_v<std::remove_cvref_t<Executor>, AnyExecutor>) AnyExecutor(Executor&& executor)
+        : execute_([e = std::forward<Executor>(executor)](std::function<void()> f) mutable {
+              if constexpr (requires { e.execute(std::move(f)); })
+                  e.execute(std::move(f));
+              else
+                  e(std::move(f));
+          }) {}
+
+    explicit operator bool() const noexcept { return static_cast<bool>(execute_); }
+
+    // Throws what the executor throws. Not to be called on an empty one.
+    void execute(std::function<void()> f) const { execute_(std::move(f)); }
+
+private:
+    std::function<void(std::function<void()>)> execute_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/running.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// What an operation needs of the client that it runs on. An object of this class keeps the client's session alive.
+class OperationHost {
+public:
+    virtual ~OperationHost() = default;
+
+    // Starts the threads that an operation needs. Throws std::system_error. `dispatches`: true if it has an executor.
+    virtual void start(bool dispatches) = 0;
+
+    virtual Continuations& continuations() = 0;
+
+    // Run the completions of operations: the first those that named no executor, the second hands the others to theirs.
+    virtual Notifier& completions() noexcept = 0;
+    virtual Notifier& dispatcher() noexcept = 0;
+};
+
+// How an operation ended: with a result or with an error.
+template <class R>
+struct Outcome {
+    std::optional<R> result{};
+    std::exception_ptr error{};
+};
+
+// An operation under way. A task does the work, on the thread that begins it and on the background thread. Somebody else
+// may give the operation up meanwhile: a stop token, the destructor of a coroutine.
+//
+// Whoever decides first determines the outcome, by one atomic exchange: the task that ended, or who gives up. The
+// completion is called once, on the executor, with that outcome; neither of the two waits for the other. If the task
+// succeeds later, its result is destroyed, which releases what it holds.
+//
+// It is kept alive by its task and by the job that completes it. The last reference ends on the thread of completions or
+// on the user's executor, not on the background thread, which cannot end the session that it belongs to.
+template <class R>
+class Running final : public std::enable_shared_from_this<Running<R>> {
+public:
+    // Makes the work, which may wait as the second argument says, and ends early once a stop is requested.
+    using Work = std::function<Task<R>(const std::stop_token&, WaitBy)>;
+    using Complete = std::function<void(Outcome<R>&&)>;
+
+    Running(std::shared_ptr<OperationHost> host, Work work, AnyExecutor executor, Complete complete)
+        : host_(std::move(host)),
+          work_(std::move(work)),
+          executor_(std::move(executor)),
+          complete_(std::move(complete)) {}
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+
+    // Begins the work. If it throws, for want of memory or of a thread, nothing was begun, and nothing completes.
+    void begin(const std::stop_token& stop) {
+        host_->start(static_cast<bool>(executor_));
+        const auto self = this->shared_from_this();
+        // Both are made here, so that neither completing nor ending can fail.
+        Notifier::Job completion(1, executor_ ? std::function<void()>([self] { self->dispatch(); })
+                                              : std::function<void()>([self] { self->complete(); }));
+        Notifier::Job farewell(1, [self] {});
+        const Root root = drive(*this);
+        completion_.swap(completion);
+        farewell_.swap(farewell);
+        on_stop_.emplace(stop, GiveUp{*this});  // a stop that was requested before completes the operation at once
+        root.coroutine.resume();
+    }
+
+    // Completes the operation with errc::cancelled, unless it has been decided. Any thread may call it. Does nothing in a
+    // forked child, where the operation of the parent does not go on.
+    void give_up() noexcept {
+        if (process_ != this_process() || decided_.exchange(true)) return;
+        try {
+            outcome_.error = std::make_exception_ptr(Error(errc::cancelled, {}, "it was given up before it succeeded"));
+        } catch (...) {
+            outcome_.error = std::current_exception();
+        }
+        post_completion();
+        stop_.request_stop();
+    }
+
+private:
+    struct GiveUp {
+        Running& running;
+        void operator()() const noexcept { running.give_up(); }
+    };
+
+    // The coroutine that awaits the work. Its frame ends by itself.
+    struct Root {
+        struct promise_type {
+            Root get_return_object() noexcept { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
+            std::suspend_always initial_suspend() noexcept { return {}; }
+            std::suspend_never final_suspend() noexcept { return {}; }
+            void return_void() noexcept {}
+            void unhandled_exception() noexcept { std::terminate(); }
+        };
+
+        std::coroutine_handle<promise_type> coroutine;
+    };
+
+    static Root drive(Running& running) {
+        Outcome<R> outcome;
+        try {
+            outcome.result = co_await running.work_(running.stop_.get_token(), &running.host_->continuations());
+        } catch (...) {
+            outcome.error = std::current_exception();
+        }
+        running.end(std::move(outcome));
+    }
+
+    // Afterwards this object may be gone.
+    void end(Outcome<R> outcome) noexcept {
+        if (!decided_.exchange(true)) {
+            outcome_ = std::move(outcome);
+            farewell_.clear();  // not the last reference: the completion has another
+            post_completion();
+        } else {
+            outcome = {};
+            host_->completions().notify(std::move(farewell_));
+        }
+    }
+
+    void post_completion() noexcept {
+        (executor_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));
+    }
+
+    // Lets the user's executor complete it. If that refuses, this thread does it. The executor may own what it was given
+    // but never runs, so it is not kept here any longer.
+    void dispatch() {
+        const AnyExecutor executor = std::move(executor_);
+        try {
+            executor.execute([self = this->shared_from_this()] { self->complete(); });
+        } catch (...) {
+            complete();
+        }
+    }
+
+    void complete() {
+        const Complete complete = std::move(complete_);
+        complete(std::move(outcome_));
+    }
+
+    const ProcessMark process_ = this_process();
+    const std::shared_ptr<OperationHost> host_;
+    const Work work_;
+    AnyExecutor executor_;
+    Complete complete_;
+    Notifier::Job completion_;
+    Notifier::Job farewell_;  // ends the task's reference if the operation was given up before
+    std::atomic<bool> decided_{false};
+    Outcome<R> outcome_;     // written by the one who decided
+    std::stop_source stop_;  // tells the task that the operation was given up
+    // Destroyed first: its callback uses the other members.
+    std::optional<std::stop_callback<GiveUp>> on_stop_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/session/session_handle.hpp
 
 namespace redlatch {
@@ -4284,14 +4975,14 @@ namespace detail {
 // After a fork the child gets its own session at its first use, with a new identity, new connections and no holds. The
 // parent's session is left alone, because threads that do not exist in the child may hold its mutexes. mutex_ makes one
 // thread of the child create the session.
-class SessionHandle {
+class SessionHandle final : public OperationHost {
 public:
     SessionHandle(std::unique_ptr<TransportPort> transport, const ClientOptions& options)
         : session_(new Session(std::move(transport), options)) {}
     SessionHandle(const SessionHandle&) = delete;
     SessionHandle& operator=(const SessionHandle&) = delete;
 
-    ~SessionHandle() {
+    ~SessionHandle() override {
         const KeepErrno kept;
         Session* session = session_.load();
         // In a child that never used it there is no session to end. Only descriptors are closed.
@@ -4305,6 +4996,17 @@ public:
         Session* session = session_.load(std::memory_order_acquire);
         return session->is_of_this_process() ? *session : after_fork();
     }
+
+    // --- for operations ---------------------------------------------------------------------------------------
+
+    void start(bool dispatches) override {
+        session().start_background();
+        session().completions().start();
+        if (dispatches) session().dispatcher().start();
+    }
+    Continuations& continuations() override { return session().continuations(); }
+    Notifier& completions() noexcept override { return session_.load()->completions(); }
+    Notifier& dispatcher() noexcept override { return session_.load()->dispatcher(); }
 
 private:
     Session& after_fork() {
@@ -5827,11 +6529,16 @@ public:
         reader_.reset(redisReaderCreateWithFunctions(&functions()));
         if (!reader_) throw std::bad_alloc();
         reader_->privdata = this;
+        skips_next_ = false;
         begin_reply(0);
     }
 
     // From now on, errors of the server that repeat a part of the secret are cut down to their code word.
     void withhold(std::string_view secret) { secret_ = secret; }
+
+    // Drops the next reply, which no one waits for; but not an error that the server sends before it closes the
+    // connection: that is the reply to whatever comes next.
+    void skip_next() noexcept { skips_next_ = true; }
 
     // Takes received bytes. Returns false if the reader cannot continue.
     bool feed(const char* bytes, std::size_t size) {
@@ -5852,7 +6559,9 @@ public:
         const bool too_long = bytes_of_reply_ - left > most_bytes;
         out = std::move(root_);
         begin_reply(left);
-        return too_long ? Outcome::malformed : Outcome::reply;
+        if (too_long) return Outcome::malformed;
+        if (std::exchange(skips_next_, false) && !precedes_close(out)) return next(out);
+        return Outcome::reply;
     }
 
 private:
@@ -5959,6 +6668,7 @@ private:
     Reply root_;
     std::size_t bytes_of_reply_ = 0;
     std::size_t elements_left_ = 0;
+    bool skips_next_ = false;
     bool no_memory_ = false;  // True if a callback refused for lack of memory
 };
 
@@ -6047,7 +6757,11 @@ private:
         // reply to PING will do, so this needs no access right.
         const bool only_asks = url.tls && expected == 0;
         if (only_asks) add({"PING"});
-        if (expected == 0) return std::nullopt;
+        // No one waits for the reply, and a refusal does not matter: a connection works without a name as well. It comes
+        // last, so that its reply follows all others.
+        if (!url.client_name.empty())
+            append_command(out, Command{std::array<std::string_view, 3>{"CLIENT", "SETNAME", url.client_name}, 0});
+        if (out.empty()) return std::nullopt;
 
         const bool sent = socket.send_all(out, deadline);
         std::fill(out.begin(), out.end(), '\0');  // keep the password no longer than needed
@@ -6070,6 +6784,7 @@ private:
                 }
             }
         }
+        if (!url.client_name.empty()) reader.skip_next();
         return std::nullopt;
     }
 
@@ -9775,6 +10490,11 @@ inline void check_options(const ClientOptions& options) {
     if (options.unreachable_timeout < Milliseconds(0))
         throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
     if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
+    // The characters that CLIENT SETNAME accepts.
+    if (options.name.size() > longest_name ||
+        std::any_of(options.name.begin(), options.name.end(), [](char c) { return c < '!' || c > '~'; }))
+        throw Error(errc::invalid_argument, {},
+                    "ClientOptions::name must be printable ASCII without spaces, and at most 1,024 bytes");
 }
 
 inline std::shared_ptr<SessionHandle> new_session(std::unique_ptr<TransportPort> transport,
@@ -9789,6 +10509,7 @@ inline std::shared_ptr<SessionHandle> new_session(std::unique_ptr<TransportPort>
 inline std::unique_ptr<TransportPort> connect(std::string_view text, const ClientOptions& options) {
     Url url = Url::parse(text);
     check_options(options);
+    url.client_name = options.name;
     return std::make_unique<TransportPortOf<HiredisTransport>>(
         HiredisTransport(std::move(url), options.command_timeout, options.tls, options.pubsub));
 }
@@ -9810,9 +10531,92 @@ REDLATCH_INLINE std::string Client::id() const { return session_->session().uuid
 
 REDLATCH_INLINE Stats Client::stats() const { return session_->session().stats(); }
 
+REDLATCH_INLINE std::size_t Client::release_all() {
+    const detail::ReleaseRound::Outcome outcome = session_->session().release_all();
+    if (outcome.undelivered == 0) return outcome.delivered;
+    const std::size_t all = outcome.delivered + outcome.undelivered;
+    throw Error(outcome.why ? static_cast<errc>(outcome.why.value()) : errc::unreachable, {},
+                std::to_string(outcome.undelivered) + " of " + std::to_string(all) +
+                    " holds were not given back in time; keep the client until their leases are over, so that it can "
+                    "go on trying");
+}
+
+REDLATCH_INLINE std::size_t Client::release_all(std::error_code& ec) {
+    const detail::ReleaseRound::Outcome outcome = session_->session().release_all();
+    ec.clear();
+    if (outcome.undelivered > 0) ec = outcome.why ? outcome.why : make_error_code(errc::unreachable);
+    return outcome.delivered;
+}
+
 REDLATCH_INLINE std::vector<std::string> Client::check_server() const {
     return detail::check_server(session_->session());
 }
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/inspection.hpp
+
+// What inspect() returns: the state of a primitive on the server at one moment, whoever has it, in any language. It may
+// have changed before the caller reads it, so it is for logs, metrics and operators, not for decisions. Leases are by
+// the server's clock, in milliseconds; milliseconds::max() stands for one that never ends.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// One hold of a lock.
+struct Holder {
+    std::string owner;         // "<client id>:<number>"; of a Mutex the value of the key
+    std::string client;        // the client id; empty if the owner has another form
+    std::uint64_t number = 0;  // as Hold::owner(); in Java the id of the thread; 0 if the owner has another form
+    int level = 1;             // how many times the owner has acquired it
+    std::chrono::milliseconds lease{};  // how long the hold still lasts
+    bool shared = false;                // true for a reader of a ReadWriteLock
+};
+
+// One waiter in the queue of a FairLock.
+struct Queued {
+    std::string owner;  // as of a Holder
+    std::string client;
+    std::uint64_t number = 0;
+    std::chrono::milliseconds expires_in{};  // when it is skipped, unless it refreshes its place before
+};
+
+// The state of a lock.
+struct Inspection {
+    std::vector<Holder> holders;        // at most one, except for readers: of these at most 1,000
+    std::vector<Queued> waiting;        // of a FairLock only: the first 1,000 places in the order of service, without
+                                        // dead waiters. The server knows no waiters of other locks
+    std::optional<std::int64_t> token;  // of a FencedLock only: the last token that anyone got, if there is one
+};
+
+// The state of one member of a MultiLock or RedLock.
+struct MemberInspection {
+    std::string name;
+    std::error_code error;  // why there is no state: its server did not reply, or refused
+    Inspection state;
+};
+
+// One acquired permit of a PermitExpirableSemaphore.
+struct HeldPermit {
+    std::string id;                     // 32 hex digits, for PermitId::parse()
+    std::chrono::milliseconds lease{};  // how long it still lasts
+};
+
+// The state of a semaphore.
+struct SemaphoreInspection {
+    bool exists = false;                                  // false until someone has set the number of permits
+    std::ptrdiff_t available = 0;                         // as available_permits()
+    std::ptrdiff_t acquired = 0;                          // of a PermitExpirableSemaphore only
+    std::vector<HeldPermit> permits;                      // likewise: the first 1,000 to expire
+    std::optional<std::chrono::milliseconds> expires_in;  // when the key expires, if it does
+};
+
+// The state of a count-down latch.
+struct LatchInspection {
+    bool exists = false;                                  // true while there is a count
+    std::ptrdiff_t count = 0;                             // as count()
+    std::optional<std::chrono::milliseconds> expires_in;  // when the key expires, if it does
+};
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -9881,6 +10685,10 @@ Result answer(Function call, Result otherwise, Tail&... tail) {
 template <class... Tail>
 concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
 
+// Trailing options of an operation: Lease, std::stop_token. Its completion has the error.
+template <class... Tail>
+concept AsyncOption = LockOption<Tail...> && !detail::has_error_code<Tail...>;
+
 // Trailing options of a call that does not wait: Lease, std::error_code&.
 template <class... Tail>
 concept TryOption = LockOption<Tail...> && !detail::has_stop_token<Tail...>;
@@ -9892,6 +10700,202 @@ concept StopOption = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
 // Trailing options of a call that acquires permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
 template <class... Tail>
 concept PermitOption = detail::is_tail<Tail...>();
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/operation.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+struct OperationAccess;
+
+inline std::error_code code_of(const std::exception_ptr& error) noexcept {
+    if (!error) return {};
+    try {
+        std::rethrow_exception(error);
+    } catch (const std::system_error& e) {
+        return e.code();
+    } catch (...) {
+        return make_error_code(std::errc::not_enough_memory);
+    }
+}
+
+}  // namespace detail
+
+// Work that has not begun yet: an acquire, say, whose result is an R. It is begun once, in one of four ways:
+//
+//   redlatch::Hold hold = co_await orders.async_lock();                     // in a coroutine of any kind
+//   orders.async_lock().start([](std::error_code ec, redlatch::Hold hold) { … });
+//   std::future<redlatch::Hold> later = orders.async_lock().future();
+//   redlatch::Hold hold = orders.async_lock().get();                        // blocks this thread, like lock()
+//
+// The first three wait without a thread. They complete on the executor that was named with on(), by default on a thread
+// of the client that runs completions one after another. Nothing completes inside the call that begins the operation, in
+// the call that releases a lock, or on the thread that renews leases and receives messages. So a completion may block; it
+// delays only those that share its executor.
+//
+// Cancelling: when a stop is requested on the token (stop_on()), or the coroutine that awaits the operation is
+// destroyed, the operation completes at once with errc::cancelled, and what it acquires all the same is released in the
+// background. Either the completion has the result, or it has the error: never both, never neither. A coroutine must not
+// be destroyed while its executor may be resuming it.
+//
+// An operation under way keeps the client's connections and threads alive. The objects that it was made from may be
+// destroyed, but a MultiLock or RedLock gives up its operations. Movable; not thread-safe.
+template <class R>
+class [[nodiscard]] Operation {
+public:
+    Operation(Operation&&) noexcept = default;
+    Operation& operator=(Operation&&) noexcept = default;
+
+    // Names the executor on which the operation completes: see AnyExecutor.
+    Operation on(AnyExecutor executor) && {
+        executor_ = std::move(executor);
+        return std::move(*this);
+    }
+
+    // Names the token that cancels the operation. Replaces an earlier one.
+    Operation stop_on(std::stop_token stop) && {
+        stop_ = std::move(stop);
+        return std::move(*this);
+    }
+
+    // Begins the operation. The completion is called as `callback(ec, result)`; the result is a default R if there is an
+    // error. If R is std::error_code, it is called as `callback(ec)`. Throws std::bad_alloc or std::system_error if the
+    // operation cannot begin; then the callback is not called.
+    template <class Callback>
+    void start(Callback callback) && {
+        // std::function wants to copy its target.
+        const auto kept = std::make_shared<Callback>(std::move(callback));
+        begin([kept](detail::Outcome<R>&& outcome) {
+            const std::error_code ec = detail::code_of(outcome.error);
+            if constexpr (std::is_same_v<R, std::error_code>)
+                (*kept)(outcome.result ? *outcome.result : ec);
+            else
+                (*kept)(ec, outcome.result ? *std::move(outcome.result) : R());
+        });
+    }
+
+    // Begins the operation. The future throws the error. Dropping the future cancels nothing.
+    std::future<R> future() && {
+        const auto promise = std::make_shared<std::promise<R>>();
+        std::future<R> result = promise->get_future();
+        begin([promise](detail::Outcome<R>&& outcome) {
+            if (outcome.error)
+                promise->set_exception(outcome.error);
+            else
+                promise->set_value(*std::move(outcome.result));
+        });
+        return result;
+    }
+
+    // Does the work on this thread, which waits. Throws the error. If a stop is requested, the result is a default R.
+    R get() && { return work_(stop_, detail::by_thread).run(); }
+
+private:
+    // Awaits the operation. `Answer` makes the result of co_await from the outcome.
+    template <class Answer>
+    class Awaiter {
+    public:
+        explicit Awaiter(Operation&& operation) : operation_(std::move(operation)) {}
+        Awaiter(const Awaiter&) = delete;
+        Awaiter& operator=(const Awaiter&) = delete;
+
+        // A coroutine that is destroyed here cancels the operation.
+        ~Awaiter() {
+            if (meeting_ && !meeting_->is_over.exchange(true)) running_->give_up();
+        }
+
+        bool await_ready() const noexcept { return false; }
+
+        [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) {
+            const auto meeting = meeting_ = std::make_shared<Meeting>();
+            const auto running = running_ = operation_.make([meeting, coroutine](detail::Outcome<R>&& outcome) {
+                if (meeting->is_over.exchange(true)) return;
+                meeting->outcome = std::move(outcome);
+                coroutine.resume();
+            });
+            // This object may be gone before begin() returns.
+            try {
+                running->begin(operation_.stop_);
+            } catch (...) {
+                meeting->is_over = true;
+                throw;
+            }
+        }
+
+        auto await_resume() { return Answer()(std::move(meeting_->outcome)); }
+
+    private:
+        struct Meeting {
+            std::atomic<bool> is_over{false};  // True once the coroutine goes on, or is gone
+            detail::Outcome<R> outcome;
+        };
+
+        Operation operation_;
+        std::shared_ptr<Meeting> meeting_;
+        std::shared_ptr<detail::Running<R>> running_;
+    };
+
+    struct Throwing {
+        R operator()(detail::Outcome<R>&& outcome) const {
+            if (outcome.error) std::rethrow_exception(outcome.error);
+            return *std::move(outcome.result);
+        }
+    };
+
+    struct Telling {
+        std::pair<std::error_code, R> operator()(detail::Outcome<R>&& outcome) const {
+            return {detail::code_of(outcome.error), outcome.result ? *std::move(outcome.result) : R()};
+        }
+    };
+
+public:
+    // Begins the operation when it is awaited. Throws the error.
+    auto operator co_await() && { return Awaiter<Throwing>(std::move(*this)); }
+
+    // To be awaited instead: the result is a std::pair of the std::error_code and the R.
+    auto no_throw() && {
+        struct NoThrow {
+            Operation operation;
+            auto operator co_await() && { return Awaiter<Telling>(std::move(operation)); }
+        };
+        return NoThrow{std::move(*this)};
+    }
+
+private:
+    friend struct detail::OperationAccess;
+    using Running = detail::Running<R>;
+
+    Operation(std::shared_ptr<detail::OperationHost> host, typename Running::Work work, std::stop_token stop)
+        : host_(std::move(host)), work_(std::move(work)), stop_(std::move(stop)) {}
+
+    std::shared_ptr<Running> make(typename Running::Complete complete) {
+        return std::make_shared<Running>(std::move(host_), std::move(work_), std::move(executor_), std::move(complete));
+    }
+
+    void begin(typename Running::Complete complete) { make(std::move(complete))->begin(stop_); }
+
+    std::shared_ptr<detail::OperationHost> host_;
+    typename Running::Work work_;
+    AnyExecutor executor_;
+    std::stop_token stop_;
+};
+
+namespace detail {
+
+// Makes operations, for the primitives.
+struct OperationAccess {
+    template <class R>
+    static Operation<R> make(std::shared_ptr<OperationHost> host, typename Running<R>::Work work,
+                             std::stop_token stop) {
+        return Operation<R>(std::move(host), std::move(work), std::move(stop));
+    }
+};
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -9988,6 +10992,7 @@ struct WaitRequest {
     Instant deadline = never;
     bool one_try = false;  // do not wait, whatever the deadline
     std::stop_token stop{};
+    WaitBy by = by_thread;
 };
 
 // Returns a request with the deadline and the stop token among the arguments, if there is one.
@@ -10093,6 +11098,18 @@ public:
         return timed(deadline_at(when), tail...);
     }
 
+    // Wait for the end of the count without a thread that waits: see Operation. The result is true if the count has ended.
+    // Accept a std::stop_token, which cancels the operation.
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<bool> async_wait(Tail&&... tail)
+    const { return later(detail::wait_until(never, tail...)); }
+
+    // The time begins to run with this call.
+    template <class Rep, class Period, class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<bool> async_wait_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail)
+    const { return later(detail::wait_until(deadline_after(Clock::now(), timeout), tail...)); }
+
     // Calls count_down(n), then wait(…) for the end of the same count. Takes one round trip if this call ended the
     // count.
     template <class... Tail>
@@ -10112,9 +11129,42 @@ public:
         return detail::answer([&] { return reset(); }, false, ec);
     }
 
+    // Returns true if there is a count.
+    bool exists() const;
+    bool exists(std::error_code& ec) const {
+        return detail::answer([&] { return exists(); }, false, ec);
+    }
+
+    // Does the same as reset(): deletes the latch, and all waiters return.
+    bool remove() { return reset(); }
+    bool remove(std::error_code& ec) {
+        return detail::answer([&] { return remove(); }, false, ec);
+    }
+
+    // Lets the count end after this duration, rounded down to milliseconds, unless it reaches zero before. Waiters may
+    // notice that end up to 10 s later, because the server publishes no message. Replaces an earlier expiry. Returns
+    // false if there is no count. Throws Error(errc::invalid_argument) if the duration is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after) {
+        return expire_after(Lease(after).length());
+    }
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
+        return detail::answer([&] { return expire(after); }, false, ec);
+    }
+
+    // Returns the state on the server: see LatchInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
+    // to something else.
+    LatchInspection inspect() const;
+    LatchInspection inspect(std::error_code& ec) const {
+        return detail::answer([&] { return inspect(); }, LatchInspection(), ec);
+    }
+
 private:
+    bool expire_after(Milliseconds after);
     bool wait_for_end(const detail::WaitRequest& request) const;
     bool arrive(std::ptrdiff_t n, const detail::WaitRequest& request);
+    Operation<bool> later(detail::WaitRequest request) const;
 
     template <class... Tail>
     bool timed(Instant deadline, Tail&... tail) const {
@@ -10125,6 +11175,369 @@ private:
     mutable detail::StateHandle handle_;
 };
 
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/giving_back.hpp
+
+// The common parts of the scripts that release locks. Before the first two stands a function release(owner, remaining
+// count, lease in ms for a remaining hold, publish command, tag).
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+inline constexpr std::string_view release_levels{R"lua(
+-- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag (if there is one).
+return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+)lua"};
+
+// For owners of which no client knows what they hold, because a reply did not come.
+inline constexpr std::string_view give_up{R"lua(
+-- ARGV: publish command, tag (if there is one), owners that give up.
+-- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
+local now, refusal = time_in_ms(), nil
+for i = 3, #ARGV do
+    local answer = release(ARGV[i], '0', '0', ARGV[1], ARGV[2])
+    if type(answer) == 'table' then refusal = answer end
+end
+return refusal or now
+)lua"};
+
+// For a key that never becomes free.
+inline constexpr std::string_view no_lease{R"lua(
+local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
+)lua"};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/all_or_none.hpp
+
+// Access rights may allow some commands of a script and refuse others in its middle. Redis does not roll back: what was
+// written before a refusal stays. So commands that may be refused come first, or are undone.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+// Precedes the scripts that use it.
+inline constexpr std::string_view all_or_none{R"lua(
+-- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
+-- the command that undoes it. Returns nil, or the error.
+local function all_or_none(changes)
+    for i = 1, #changes do
+        local reply = redis.pcall(unpack(changes[i]))
+        if type(reply) == 'table' and reply.err then
+            for k = i - 1, 1, -1 do
+                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
+            end
+            return reply
+        end
+    end
+end
+)lua"};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/hold_levels.hpp
+
+// Writes for the locks whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. If a
+// command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
+// of.
+//
+// A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
+// error. The waiters ask again when the lease would have ended.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+inline constexpr std::string_view first_level{R"lua(
+-- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
+local function give_lease(lock, lease)
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) ~= 'table' then return nil end
+    redis.call('del', lock)
+    return limited
+end
+)lua"};
+
+inline constexpr std::string_view more_levels{R"lua(
+-- Sets the count of an existing hold; its lease becomes no shorter. Returns nil, or the error.
+local function enter_again(lock, owner, current, count, lease)
+    local left = redis.call('pttl', lock)
+    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+    if left >= tonumber(lease) then return nil end
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) ~= 'table' then return nil end
+    if current ~= count then redis.call('hincrby', lock, owner, current - count) end
+    return limited
+end
+)lua"};
+
+inline constexpr std::string_view fewer_levels{R"lua(
+-- The same with fewer levels. Returns -1 = still held, or the error.
+local function leave_level(lock, owner, current, count, lease)
+    local left = redis.call('pttl', lock)
+    local changes = {{'pexpire', lock, math.max(left, lease), undo = left > 0 and {'pexpire', lock, left}}}
+    if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
+    return all_or_none(changes) or -1
+end
+)lua"};
+
+inline constexpr std::string_view next_owner{R"lua(
+-- Restores the hold of the owner, whatever was written since.
+local function put_back(lock, owner, count, left)
+    redis.pcall('del', lock)
+    redis.pcall('hset', lock, owner, count)
+    if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
+end
+-- Puts the next owner in the owner's place. Returns nil, or the error.
+local function replace(lock, owner, count, heir, lease, left)
+    redis.call('pexpire', lock, lease)
+    local reply = redis.pcall('hincrby', lock, heir, '1')
+    if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
+    if type(reply) ~= 'table' then return nil end
+    put_back(lock, owner, count, left)
+    return reply
+end
+)lua"};
+
+inline constexpr std::string_view levels{joined<first_level, more_levels>};
+inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/wanted_until.hpp
+
+// A command may reach the server long after its sender has given up: a closed connection may still be delivered for
+// half a minute, and a proxy may delay one for longer. So a command that would do harm then carries a time until which
+// it is wanted, in milliseconds since 1970 by the server's clock. After that time it changes nothing and returns the
+// error LATE with the time of the server.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+// Precedes the scripts that use it.
+inline constexpr std::string_view wanted_until{R"lua(
+-- Milliseconds since 1970.
+local function time_in_ms()
+    local time = redis.call('time')
+    return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+-- Returns the reply to a command that came too late: it took no effect.
+local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
+)lua"};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/rlock.hpp
+
+// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write the same as
+// Redisson's RLock (its keys, field, channel and message). But they take the hold count from the holder as an absolute
+// number, so a command that is sent twice takes effect once. An owner has a new number for each first hold: a late
+// command names a hold that is gone, and does nothing.
+//
+// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before. Releasing and
+// renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
+// numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view rlock_acquire{R"lua(
+-- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
+-- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold to re-enter is gone.
+local lock = KEYS[1]
+local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+if redis.call('exists', lock) == 0 then
+    if count ~= '1' then return -2 end
+    redis.call('hincrby', lock, owner, count)
+    return give_lease(lock, lease)
+end
+local current = redis.call('hget', lock, owner)
+if not current and count ~= '1' then return -2 end
+-- In a read-write lock this owner may be a reader, which is not a hold of this lock.
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+if not current then
+    local left = redis.call('pttl', lock)
+    if left == -1 then return no_lease() end
+    return left
+end
+return enter_again(lock, owner, current, count, lease)
+)lua"};
+
+// Releases levels of a hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners; n = released,
+// n listeners notified; -1 = still held.
+inline constexpr std::string_view rlock_release{R"lua(
+-- KEYS: lock, channel.
+local lock, channel = KEYS[1], KEYS[2]
+local function release(owner, count, lease, publish)
+    local current = redis.call('hget', lock, owner)
+    if not current then return nil end
+    if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
+    redis.call('del', lock)
+    return redis.call(publish, channel, '0')
+end
+)lua"};
+
+inline constexpr std::string_view rlock_hand_over{R"lua(
+-- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
+-- Answer: 1 = the next owner holds it; nil = neither of them does.
+local lock, channel = KEYS[1], KEYS[2]
+local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- An earlier copy has done it.
+if redis.call('hexists', lock, heir) == 1 then return 1 end
+local count = redis.call('hget', lock, owner)
+if not count then return nil end
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+local left = redis.call('pttl', lock)
+local refusal = replace(lock, owner, count, heir, lease, left)
+if refusal then return refusal end
+-- Other waiters rely on the earlier, longer lease: wake them.
+if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
+return 1
+)lua"};
+
+inline constexpr std::string_view rlock_renew{R"lua(
+-- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
+-- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
+local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+local renewed = {}
+for i, lock in ipairs(KEYS) do
+    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 2])
+    if type(renewed[i]) == 'table' then
+        -- A key of another type is lost, but the other locks must not expire for that.
+        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
+        renewed[i] = 0
+    end
+    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
+end
+return renewed
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view rlock_acquire =
+    joined<parts::wanted_until, parts::no_lease, parts::levels, parts::rlock_acquire>;
+inline constexpr std::string_view rlock_release =
+    joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
+inline constexpr std::string_view rlock_give_up =
+    joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
+inline constexpr std::string_view rlock_hand_over =
+    joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
+inline constexpr std::string_view rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
+
+inline constexpr std::string_view rlock_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = not held.
+if redis.call('hlen', KEYS[1]) == 0 then return -2 end
+return redis.call('pttl', KEYS[1])
+)lua"};
+
+}  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
+    "9177ae7e76a78db8bb54f124515935c85c1eef43"};
+template <>
+inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
+    "70255f5e4cee40687de8b087ef614522ac8d856b"};
+template <>
+inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
+    "44938e4772a2932a4d55d9c6c5e15d753ce5d28f"};
+template <>
+inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
+    "17cfa19eacac558034dcef38c12eca6699211a83"};
+template <>
+inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
+    "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
+template <>
+inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
+    "760bebdf5eda7eb6d982a97fd524202ea9169ba9"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/lock_queries.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The queries of a lock that is a hash of owner -> hold count on the server.
+
+// Returns the list of owners that hold the lock.
+inline Call hash_holders(const std::string& key) { return Call::command({"HKEYS", key}); }
+
+// Returns the number of owners. Uses HLEN rather than EXISTS: a key of another type is an error, not a lock.
+inline Call hash_size(const std::string& key) { return Call::command({"HLEN", key}); }
+
+// Returns the hold count of one owner, or nil.
+inline Call hash_count(const std::string& key, const OwnerText& owner) { return Call::command({"HGET", key, owner}); }
+
+// Returns the PTTL of the lock, or -2 if it is free.
+inline Call key_lease(const std::string& key) { return {digested<scripts::rlock_remaining_lease>, {key}, {}}; }
+
+// --- replies ---------------------------------------------------------------------------------------------------------
+
+// Reads the number of owners.
+inline bool read_is_locked(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
+    return reply.integer > 0;
+}
+
+// Reads nil for none, or the text of a number.
+inline int read_count(const Reply& reply, std::string_view key) {
+    if (reply.is_nil()) return 0;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    int count = 0;
+    const char* const last = reply.text.data() + reply.text.size();
+    const auto [end, error] = std::from_chars(reply.text.data(), last, count);
+    if (error != std::errc{} || end != last || count < 0) throw unexpected(reply, key);
+    return count;
+}
+
+// Reads nil or a text.
+inline std::optional<std::string> read_text(Reply reply, std::string_view key) {
+    if (reply.is_nil()) return std::nullopt;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    return std::move(reply.text);
+}
+
+// Reads a PTTL, or -2 if the lock is free.
+inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    if (reply.integer == -2) return std::nullopt;
+    return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
+}
+
+}  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -10148,6 +11561,315 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
                     "the key holds " + in_quotes(reply.text, 40) +
                         " instead of a number; something else uses this key; choose another name");
     return number;
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/permit_id.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// Returns two hex digits for each byte.
+inline std::string hex_of(std::string_view bytes) {
+    static constexpr char digits[] = "0123456789abcdef";
+    std::string hex;
+    for (const char byte : bytes) {
+        hex += digits[static_cast<unsigned char>(byte) >> 4];
+        hex += digits[static_cast<unsigned char>(byte) & 15];
+    }
+    return hex;
+}
+
+}  // namespace detail
+
+// Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
+// text it has 32 hex digits, the same that Redisson shows.
+class PermitId {
+public:
+    static PermitId random() { return PermitId(detail::random_bytes<16>()); }
+
+    // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
+    static PermitId parse(std::string_view text) {
+        std::array<unsigned char, 16> bytes{};
+        bool proper = text.size() == 32;
+        for (std::size_t i = 0; proper && i < 16; ++i) {
+            const int high = value_of(text[2 * i]), low = value_of(text[2 * i + 1]);
+            proper = high >= 0 && low >= 0;
+            bytes[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
+        }
+        if (!proper) throw Error(errc::invalid_argument, {}, "a permit id must consist of 32 hex digits");
+        return PermitId(bytes);
+    }
+
+    std::string text() const { return detail::hex_of(bytes()); }
+
+    // Returns the bytes as stored in Redis.
+    std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+
+    friend auto operator<=>(const PermitId&, const PermitId&) = default;
+
+    template <class Traits>
+    friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const PermitId& id) {
+        return out << id.text().c_str();
+    }
+
+private:
+    explicit PermitId(const std::array<unsigned char, 16>& bytes) : bytes_(bytes) {}
+
+    static int value_of(char digit) {
+        if (digit >= '0' && digit <= '9') return digit - '0';
+        if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
+        if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
+        return -1;
+    }
+
+    std::array<unsigned char, 16> bytes_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+template <>
+struct std::hash<redlatch::PermitId> {
+    // The bytes are random already.
+    std::size_t operator()(const redlatch::PermitId& id) const noexcept {
+        std::size_t some;
+        std::memcpy(&some, id.bytes().data(), sizeof some);
+        return some;
+    }
+};
+
+// redlatch/scripts/inspection.hpp
+
+// The scripts that read the whole state of a primitive at one moment. They change nothing, not even what has expired.
+// Their answers are limited, because a client refuses replies of more than 8,192 elements.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view holders_in_hash{R"lua(
+-- Returns the owner of the lock and its count, in turn; nil and the error if the hash is no lock of this kind.
+local function holders_in(lock)
+    if redis.call('hexists', lock, 'mode') == 1 then
+        return nil, redis.error_reply('WRONGTYPE the key holds a read-write lock')
+    end
+    if redis.call('hlen', lock) > 1 then return nil, redis.error_reply('WRONGTYPE the key holds no lock') end
+    return redis.call('hgetall', lock)
+end
+)lua"};
+
+inline constexpr std::string_view hash_inspect{R"lua(
+-- KEYS: lock, and for a fenced lock the token counter.
+-- Answer: PTTL, -2 = free; owner and count; the last token, a text, nil = none.
+local lock, counter = KEYS[1], KEYS[2]
+local holders, refusal = holders_in(lock)
+if refusal then return refusal end
+return {redis.call('pttl', lock), holders, counter and redis.call('get', counter)}
+)lua"};
+
+inline constexpr std::string_view fair_inspect{R"lua(
+-- KEYS: lock, queue, timeouts, slots.
+-- Answer: PTTL, -2 = free; owner and count; each waiter that is alive, in the order of service, and for how many ms it
+-- certainly is. At most the first 1,000 places.
+local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local holders, refusal = holders_in(lock)
+if refusal then return refusal end
+local now, waiting = time_in_ms(), {}
+for _, waiter in ipairs(redis.call('lrange', queue, '0', '999')) do
+    local ends = redis.call('zscore', slots, waiter) or redis.call('zscore', timeouts, waiter) or '0'
+    if tonumber(ends) > now then
+        table.insert(waiting, waiter)
+        table.insert(waiting, math.ceil(ends - now))
+    end
+end
+return {redis.call('pttl', lock), holders, waiting}
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view hash_inspect = joined<parts::holders_in_hash, parts::hash_inspect>;
+inline constexpr std::string_view fair_inspect =
+    joined<parts::wanted_until, parts::holders_in_hash, parts::fair_inspect>;
+
+inline constexpr std::string_view value_inspect{R"lua(
+-- KEYS: a string.  Answer: the text, nil = none; PTTL.
+return {redis.call('get', KEYS[1]), redis.call('pttl', KEYS[1])}
+)lua"};
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::fair_inspect>{scripts::fair_inspect,
+    "17bebd53c28e434e1ce33b1d30dac04f9124fe08"};
+template <>
+inline constexpr Script digested<scripts::hash_inspect>{scripts::hash_inspect,
+    "328529720746a3b5ff99a5f0e0774bfe4653bda6"};
+template <>
+inline constexpr Script digested<scripts::value_inspect>{scripts::value_inspect,
+    "930a04f86794c0ace61253a2fe7814c07384986e"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/inspection.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The calls that read the state of a primitive, for inspect(), and how their replies are read. All readers throw
+// Error(errc::protocol_error) for a reply that the script never sends.
+
+inline Call inspect_hash(const std::string& key) { return {digested<scripts::hash_inspect>, {key}, {}}; }
+inline Call inspect_value(const std::string& key) { return {digested<scripts::value_inspect>, {key}, {}}; }
+
+// --- parts of replies ------------------------------------------------------------------------------------------------
+
+// Returns the elements of an array of at least `least`, in groups of `group`.
+inline const std::vector<Reply>& elements_of(const Reply& reply, std::size_t least, std::size_t group,
+                                             std::string_view key) {
+    if (reply.kind != Reply::Kind::array || reply.elements.size() < least || reply.elements.size() % group != 0)
+        throw unexpected(reply, key);
+    return reply.elements;
+}
+
+// Reads a PTTL of something that exists: -1 is no end.
+inline Milliseconds time_left(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    return reply.integer == -1 ? Milliseconds::max() : Milliseconds(reply.integer < 0 ? 0 : reply.integer);
+}
+
+// Reads the PTTL of a key: nothing if it has none, or does not exist.
+inline std::optional<Milliseconds> time_to_live(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    return reply.integer < 0 ? std::nullopt : std::optional(Milliseconds(reply.integer));
+}
+
+inline int level_of(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer()) return read_count(reply, key);
+    if (reply.integer < 0) throw unexpected(reply, key);
+    return static_cast<int>(reply.integer);
+}
+
+// Sets the owner and, if it has their form, the client id and the number.
+template <class Named>
+void name_owner(Named& named, const Reply& reply, std::string_view key) {
+    constexpr std::size_t id_size = 36;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    named.owner = reply.text;
+    if (reply.text.size() < id_size + 2 || reply.text[id_size] != ':') return;
+    const char* const last = reply.text.data() + reply.text.size();
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(reply.text.data() + id_size + 1, last, number);
+    if (error != std::errc{} || end != last) return;
+    named.client = reply.text.substr(0, id_size);
+    named.number = number;
+}
+
+// --- locks -----------------------------------------------------------------------------------------------------------
+
+// Reads the part that hash_inspect and fair_inspect have in common.
+inline Inspection holders_of_hash(const Reply& reply, std::string_view key) {
+    Inspection found;
+    const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
+    const std::vector<Reply>& holders = elements_of(parts[1], 0, 2, key);
+    for (std::size_t i = 0; i < holders.size(); i += 2) {
+        Holder& holder = found.holders.emplace_back();
+        name_owner(holder, holders[i], key);
+        holder.level = level_of(holders[i + 1], key);
+        holder.lease = time_left(parts[0], key);
+    }
+    return found;
+}
+
+inline Inspection inspection_of_hash(const Reply& reply, std::string_view key) {
+    Inspection found = holders_of_hash(reply, key);
+    if (reply.elements.size() > 2 && !reply.elements[2].is_nil()) found.token = number_of(reply.elements[2], key);
+    return found;
+}
+
+inline Inspection inspection_of_queue(const Reply& reply, std::string_view key) {
+    Inspection found = holders_of_hash(reply, key);
+    const std::vector<Reply>& waiting = elements_of(elements_of(reply, 3, 1, key)[2], 0, 2, key);
+    for (std::size_t i = 0; i < waiting.size(); i += 2) {
+        Queued& waiter = found.waiting.emplace_back();
+        name_owner(waiter, waiting[i], key);
+        waiter.expires_in = time_left(waiting[i + 1], key);
+    }
+    return found;
+}
+
+// The key of a Mutex holds any text, so it always has one level.
+inline Inspection inspection_of_value(const Reply& reply, std::string_view key) {
+    Inspection found;
+    const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
+    if (parts[0].is_nil()) return found;
+    Holder& holder = found.holders.emplace_back();
+    name_owner(holder, parts[0], key);
+    holder.lease = time_left(parts[1], key);
+    return found;
+}
+
+// A writer's field is its owner with a suffix.
+inline Inspection inspection_of_read_write(const Reply& reply, std::string_view key) {
+    constexpr std::string_view suffix = ":write";
+    Inspection found;
+    const std::vector<Reply>& holds = elements_of(reply, 0, 3, key);
+    for (std::size_t i = 0; i < holds.size(); i += 3) {
+        Reply owner = holds[i];
+        const bool writes = owner.text.ends_with(suffix);
+        if (writes) owner.text.resize(owner.text.size() - suffix.size());
+        Holder& holder = found.holders.emplace_back();
+        name_owner(holder, owner, key);
+        holder.level = level_of(holds[i + 1], key);
+        holder.lease = time_left(holds[i + 2], key);
+        holder.shared = !writes;
+    }
+    return found;
+}
+
+// --- semaphores and latches ------------------------------------------------------------------------------------------
+
+inline SemaphoreInspection inspection_of_semaphore(const Reply& reply, std::string_view key) {
+    const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
+    SemaphoreInspection found;
+    found.exists = !parts[0].is_nil();
+    found.available = static_cast<std::ptrdiff_t>(number_of(parts[0], key));
+    found.expires_in = time_to_live(parts[1], key);
+    return found;
+}
+
+inline SemaphoreInspection inspection_of_permits(const Reply& reply, std::string_view key) {
+    const std::vector<Reply>& parts = elements_of(reply, 4, 1, key);
+    if (!parts[1].is_integer()) throw unexpected(reply, key);
+    SemaphoreInspection found;
+    found.exists = !parts[0].is_nil();
+    found.available = static_cast<std::ptrdiff_t>(number_of(parts[0], key));
+    found.acquired = static_cast<std::ptrdiff_t>(parts[1].integer);
+    found.expires_in = time_to_live(parts[2], key);
+    const std::vector<Reply>& held = elements_of(parts[3], 0, 2, key);
+    for (std::size_t i = 0; i < held.size(); i += 2) {
+        if (held[i].kind != Reply::Kind::text) throw unexpected(reply, key);
+        found.permits.push_back({hex_of(held[i].text), time_left(held[i + 1], key)});
+    }
+    return found;
+}
+
+inline LatchInspection inspection_of_latch(const Reply& reply, std::string_view key) {
+    const SemaphoreInspection counter = inspection_of_semaphore(reply, key);
+    return {counter.available > 0, std::max<std::ptrdiff_t>(0, counter.available), counter.expires_in};
 }
 
 }  // namespace detail
@@ -10195,37 +11917,6 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/scripts/all_or_none.hpp
-
-// Access rights may allow some commands of a script and refuse others in its middle. Redis does not roll back: what was
-// written before a refusal stays. So commands that may be refused come first, or are undone.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts::parts {
-
-// Precedes the scripts that use it.
-inline constexpr std::string_view all_or_none{R"lua(
--- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
--- the command that undoes it. Returns nil, or the error.
-local function all_or_none(changes)
-    for i = 1, #changes do
-        local reply = redis.pcall(unpack(changes[i]))
-        if type(reply) == 'table' and reply.err then
-            for k = i - 1, 1, -1 do
-                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
-            end
-            return reply
-        end
-    end
-end
-)lua"};
-
-}  // namespace scripts::parts
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
 // redlatch/scripts/exact_count.hpp
 
 // A key that should hold a number may hold something else. Lua accepts texts as numbers that Redis does not: '0x10',
@@ -10245,33 +11936,6 @@ local function count_in(text)
     if math.abs(number) < 9007199254740992 then return number end
     return nil
 end
-)lua"};
-
-}  // namespace scripts::parts
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/wanted_until.hpp
-
-// A command may reach the server long after its sender has given up: a closed connection may still be delivered for
-// half a minute, and a proxy may delay one for longer. So a command that would do harm then carries a time until which
-// it is wanted, in milliseconds since 1970 by the server's clock. After that time it changes nothing and returns the
-// error LATE with the time of the server.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts::parts {
-
-// Precedes the scripts that use it.
-inline constexpr std::string_view wanted_until{R"lua(
--- Milliseconds since 1970.
-local function time_in_ms()
-    local time = redis.call('time')
-    return time[1] * 1000 + math.floor(time[2] / 1000)
-end
--- Returns the reply to a command that came too late: it took no effect.
-local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
 )lua"};
 
 }  // namespace scripts::parts
@@ -10568,6 +12232,85 @@ inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_d
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/scripts/counter_upkeep.hpp
+
+// The scripts that delete the key of a semaphore or a latch, or let it expire; and with it the sorted set of the permits
+// that are taken, if they have leases. As in Redisson nothing is published: permits that are gone serve no waiter.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view counter_remove{R"lua(
+-- KEYS: counter, marks, and the leases of permits if there are any.
+-- ARGV: lane, request, wanted until, margin in ms, '1' for a resend.
+-- Answer: 1 = deleted; 0 = there was nothing.
+local counter, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
+local number = redis.call('get', counter)
+if not count_in(number or '0') then return redis.error_reply('WRONGTYPE the key holds no number') end
+if not number and not (leases and redis.call('zcard', leases) > 0) then
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
+end
+-- First a write that Redis allows when its memory is full.
+return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
+                    {'del', counter, leases}}) or 1
+)lua"};
+
+inline constexpr std::string_view counter_expire{R"lua(
+-- KEYS: counter, marks, and the leases of permits if there are any.
+-- ARGV: lane, request, wanted until, margin in ms, '1' for a resend, after how many ms to expire.
+-- Answer: 1 = done; 0 = there is no counter.
+local counter, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local ttl = ARGV[6]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
+local number = redis.call('get', counter)
+if not count_in(number or '0') then return redis.error_reply('WRONGTYPE the key holds no number') end
+if not number then
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
+end
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
+-- SET removes a TTL. If the leases expired alone, their permits would never become available again.
+local left = redis.call('pttl', counter)
+table.insert(changes, {'pexpire', counter, ttl,
+                       undo = left > 0 and {'pexpire', counter, whole(left)} or {'set', counter, number}})
+if leases then table.insert(changes, {'pexpire', leases, ttl}) end
+return all_or_none(changes) or 1
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view counter_remove{with_request_marks<parts::counter_remove>};
+inline constexpr std::string_view counter_expire{with_request_marks<parts::counter_expire>};
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::counter_expire>{scripts::counter_expire,
+    "967414f1f84d1e18340d8d3e08f3e12f32803167"};
+template <>
+inline constexpr Script digested<scripts::counter_remove>{scripts::counter_remove,
+    "86f2bf697b215ffe6bf1c67d430d1e7eb0b939ef"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/protocol/count_down_latch.hpp
 
 namespace redlatch {
@@ -10642,12 +12385,226 @@ public:
                            {by == all ? Word("all") : Word(by), channel_, PublishCommand()});
     }
 
+    Call expire(const RequestId& request_id, Milliseconds after) const {
+        return marks_.call(digested<scripts::counter_expire>, request_id, {}, {after});
+    }
+
     Call count() const { return Call::command({"GET", key()}); }
+
+    Call inspect() const { return inspect_value(key()); }
+    LatchInspection read_inspection(const Reply& reply) const { return inspection_of_latch(reply, key()); }
 
 private:
     const RequestMarks marks_;
     const std::string channel_;
     const std::string round_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/permits.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// The semaphore that permits belong to, as the objects that hold them see it. Any thread may call anything.
+class PermitsKeeper {
+public:
+    virtual ~PermitsKeeper() = default;
+
+    // Returns false in a child that was forked since. Then nothing else may be called.
+    virtual bool is_of_this_process() const noexcept = 0;
+
+    // Returns true for the keeper of another object of the same semaphore.
+    virtual bool is_same(const PermitsKeeper& other) const noexcept = 0;
+
+    // Both give back permits: the first waits for the reply, the second does not, and without memory leaves permits with
+    // leases to the end of these.
+    virtual std::error_code give_back(std::ptrdiff_t n, const std::vector<PermitId>& ids) noexcept = 0;
+    virtual void give_back_later(std::ptrdiff_t n, std::vector<PermitId> ids) noexcept = 0;
+};
+
+struct PermitsAccess;
+
+}  // namespace detail
+
+// Holds permits of a Semaphore or a PermitExpirableSemaphore for whoever has the object: it can be moved into another
+// thread, a task or a container. The destructor gives them back. It keeps alive what it needs, so it may outlive the
+// semaphore and the client. Movable, not copyable. Different threads may use different objects at once; one object needs
+// the care of a std::unique_ptr.
+//
+// After a fork the child holds nothing: there its copies do nothing.
+class [[nodiscard]] Permits {
+public:
+    // Holds nothing.
+    Permits() noexcept = default;
+
+    Permits(Permits&& other) noexcept
+        : keeper_(std::move(other.keeper_)), count_(std::exchange(other.count_, 0)), ids_(std::move(other.ids_)) {}
+    Permits& operator=(Permits&& other) noexcept {
+        Permits old(std::move(*this));
+        keeper_ = std::move(other.keeper_);
+        count_ = std::exchange(other.count_, 0);
+        ids_ = std::move(other.ids_);
+        return *this;
+    }
+
+    // Gives the permits back without waiting for the server, and never throws. Preserves errno.
+    ~Permits();
+
+    explicit operator bool() const noexcept { return count_ > 0; }
+
+    // Returns how many permits it holds.
+    std::ptrdiff_t count() const noexcept { return count_; }
+
+    // Returns the ids of permits of a PermitExpirableSemaphore; those of a Semaphore have none.
+    const std::vector<PermitId>& ids() const noexcept { return ids_; }
+
+    // Moves n of the permits into an object of their own. Sends nothing. Throws Error(errc::invalid_argument) if n is not
+    // from 0 to count().
+    [[nodiscard]] Permits split(std::ptrdiff_t n);
+
+    // Takes over the permits of the other object. Sends nothing. Throws Error(errc::invalid_argument) if they belong to
+    // another semaphore.
+    void merge(Permits&& other);
+
+    // Gives the permits back and waits for the reply: one round trip. Afterwards it holds nothing, whatever the outcome:
+    // unknown_permit if the lease of one has ended, unreachable if no server answered in time (the background goes on
+    // for a while), not_owner if it held nothing. Preserves errno.
+    std::error_code release() noexcept;
+
+private:
+    friend struct detail::PermitsAccess;
+
+    std::shared_ptr<detail::PermitsKeeper> keeper_{};
+    std::ptrdiff_t count_ = 0;
+    std::vector<PermitId> ids_{};
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/permits.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// Makes permits, for the semaphores.
+struct PermitsAccess {
+    static Permits make(std::shared_ptr<PermitsKeeper> keeper, std::ptrdiff_t n, std::vector<PermitId> ids = {}) {
+        Permits permits;
+        permits.keeper_ = std::move(keeper);
+        permits.count_ = n;
+        permits.ids_ = std::move(ids);
+        return permits;
+    }
+};
+
+}  // namespace detail
+
+REDLATCH_INLINE Permits::~Permits() {
+    if (count_ == 0) return;
+    const detail::KeepErrno kept;
+    // In a forked child the parent's objects must not be destroyed: threads that do not exist here may have locked their
+    // mutexes.
+    if (keeper_->is_of_this_process())
+        keeper_->give_back_later(count_, std::move(ids_));
+    else
+        static_cast<void>(new (std::nothrow) std::shared_ptr<detail::PermitsKeeper>(std::move(keeper_)));
+}
+
+REDLATCH_INLINE Permits Permits::split(std::ptrdiff_t n) {
+    if (n < 0 || n > count_)
+        throw Error(errc::invalid_argument, {}, "cannot split off more permits than the object holds");
+    std::vector<PermitId> ids;
+    if (!ids_.empty()) ids.assign(ids_.end() - n, ids_.end());
+    Permits others = detail::PermitsAccess::make(n > 0 ? keeper_ : nullptr, n, std::move(ids));
+    if (!ids_.empty()) ids_.erase(ids_.end() - n, ids_.end());
+    count_ -= n;
+    return others;
+}
+
+REDLATCH_INLINE void Permits::merge(Permits&& other) {
+    if (&other == this || other.count_ == 0) return;
+    if (count_ == 0) {
+        *this = std::move(other);
+        return;
+    }
+    if (!keeper_->is_same(*other.keeper_))
+        throw Error(errc::invalid_argument, {}, "these permits belong to different semaphores");
+    ids_.insert(ids_.end(), other.ids_.begin(), other.ids_.end());
+    count_ += std::exchange(other.count_, 0);
+    other.ids_.clear();
+    other.keeper_.reset();
+}
+
+REDLATCH_INLINE std::error_code Permits::release() noexcept {
+    if (count_ == 0) return errc::not_owner;
+    const detail::KeepErrno kept;
+    if (!keeper_->is_of_this_process()) return errc::hold_lost;
+    const auto keeper = std::exchange(keeper_, nullptr);
+    const std::ptrdiff_t n = std::exchange(count_, 0);
+    const std::error_code ec = keeper->give_back(n, ids_);
+    ids_.clear();
+    return ec;
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/keeper_of.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The state of a semaphore or latch in this process, kept alive for an operation or an object.
+template <class State>
+class KeptState {
+public:
+    KeptState(std::shared_ptr<SessionHandle> session, State& state)
+        : session_(std::move(session)), keep_(state.shared_from_this()), state_(state) {}
+
+    State& operator*() const noexcept { return state_; }
+    State* operator->() const noexcept { return &state_; }
+
+    // Returns true if `want` was served. Throws errc::cancelled to a coroutine that was told to stop.
+    Task<bool> obtain(typename State::Want& want, WaitRequest request, std::stop_token stop, WaitBy by) const {
+        request.stop = std::move(stop);
+        request.by = by;
+        const bool served = co_await state_.obtain(want, request);
+        if (!served && by && request.stop.stop_requested())
+            throw Error(errc::cancelled, state_.key(), "it was cancelled before it succeeded");
+        co_return served;
+    }
+
+private:
+    // The state refers to the session, so it is destroyed first.
+    std::shared_ptr<SessionHandle> session_;
+    std::shared_ptr<BackgroundTask> keep_;
+    State& state_;
+};
+
+// The common part of the keepers of permits. `State` is the semaphore's state in this process.
+template <class State>
+class KeeperOf : public PermitsKeeper {
+public:
+    explicit KeeperOf(KeptState<State> state) : state_(std::move(state)) {}
+
+    bool is_of_this_process() const noexcept override { return state_->session().is_of_this_process(); }
+    bool is_same(const PermitsKeeper& other) const noexcept override {
+        const auto* same_kind = dynamic_cast<const KeeperOf*>(&other);
+        return same_kind && &*same_kind->state_ == &*state_;
+    }
+
+protected:
+    const KeptState<State> state_;
 };
 
 }  // namespace detail
@@ -10675,6 +12632,7 @@ struct PendingRequest {
     Instant give_up;
     Instant next;
     std::uint64_t number = 0;
+    std::function<void(const std::error_code&)> answered{};  // called once a server has done or refused it
     Instant sent{};
     bool on_the_way = false;
     Backoff backoff{Milliseconds(50), longest_pause};
@@ -10755,11 +12713,135 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/session/awaiting.hpp
+
+// What a task awaits: the reply to a call, and the end of a pause. A thread waits in await_ready(), so the task goes on
+// without suspending. A coroutine is suspended, and the background thread resumes it.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Waits for the reply to a call or command, like Session::call(). `What` is Call or Command, and must live until then.
+template <class What>
+class [[nodiscard]] ReplyTo {
+public:
+    ReplyTo(Session& session, WaitBy by, const What& what, Instant deadline)
+        : session_(session), by_(by), what_(what), deadline_(deadline) {}
+
+    bool await_ready() {
+        if (by_) return false;
+        reply_ = session_.call(what_, deadline_);
+        return true;
+    }
+
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) noexcept {
+        bool is_sent = false;
+        try {
+            const auto posted = posted_ = std::make_shared<Posted>();
+            session_.post(what_, [posted, by = by_](Reply reply) { posted->take(std::move(reply), *by); });
+            is_sent = true;
+            // This object may be gone afterwards.
+            return by_->sleep(posted->sleeper, coroutine, deadline_);
+        } catch (const std::bad_alloc&) {
+            if (posted_) posted_->give_up_waiting();
+            reply_ = Reply::of(is_sent ? Reply::Kind::unanswered : Reply::Kind::not_sent, no_memory);
+            return false;
+        }
+    }
+
+    Reply await_resume() {
+        if (reply_) return *std::move(reply_);
+        return posted_->give_up_waiting();
+    }
+
+private:
+    // The reply, and the coroutine that waits for it. The reply may come when the coroutine waits no longer.
+    //
+    // mutex guards reply and is_over. The sleeper is the continuations'.
+    struct Posted {
+        std::mutex mutex;
+        Reply reply = Reply::of(Reply::Kind::unanswered, "no reply in time");
+        bool is_over = false;
+        Sleeper sleeper;
+
+        // `by` lives as long as somebody waits.
+        void take(Reply answer, Continuations& by) {
+            const std::lock_guard lock(mutex);
+            if (is_over) return;
+            reply = std::move(answer);
+            by.wake(sleeper);
+        }
+
+        Reply give_up_waiting() {
+            const std::lock_guard lock(mutex);
+            is_over = true;
+            return std::move(reply);
+        }
+    };
+
+    Session& session_;
+    const WaitBy by_;
+    const What& what_;
+    const Instant deadline_;
+    std::shared_ptr<Posted> posted_;
+    std::optional<Reply> reply_;  // of a thread, or if memory was short
+};
+
+// Asks the server that has this key for its time. Returns nothing, and the reason in `failure`, if there is no reply. A
+// caller that may know the time already looks at Session::known_server_time() first.
+inline Task<std::optional<ServerMilliseconds>> server_time(Session& session, WaitBy by, std::string_view key,
+                                                           Instant deadline, Reply& failure) {
+    const Command question = ServerTime::question(key);
+    const Instant asked = Clock::now();
+    failure = co_await ReplyTo(session, by, question, deadline);
+    co_return session.learn_server_time(key, asked, failure);
+}
+
+// Sleeps until the instant, or until a stop is requested.
+class [[nodiscard]] Pause {
+public:
+    Pause(WaitBy by, Instant until, const std::stop_token& stop) : by_(by), until_(until), stop_(stop) {}
+
+    bool await_ready() const {
+        if (!by_) pause(until_, stop_);
+        return !by_ || until_ <= Clock::now();
+    }
+
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) noexcept try {
+        on_stop_.emplace(stop_, Wake{*by_, sleeper_});
+        return by_->sleep(sleeper_, coroutine, until_);
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
+
+    void await_resume() const noexcept {}
+
+private:
+    struct Wake {
+        Continuations& continuations;
+        Sleeper& sleeper;
+        void operator()() const { continuations.wake(sleeper); }
+    };
+
+    const WaitBy by_;
+    const Instant until_;
+    const std::stop_token& stop_;
+    Sleeper sleeper_;
+    std::optional<std::stop_callback<Wake>> on_stop_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/semaphore/idempotent_sender.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
+
+// Builds the call of a request.
+using MakeCall = std::function<Call(const RequestId&)>;
 
 // Sends requests that take effect at most once, and records in their ids what the replies reveal.
 class IdempotentSender {
@@ -10768,19 +12850,20 @@ public:
 
     // Sends the request that `make(request_id)` builds. If it certainly did not take effect because it came too late,
     // sends it again as a new request, up to three tries in all. If the outcome is unknown, sets
-    // request_id.is_unknowable and returns a final reply.
-    template <class Make>
-    Reply send(RequestId& request_id, Instant deadline, const Make& make) const {
+    // request_id.is_unknowable and returns a final reply. All arguments must outlive the task.
+    Task<Reply> send(RequestId& request_id, WaitBy by, Instant deadline, const MakeCall& make) const {
         for (int tries = 1;; ++tries) {
             if (request_id.wanted_until == 0) {
                 Reply failure;
-                const auto now = session_.server_time(marks_.key(), deadline, failure);
-                if (!now) return failure;
+                auto now = session_.known_server_time(marks_.key());
+                if (!now) now = co_await server_time(session_, by, marks_.key(), deadline, failure);
+                if (!now) co_return failure;
                 request_id.wanted_until = marks_.wanted_from(*now);
             }
             const Instant sent = Clock::now();
-            Reply reply = session_.call(make(std::as_const(request_id)), deadline);
-            if (!note(request_id, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+            const Call call = make(std::as_const(request_id));
+            Reply reply = co_await ReplyTo(session_, by, call, deadline);
+            if (!note(request_id, sent, reply) || tries == 3 || Clock::now() >= deadline) co_return reply;
         }
     }
 
@@ -10887,12 +12970,13 @@ public:
     bool empty() const { return pending_.empty(); }
     Instant next_deadline() const { return pending_.next_deadline(); }
 
-    // Adds a request. `make(request_id)` builds its call; it outlives the caller.
+    // Adds a request. `make(request_id)` builds its call; it outlives the caller. `answered`: whom to tell once a server
+    // has done or refused it.
     void add(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& request_id,
-             PendingRequest::Make make) {
+             PendingRequest::Make make, std::function<void(const std::error_code&)> answered = {}) {
         const Instant now = Clock::now();
-        pending_.add(
-            {purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(core_.session.options()), now});
+        pending_.add({purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(core_.session.options()),
+                      now, 0, std::move(answered)});
         core_.task.schedule();
         // This thread sends it, so that it follows the first sending on the same connection.
         deliver(lock);
@@ -10989,15 +13073,23 @@ private:
                 report(*request, IdempotentSender::unknowable);
             else if (!is_void && classify(reply) != ReplyClass::answered)
                 report(*request, error_of(reply, core_.key()).what());
+            tell(*request, reply);
             core_.slots.give_back(request->request_id);
             pending_.remove(number);
             core_.task.has_changed();
             // The session may drop the state now.
             core_.session.timers().schedule(core_.task, Clock::now());
         } else {
+            if (classify(reply) == ReplyClass::refused) tell(*request, reply);
             pending_.failed(number, Clock::now());
         }
         core_.task.schedule();
+    }
+
+    // Tells the outcome to whom it may concern, once.
+    void tell(PendingRequest& request, const Reply& reply) const {
+        if (const auto answered = std::exchange(request.answered, nullptr))
+            answered(classify(reply) == ReplyClass::answered ? std::error_code() : error_of(reply, core_.key()).code());
     }
 
     void report(const PendingRequest& request, std::string_view why) {
@@ -11106,16 +13198,18 @@ struct NoReceiver {
     static void interrupt_watch() {}
 };
 
-// Lets one waiting thread sleep: in its own condition variable, or in the transport, where it receives messages itself.
-// Guarded by the mutex of the local state that the thread waits in; every caller here holds it.
+// Lets one waiter sleep: a thread in its own condition variable, or in the transport, where it receives messages itself;
+// a coroutine among the continuations. Guarded by the mutex of the local state that the waiter waits in; every caller
+// here holds it.
 class WaitSlot {
 public:
-    // Puts the owner to sleep until the instant or until woken.
-    void sleep(std::unique_lock<std::mutex>& lock, Instant until) { wait_on(wake_, lock, until); }
+    explicit WaitSlot(WaitBy by) : by_(by) {}
 
-    // Does the same in the transport, where messages arrive. Returns false if another thread has to receive them.
+    // Puts a thread to sleep in the transport until the instant or until woken. Returns false if it cannot receive
+    // messages there: another thread does so, or the waiter is a coroutine.
     template <class Session>
     bool watch(std::unique_lock<std::mutex>& lock, Session& session, Instant until) {
+        if (by_) return false;
         watching_ = true;
         // A wake-up from here on is not missed, even if another thread takes the interrupt.
         const std::uint64_t seen = session.interrupts();
@@ -11126,17 +13220,68 @@ public:
         return watched;
     }
 
-    // Wakes the owner, in either place.
+    // Wakes the waiter, wherever it sleeps.
+    void wake() {
+        NoReceiver none;
+        wake(none);
+    }
     template <class Session>
     void wake(Session& session) {
+        if (by_) return by_->wake(sleeper_);
         wake_.notify_one();
         if (watching_ && thread_ != std::this_thread::get_id()) session.interrupt_watch();
     }
 
+    // Awaited, puts the waiter to sleep until the instant or until woken. Releases the mutex meanwhile.
+    class [[nodiscard]] Sleep {
+    public:
+        Sleep(WaitSlot& slot, std::unique_lock<std::mutex>& lock, Instant until)
+            : slot_(slot), lock_(lock), until_(until) {}
+
+        bool await_ready() {
+            if (slot_.by_) return false;
+            wait_on(slot_.wake_, lock_, until_);
+            return true;
+        }
+
+        [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) {
+            std::mutex& mutex = *(mutex_ = lock_.release());
+            // This object may be gone once the mutex is free.
+            std::unique_lock held(mutex, std::adopt_lock);
+            try {
+                if (slot_.by_->sleep(slot_.sleeper_, coroutine, until_)) return true;
+            } catch (...) {
+                stay(held);
+                throw;
+            }
+            stay(held);
+            return false;
+        }
+
+        void await_resume() {
+            if (mutex_) lock_ = std::unique_lock(*mutex_);
+        }
+
+    private:
+        void stay(std::unique_lock<std::mutex>& held) noexcept {
+            lock_ = std::move(held);
+            mutex_ = nullptr;
+        }
+
+        WaitSlot& slot_;
+        std::unique_lock<std::mutex>& lock_;
+        const Instant until_;
+        std::mutex* mutex_ = nullptr;  // set while it is free
+    };
+
+    Sleep sleep(std::unique_lock<std::mutex>& lock, Instant until) { return Sleep(*this, lock, until); }
+
 private:
+    const WaitBy by_;
     std::condition_variable wake_;
     bool watching_ = false;
     const std::thread::id thread_ = std::this_thread::get_id();
+    Sleeper sleeper_;
 };
 
 }  // namespace detail
@@ -11151,6 +13296,8 @@ namespace detail {
 
 // A caller that waits for a lock, for permits or for a count. The mutex of the state that it waits in guards it.
 struct Waiter {
+    explicit Waiter(WaitBy by = by_thread) : slot(by) {}
+
     enum class Phase {
         waiting,  // in the queue
         asking,   // queries the server
@@ -11162,7 +13309,7 @@ struct Waiter {
     bool listens = true;         // false if it retries after pauses of its own and needs no messages
     std::uint64_t number = 0;    // in the order of arrival; set by the queue
     std::exception_ptr error{};  // set in phase failed
-    WaitSlot slot{};
+    WaitSlot slot;
 
     bool is_served() const noexcept { return phase == Phase::served; }
 
@@ -11188,10 +13335,10 @@ struct RefusedQuery {
     Answer answer;
 };
 
-// One thread that waits for permits, or for the end of a count.
+// One caller that waits for permits, or for the end of a count.
 template <class Want>
 struct RequestWaiter : Waiter {
-    explicit RequestWaiter(Want what) : want(std::move(what)) {}
+    explicit RequestWaiter(Want what, WaitBy by = by_thread) : Waiter(by), want(std::move(what)) {}
 
     Want want;
     std::optional<RefusedQuery> refusal{};  // of its query before it joined the queue
@@ -11380,24 +13527,26 @@ struct NextStep {
     bool receives = false;  // true if it should receive messages for this process while it sleeps
 };
 
-// Waits until `me` is served: the only loop in which a thread waits for its turn. Returns false if the request's
-// deadline passes, a stop is requested, or the host says that `me` leaves. `lock` holds the mutex that guards the
-// waiters; it is released while the thread sleeps or asks.
+// Waits until `me` is served: the only loop in which a caller waits for its turn, be it a thread or a coroutine. Returns
+// false if the request's deadline passes, a stop is requested, or the host says that `me` leaves. `lock` holds the mutex
+// that guards the waiters; it is free while the caller sleeps or asks.
 //
-// `host.next(me, now)` is the state machine of the waiter: it decides, without blocking, and throws if waiting cannot
-// succeed. `host.ask(lock, me, request)` queries the server and applies the reply to `me` and perhaps to others.
+// `host.next(me, now)` is the state machine of the waiter: it decides, without waiting, and throws if waiting cannot
+// succeed. `host.ask(lock, me, request)` is a task that queries the server and applies the reply to `me` and perhaps to
+// others.
 template <class Session, class Host, class Member, class Request>
-bool wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host, Member& me, const Request& request) {
+Task<bool> wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host, Member& me,
+                     const Request& request) {
     bool may_receive = true;
     for (;;) {
         const Instant now = Clock::now();
         const NextStep next = host.next(me, now);
-        if (next.kind == NextStep::Kind::served) return true;
+        if (next.kind == NextStep::Kind::served) co_return true;
         if (next.kind == NextStep::Kind::leave || request.stop.stop_requested() || now >= request.deadline)
-            return false;
+            co_return false;
         if (next.kind == NextStep::Kind::ask) {
             me.phase = Waiter::Phase::asking;
-            host.ask(lock, me, request);
+            co_await host.ask(lock, me, request);
             // It may have been served, or have failed, meanwhile.
             if (me.phase == Waiter::Phase::asking) me.phase = Waiter::Phase::waiting;
             continue;
@@ -11408,7 +13557,7 @@ bool wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host,
             continue;  // the state may have changed meanwhile
         }
         may_receive = true;
-        me.slot.sleep(lock, until);
+        co_await me.slot.sleep(lock, until);
     }
 }
 
@@ -11425,7 +13574,8 @@ namespace detail {
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
 //
 // The mutex of the state that the room belongs to guards all members. Each waiter sleeps in its own slot; the
-// representative sleeps in the transport where possible (not in a cluster), to receive the message itself. A waiter is
+// representative, if it is a thread, sleeps in the transport where possible (not in a cluster), to receive the message
+// itself. A waiter is
 // woken by
 //   the caller that serves it,
 //   any change of state, if it is the representative: a message (received by itself or by the background thread), a
@@ -11493,9 +13643,9 @@ public:
     //   next(), ask()      see wait_loop()
     //   left(lock, me)     it has left the queue
     template <class Host, class Request>
-    bool wait(std::mutex& mutex, Host& host, Member& me, const Request& request) {
+    Task<bool> wait(std::mutex& mutex, Host& host, Member& me, const Request& request) {
         // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [&] {
+        const std::stop_callback on_stop(request.stop, [this, &mutex, &me] {
             const std::lock_guard lock(mutex);
             wake(me);
         });
@@ -11503,9 +13653,9 @@ public:
         try {
             queue.join(me);
             host.joined(me);
-            const bool served = wait_loop(lock, session_, host, me, request);
+            const bool served = co_await wait_loop(lock, session_, host, me, request);
             leave(lock, host, me);
-            return served;
+            co_return served;
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
             leave(lock, host, me);
@@ -11562,6 +13712,7 @@ struct NoLeases {
     NoLeases(Core&, Deliveries&) {}
 
     bool empty() const { return true; }
+    void release_all(const std::shared_ptr<ReleaseRound>&) {}
     Instant next_deadline() const { return never; }
     template <class Wants>
     void accept(std::unique_lock<std::mutex>&, const Wants&, Instant) {}
@@ -11622,28 +13773,30 @@ public:
         return room_.queue.empty() && deliveries_.empty() && leases_.empty();
     }
 
+    void release_all(const std::shared_ptr<ReleaseRound>& round) override { leases_.release_all(round); }
+
     // --- asking and waiting -----------------------------------------------------------------------------------
 
     // Returns true if `want` was served. Returns false if the deadline passes or a stop is requested; then nothing was
-    // taken. Throws Error.
-    bool obtain(Want& want, const WaitRequest& request) {
-        if (request.stop.stop_requested()) return false;
+    // taken. Throws Error. Both arguments must outlive the task.
+    Task<bool> obtain(Want& want, const WaitRequest& request) {
+        if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) patience_.answered();
-        Member me{want};
+        Member me(want, request.by);
         if (request.one_try || room_.queue.empty() || !Protocol::takes) {
             const std::uint64_t generation = room_.queue.generation();
-            const std::optional<Answer> answer = ask(lock, {&want, 1}, request, true);
-            if (want.served) return true;
-            if (!answer || request.one_try) return false;
+            const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(&want, 1), request, true);
+            if (want.served) co_return true;
+            if (!answer || request.one_try) co_return false;
             me.want = want;
             me.refusal = {generation, *answer};
         }
         lock.unlock();
-        core_.session.count_wait();
-        const bool is_served = room_.wait(core_.mutex, *this, me, request);
+        const auto counted = core_.session.count_wait();
+        const bool is_served = co_await room_.wait(core_.mutex, *this, me, request);
         want = me.want;
-        return is_served;
+        co_return is_served;
     }
 
     // --- changing ---------------------------------------------------------------------------------------------
@@ -11656,8 +13809,7 @@ public:
 
     // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
     // unreachable_timeout. Throws Error.
-    template <class Make>
-    Reply change(const Make& make, Undelivered then = Undelivered::call_off) {
+    Reply change(const MakeCall& make, Undelivered then = Undelivered::call_off) {
         std::unique_lock lock(core_.mutex);
         RequestId request_id = core_.take_slot();
         lock.unlock();
@@ -11681,6 +13833,12 @@ public:
         if (classify(reply) != ReplyClass::answered) throw core_.sender.failure(request_id, reply);
         has_changed();
         return reply;
+    }
+
+    // Leaves a change to the background. `make` must own what it uses.
+    void change_later(MakeCall make) {
+        std::unique_lock lock(core_.mutex);
+        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_slot(), std::move(make));
     }
 
     // Reads the reply to a change: 1 if it was made, 0 if not.
@@ -11711,7 +13869,7 @@ public:
     }
 
     // Sends one request for the first callers in the queue, `me` among them. Some may leave meanwhile.
-    void ask(std::unique_lock<std::mutex>& lock, Member& me, const WaitRequest& request) {
+    Task<void> ask(std::unique_lock<std::mutex>& lock, Member& me, const WaitRequest& request) {
         std::vector<Want> wants;
         std::vector<std::uint64_t> numbers;
         const Instant asked = Clock::now();
@@ -11722,7 +13880,7 @@ public:
             numbers.push_back(member->number);
         }
         const std::uint64_t generation = room_.queue.generation();
-        const std::optional<Answer> answer = ask(lock, wants, request);
+        const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(wants), request, false);
         if (answer) hand_out(lock, me, wants, numbers, {generation, *answer});
     }
 
@@ -11818,22 +13976,38 @@ private:
 
     // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
     // Otherwise throws. `first`: True before any waiting.
-    std::optional<Answer> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const WaitRequest& request,
-                              bool first = false) {
+    Task<std::optional<Answer>> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
+                                    const WaitRequest& request, bool first) {
         RequestId request_id = core_.take_slot();
         const Instant give_up = patience_.give_up_at(request, first);
         const Instant begun = Clock::now();
         lock.unlock();
-        Retry retry = core_.session.retry(give_up, request.stop, request.one_try);
+        Retry retry = core_.session.retry({give_up, request.stop, request.one_try, request.by});
         Reply reply;
-        do reply = send(wants, request_id, retry.deadline());
-        while (retry.again(reply));
+        std::optional<Instant> rest;
+        do {
+            const Instant deadline = retry.deadline();
+            try {
+                if constexpr (Protocol::takes) {
+                    const MakeCall make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
+                    reply = co_await core_.sender.send(request_id, request.by, deadline, make);
+                } else {
+                    const Call call = core_.protocol.ask(wants, request_id);
+                    reply = co_await ReplyTo(core_.session, request.by, call, deadline);
+                    if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
+                }
+            } catch (const std::bad_alloc&) {
+                reply = detail::short_of_memory(request.by);
+            }
+            rest = retry.rest_after(reply);
+            if (rest) co_await Pause(request.by, *rest, request.stop);
+        } while (rest && retry.goes_on());
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
             patience_.failed(begun, reply);
             settle(lock, request_id, wants, request_id.may_be_done);
-            if (request.stop.stop_requested()) return std::nullopt;
-            if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) return std::nullopt;
+            if (request.stop.stop_requested()) co_return std::nullopt;
+            if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) co_return std::nullopt;
             throw core_.sender.failure(request_id, reply);
         }
         patience_.answered();
@@ -11847,7 +14021,7 @@ private:
                 for (const Want& want : wants)
                     if (want.served) core_.session.count_acquisition();
             }
-            return answer;
+            co_return answer;
         } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
             for (const Want& want : wants) leases_.discard(want);
             settle(lock, request_id, wants, true);
@@ -11855,23 +14029,9 @@ private:
         }
     }
 
-    template <class Make>
-    Reply change_once(RequestId& request_id, const Make& make, Instant deadline) try {
+    Reply change_once(RequestId& request_id, const MakeCall& make, Instant deadline) try {
         deliveries_.deliver_first();
-        return core_.sender.send(request_id, deadline, make);
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
-    }
-
-    Reply send(std::span<const Want> wants, RequestId& request_id, Instant deadline) try {
-        const auto make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
-        if constexpr (Protocol::takes) {
-            return core_.sender.send(request_id, deadline, make);
-        } else {
-            Reply reply = core_.session.call(make(request_id), deadline);
-            if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
-            return reply;
-        }
+        return core_.sender.send(request_id, by_thread, deadline, make).run();
     } catch (const std::bad_alloc&) {
         return detail::short_of_memory();
     }
@@ -11892,6 +14052,36 @@ private:
     WaitingRoom<Queue> room_;
     Patience patience_;
 };
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/upkeep.hpp
+
+// The operations on the key of a semaphore or a latch, whose state is `synchronizer`. All throw Error.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+template <class Synchronizer>
+bool exists(Synchronizer& synchronizer) {
+    const Reply reply = query(synchronizer.session(), synchronizer.key(), synchronizer.protocol().exists());
+    number_of(reply, synchronizer.key());
+    return !reply.is_nil();
+}
+
+template <class Synchronizer>
+bool remove(Synchronizer& synchronizer) {
+    return synchronizer.is_one(
+        synchronizer.change([&](const RequestId& request_id) { return synchronizer.protocol().remove(request_id); }));
+}
+
+template <class Synchronizer>
+bool expire(Synchronizer& synchronizer, Milliseconds after) {
+    return synchronizer.is_one(synchronizer.change(
+        [&](const RequestId& request_id) { return synchronizer.protocol().expire(request_id, after); }));
+}
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -11922,6 +14112,11 @@ inline LatchProtocol::Lowered lower(LatchState& latch, std::ptrdiff_t n) {
     return latch.protocol().decode_lower(reply);
 }
 
+inline Task<bool> wait_for_end(KeptState<LatchState> latch, WaitRequest request, std::stop_token stop, WaitBy by) {
+    LatchProtocol::Want want;
+    co_return co_await latch.obtain(want, request, std::move(stop), by);
+}
+
 }  // namespace detail
 
 REDLATCH_INLINE CountDownLatch::CountDownLatch(Client& client, std::string_view name)
@@ -11940,9 +14135,20 @@ REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
     return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
 }
 
+REDLATCH_INLINE LatchInspection CountDownLatch::inspect() const {
+    auto& latch = detail::latch_of(handle_);
+    return latch.protocol().read_inspection(detail::query(latch.session(), latch.key(), latch.protocol().inspect()));
+}
+
 REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n) {
     detail::check_count(n, 0, name(), detail::counts_down_by);
     if (n > 0) detail::lower(detail::latch_of(handle_), n);
+}
+
+REDLATCH_INLINE bool CountDownLatch::exists() const { return count() > 0; }
+
+REDLATCH_INLINE bool CountDownLatch::expire_after(Milliseconds after) {
+    return detail::expire(detail::latch_of(handle_), after);
 }
 
 REDLATCH_INLINE bool CountDownLatch::reset() {
@@ -11955,7 +14161,18 @@ REDLATCH_INLINE bool CountDownLatch::reset() {
 
 REDLATCH_INLINE bool CountDownLatch::wait_for_end(const detail::WaitRequest& request) const {
     detail::LatchProtocol::Want want;
-    return detail::latch_of(handle_).obtain(want, request);
+    return detail::latch_of(handle_).obtain(want, request).run();
+}
+
+REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest request) const {
+    auto stop = std::exchange(request.stop, {});
+    const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_));
+    return detail::OperationAccess::make<bool>(
+        handle_.session_handle(),
+        [latch, request](const std::stop_token& given_up, detail::WaitBy by) {
+            return detail::wait_for_end(latch, request, given_up, by);
+        },
+        std::move(stop));
 }
 
 REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, const detail::WaitRequest& request) {
@@ -11963,7 +14180,7 @@ REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, const detail::Wait
     if (n == 0) return wait_for_end(request);
     auto& latch = detail::latch_of(handle_);
     auto [before, want] = detail::lower(latch, n);
-    return before <= n || latch.obtain(want, request);
+    return before <= n || latch.obtain(want, request).run();
 }
 
 }  // namespace REDLATCH_ABI
@@ -11989,6 +14206,7 @@ struct LockRequest {
     std::optional<Milliseconds> lease;  // none: under the watchdog
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
+    WaitBy by = by_thread;
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
     bool again = false;       // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
 };
@@ -12038,7 +14256,9 @@ public:
     };
     virtual Facts facts(OwnerNumber owner) = 0;
 
-    virtual bool acquire(const LockRequest& request) = 0;
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error. The request must outlive
+    // the task.
+    virtual Task<bool> acquire(const LockRequest& request) = 0;
 
     // Releases one level: waits for the reply; throws Error(errc::not_owner).
     virtual std::error_code release(OwnerNumber owner) = 0;
@@ -12173,6 +14393,7 @@ struct HoldRecord {
     Clock::duration notice = Milliseconds(2);
     Instant renew_at{};
     Instant check_at = never;        // for a hold without the watchdog: when to query whether the server still has it
+    Instant held_since{};            // when it was acquired, while it counts as held in Stats
     bool doubtful = false;           // True if a command sent for this hold got no reply
     bool renewing = false;           // True if a renewal, or the query of check_at, is in flight
     std::optional<LossSource> lost;  // created when lost() is first called
@@ -12295,6 +14516,7 @@ public:
         hold->valid_until = {};
         hold->suspended = suspended();
         hold->check_at = never;
+        hold->held_since = {};
         hold->doubtful = false;
         hold->renewing = false;
         hold->lost.reset();
@@ -12407,7 +14629,7 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
 
 REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) const {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
-    if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request))
+    if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request).run())
         throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
     return Hold(level_);
 }
@@ -12497,20 +14719,47 @@ public:
         return held_until(deadline, deadline <= Clock::now(), tail...);
     }
 
+    // Acquire the lock for an object without a thread that waits: see Operation. They wait, try and fail as hold() and its
+    // kin do; a hold that was not acquired in time is empty. Take an optional Lease and std::stop_token, which cancels the
+    // operation. Nothing is sent before the operation begins.
+    //   redlatch::Hold hold = co_await orders.async_lock();
+    template <class... Tail>
+    requires AsyncOption<Tail...> Operation<Hold> async_lock(Tail&&... tail) { return later(never, false, tail...); }
+
+    template <class... Tail>
+    requires AsyncOption<Tail...> && TryOption<Tail...> Operation<Hold> async_try_lock(Tail&&... tail) {
+        return later(never, true, tail...);
+    }
+
+    // The time begins to run with this call.
+    template <class Rep, class Period, class... Tail>
+    requires AsyncOption<Tail...> Operation<Hold> async_try_lock_for(std::chrono::duration<Rep, Period> timeout,
+                                                                     Tail&&... tail) {
+        const Instant deadline = deadline_after(Clock::now(), timeout);
+        return later(deadline, deadline <= Clock::now(), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires AsyncOption<Tail...> Operation<Hold> async_try_lock_until(std::chrono::time_point<AnyClock, Duration> when,
+                                                                       Tail&&... tail) {
+        const Instant deadline = deadline_at(when);
+        return later(deadline, deadline <= Clock::now(), tail...);
+    }
+
     // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
     // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
     // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
     // errno.
     void unlock() {
         const KeepErrno kept;
-        [[maybe_unused]] const std::error_code quiet = release(this_thread_number());
+        [[maybe_unused]] const std::error_code quiet = keeper().release(this_thread_number());
     }
 
     // Does the same without throwing. `ec` holds every outcome: not_owner, hold_lost, unreachable, …
     void unlock(std::error_code& ec) {
         const KeepErrno kept;
         try {
-            ec = release(this_thread_number());
+            ec = keeper().release(this_thread_number());
         } catch (const std::system_error& error) {
             ec = error.code();
         }
@@ -12543,14 +14792,16 @@ public:
     // Returns until when this thread certainly holds the lock, a conservative estimate; time_point::min() if it holds
     // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
     // come late. Counts the time for which the machine was suspended (Linux).
-    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() { return valid_until_of(this_thread_number()); }
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
+        return keeper().valid_until(this_thread_number());
+    }
 
     // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
     // valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of the machine
     // (Linux), within a second of its resumption. It is also requested when the client is destroyed during the hold,
     // and from the start if this thread holds nothing. The callbacks should be short: a thread of the client runs them
     // one after another. When a client is destroyed, the destroying thread runs them. Sends no command.
-    [[nodiscard]] std::stop_token lost() { return lost_of(this_thread_number()); }
+    [[nodiscard]] std::stop_token lost() { return keeper().lost(this_thread_number()); }
 
     // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
     // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
@@ -12567,12 +14818,17 @@ private:
 
     // --- on behalf of an owner ----------------------------------------------------------------------------------
 
-    virtual bool acquire(const LockRequest& request) = 0;
-    virtual std::error_code release(OwnerNumber owner) = 0;
+    // The state of the lock in this process. The second form keeps it alive, for objects that hold the lock.
+    virtual HoldKeeper& keeper() = 0;
     virtual HeldLevel keeper_of_holds() = 0;
+
+    // The client whose threads serve the operations of this lock.
+    virtual std::shared_ptr<OperationHost> operation_host() = 0;
+
+    // Adds to a request what this object determines. Throws Error if the request must not be made.
+    virtual void prepare(LockRequest&) {}
+
     virtual bool force_release(Instant limit) = 0;
-    virtual Instant valid_until_of(OwnerNumber owner) = 0;
-    virtual std::stop_token lost_of(OwnerNumber owner) = 0;
 
     // Queries. They try to reach the server until `limit`, but for unreachable_timeout at most.
     virtual bool ask_locked(Instant limit) = 0;
@@ -12587,9 +14843,14 @@ private:
         return lock_request(this_thread_number(), deadline, tail...);
     }
 
+    bool acquire(LockRequest& request) {
+        prepare(request);
+        return keeper().acquire(request).run();
+    }
+
     // Acquires the lock, and stores the error if the caller wants that.
     template <class... Tail>
-    bool obtain(const LockRequest& request, Tail&... tail) {
+    bool obtain(LockRequest request, Tail&... tail) {
         if constexpr (detail::has_error_code<Tail&...>)
             return detail::answer([&] { return acquire(request); }, false, tail...);
         else
@@ -12607,14 +14868,33 @@ private:
 
     template <class... Tail>
     Hold held_until(Instant deadline, bool one_try, Tail&... tail) {
-        const auto acquired = [&] {
-            HeldLevel level = keeper_of_holds();
-            LockRequest request = lock_request(new_hold_owner(), deadline, tail...);
-            request.one_try = one_try;
-            level.owner = request.owner;
-            return acquire(request) ? Hold(std::move(level)) : Hold();
-        };
-        return detail::answer(acquired, Hold(), tail...);
+        return detail::answer([&] { return later(deadline, one_try, tail...).get(); }, Hold(), tail...);
+    }
+
+    template <class... Tail>
+    Operation<Hold> later(Instant deadline, bool one_try, const Tail&... tail) {
+        LockRequest request = lock_request(0, deadline, tail...);
+        request.one_try = one_try;
+        prepare(request);
+        std::stop_token stop = std::exchange(request.stop, {});
+        HeldLevel level = keeper_of_holds();
+        std::shared_ptr<OperationHost> host = operation_host();
+        return OperationAccess::make<Hold>(
+            std::move(host),
+            [level = std::move(level), request = std::move(request)](const std::stop_token& given_up, WaitBy by) {
+                return hold_for(level, request, given_up, by);
+            },
+            std::move(stop));
+    }
+
+    static Task<Hold> hold_for(HeldLevel level, LockRequest request, std::stop_token stop, WaitBy by) {
+        request.owner = level.owner = new_hold_owner();
+        request.stop = std::move(stop);
+        request.by = by;
+        const bool held = co_await level.keeper->acquire(request);
+        if (!held && by && request.stop.stop_requested())
+            throw Error(errc::cancelled, level.keeper->name_as_given(), "it was cancelled before it succeeded");
+        co_return held ? Hold(std::move(level)) : Hold();
     }
 };
 
@@ -12635,15 +14915,18 @@ struct LockAccess {
     static auto state(Lock& lock) -> decltype(lock.state()) {
         return lock.state();
     }
-    static bool acquire(LockApi& lock, const LockRequest& request) { return lock.acquire(request); }
-    static std::error_code release(LockApi& lock, OwnerNumber owner) { return lock.release(owner); }
+    static void prepare(LockApi& lock, LockRequest& request) { lock.prepare(request); }
+    static HoldKeeper& keeper(LockApi& lock) { return lock.keeper(); }
     static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
-    static Instant valid_until(LockApi& lock, OwnerNumber owner) { return lock.valid_until_of(owner); }
-    static std::stop_token lost(LockApi& lock, OwnerNumber owner) { return lock.lost_of(owner); }
+    static std::shared_ptr<OperationHost> operation_host(LockApi& lock) { return lock.operation_host(); }
     static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }
     static bool ask_locked(LockApi& lock, Instant limit = never) { return lock.ask_locked(limit); }
     static int ask_hold_count(LockApi& lock, OwnerNumber owner, Instant limit = never) {
         return lock.ask_hold_count(owner, limit);
+    }
+    template <class Lock>
+    static auto ask_inspection(Lock& lock, Instant limit) -> decltype(lock.ask_inspection(limit)) {
+        return lock.ask_inspection(limit);
     }
     static std::optional<Milliseconds> ask_remaining_lease(LockApi& lock, Instant limit = never) {
         return lock.ask_remaining_lease(limit);
@@ -12668,6 +14951,27 @@ public:
     // The name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
 
+    // Returns who holds the lock, whoever it is and in whatever language, and what else the server knows about it: see
+    // Inspection. A side of a ReadWriteLock returns its own holders. One round trip. Changes nothing. Throws Error, or
+    // stores its code: wrong_type if the key belongs to something else, rejected, unreachable.
+    Inspection inspect() { return ask_inspection(never); }
+    Inspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, Inspection(), ec);
+    }
+
+    // Returns true if this owner holds the lock, according to the server. One round trip.
+    //   is_held_by(number)   Hold::owner() of a hold of this client
+    //   is_held_by(text)     Holder::owner, as inspect() returns it, of any client in any language. Throws
+    //                        Error(errc::invalid_argument) for a text that no owner has: an empty one, or "mode"
+    bool is_held_by(std::uint64_t owner);
+    bool is_held_by(std::string_view owner);
+    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
+    bool is_held_by(std::string_view owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
+
 protected:
     NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
         : handle_(std::move(core), maker, name) {}
@@ -12675,18 +14979,18 @@ protected:
     // Returns this process's state of the lock.
     LockState& state();
 
-    REDLATCH_INLINE bool acquire(const LockRequest& request) override;
-    REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
+    REDLATCH_INLINE std::shared_ptr<OperationHost> operation_host() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
-    REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
-    REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
     REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
 
 private:
     friend struct LockAccess;
+
+    Inspection ask_inspection(Instant limit);
 
     StateHandle handle_;
 };
@@ -12714,11 +15018,15 @@ struct Unwanted {
 // A late copy of the release itself is harmless: its number is never used again.
 class Outbox {
 public:
+    // Called once with the first answer of the server: no error if it has done the release.
+    using Answered = std::function<void(const std::error_code&)>;
+
     struct Item {
         Unwanted unwanted;
         std::int64_t unsettled;  // server time until which the release has to be repeated; 0: no repeat
         Instant give_up;         // when the lease is certainly over
         Instant next;            // when to send
+        Answered answered{};     // if someone waits for the outcome
         bool on_the_way = false;
         Backoff backoff{Milliseconds(50), longest_pause};
     };
@@ -12727,8 +15035,15 @@ public:
     void make_room() { items_.reserve(items_.size() + 1); }
 
     // `from`: when to send it for the first time.
-    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from) {
-        items_.push_back({unwanted, unsettled, give_up, from});
+    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from, Answered answered = {}) {
+        items_.push_back({unwanted, unsettled, give_up, from, std::move(answered)});
+    }
+
+    // Returns whom to tell the answer to this release, and forgets that.
+    Answered take_answered(std::uint64_t hold) {
+        for (Item& item : items_)
+            if (item.unwanted.hold == hold && item.answered) return std::exchange(item.answered, nullptr);
+        return nullptr;
     }
 
     bool has(std::uint64_t hold) const {
@@ -12881,311 +15196,6 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/scripts/giving_back.hpp
-
-// The common parts of the scripts that release locks. Before the first two stands a function release(owner, remaining
-// count, lease in ms for a remaining hold, publish command, tag).
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts::parts {
-
-inline constexpr std::string_view release_levels{R"lua(
--- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag (if there is one).
-return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
-)lua"};
-
-// For owners of which no client knows what they hold, because a reply did not come.
-inline constexpr std::string_view give_up{R"lua(
--- ARGV: publish command, tag (if there is one), owners that give up.
--- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
-local now, refusal = time_in_ms(), nil
-for i = 3, #ARGV do
-    local answer = release(ARGV[i], '0', '0', ARGV[1], ARGV[2])
-    if type(answer) == 'table' then refusal = answer end
-end
-return refusal or now
-)lua"};
-
-// For a key that never becomes free.
-inline constexpr std::string_view no_lease{R"lua(
-local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
-)lua"};
-
-}  // namespace scripts::parts
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/hold_levels.hpp
-
-// Writes for the locks whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. If a
-// command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
-// of.
-//
-// A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
-// error. The waiters ask again when the lease would have ended.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts::parts {
-
-inline constexpr std::string_view first_level{R"lua(
--- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
-local function give_lease(lock, lease)
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) ~= 'table' then return nil end
-    redis.call('del', lock)
-    return limited
-end
-)lua"};
-
-inline constexpr std::string_view more_levels{R"lua(
--- Sets the count of an existing hold; its lease becomes no shorter. Returns nil, or the error.
-local function enter_again(lock, owner, current, count, lease)
-    local left = redis.call('pttl', lock)
-    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-    if left >= tonumber(lease) then return nil end
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) ~= 'table' then return nil end
-    if current ~= count then redis.call('hincrby', lock, owner, current - count) end
-    return limited
-end
-)lua"};
-
-inline constexpr std::string_view fewer_levels{R"lua(
--- The same with fewer levels. Returns -1 = still held, or the error.
-local function leave_level(lock, owner, current, count, lease)
-    local left = redis.call('pttl', lock)
-    local changes = {{'pexpire', lock, math.max(left, lease), undo = left > 0 and {'pexpire', lock, left}}}
-    if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
-    return all_or_none(changes) or -1
-end
-)lua"};
-
-inline constexpr std::string_view next_owner{R"lua(
--- Restores the hold of the owner, whatever was written since.
-local function put_back(lock, owner, count, left)
-    redis.pcall('del', lock)
-    redis.pcall('hset', lock, owner, count)
-    if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
-end
--- Puts the next owner in the owner's place. Returns nil, or the error.
-local function replace(lock, owner, count, heir, lease, left)
-    redis.call('pexpire', lock, lease)
-    local reply = redis.pcall('hincrby', lock, heir, '1')
-    if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
-    if type(reply) ~= 'table' then return nil end
-    put_back(lock, owner, count, left)
-    return reply
-end
-)lua"};
-
-inline constexpr std::string_view levels{joined<first_level, more_levels>};
-inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
-
-}  // namespace scripts::parts
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/rlock.hpp
-
-// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write the same as
-// Redisson's RLock (its keys, field, channel and message). But they take the hold count from the holder as an absolute
-// number, so a command that is sent twice takes effect once. An owner has a new number for each first hold: a late
-// command names a hold that is gone, and does nothing.
-//
-// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before. Releasing and
-// renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
-// numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts {
-
-namespace parts {
-
-inline constexpr std::string_view rlock_acquire{R"lua(
--- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
--- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold to re-enter is gone.
-local lock = KEYS[1]
-local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
-if redis.call('exists', lock) == 0 then
-    if count ~= '1' then return -2 end
-    redis.call('hincrby', lock, owner, count)
-    return give_lease(lock, lease)
-end
-local current = redis.call('hget', lock, owner)
-if not current and count ~= '1' then return -2 end
--- In a read-write lock this owner may be a reader, which is not a hold of this lock.
-if redis.call('hexists', lock, 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-end
-if not current then
-    local left = redis.call('pttl', lock)
-    if left == -1 then return no_lease() end
-    return left
-end
-return enter_again(lock, owner, current, count, lease)
-)lua"};
-
-// Releases levels of a hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners; n = released,
-// n listeners notified; -1 = still held.
-inline constexpr std::string_view rlock_release{R"lua(
--- KEYS: lock, channel.
-local lock, channel = KEYS[1], KEYS[2]
-local function release(owner, count, lease, publish)
-    local current = redis.call('hget', lock, owner)
-    if not current then return nil end
-    if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
-    redis.call('del', lock)
-    return redis.call(publish, channel, '0')
-end
-)lua"};
-
-inline constexpr std::string_view rlock_hand_over{R"lua(
--- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
--- Answer: 1 = the next owner holds it; nil = neither of them does.
-local lock, channel = KEYS[1], KEYS[2]
-local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
--- An earlier copy has done it.
-if redis.call('hexists', lock, heir) == 1 then return 1 end
-local count = redis.call('hget', lock, owner)
-if not count then return nil end
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
-local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, heir, lease, left)
-if refusal then return refusal end
--- Other waiters rely on the earlier, longer lease: wake them.
-if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
-return 1
-)lua"};
-
-inline constexpr std::string_view rlock_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
--- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
-local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
-local renewed = {}
-for i, lock in ipairs(KEYS) do
-    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 2])
-    if type(renewed[i]) == 'table' then
-        -- A key of another type is lost, but the other locks must not expire for that.
-        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
-        renewed[i] = 0
-    end
-    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
-end
-return renewed
-)lua"};
-
-}  // namespace parts
-
-inline constexpr std::string_view rlock_acquire =
-    joined<parts::wanted_until, parts::no_lease, parts::levels, parts::rlock_acquire>;
-inline constexpr std::string_view rlock_release =
-    joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
-inline constexpr std::string_view rlock_give_up =
-    joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
-inline constexpr std::string_view rlock_hand_over =
-    joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
-inline constexpr std::string_view rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
-
-inline constexpr std::string_view rlock_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = not held.
-if redis.call('hlen', KEYS[1]) == 0 then return -2 end
-return redis.call('pttl', KEYS[1])
-)lua"};
-
-}  // namespace scripts
-// The digests, written by cmake/digests.cmake.
-// clang-format off
-template <>
-inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
-    "9177ae7e76a78db8bb54f124515935c85c1eef43"};
-template <>
-inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
-    "70255f5e4cee40687de8b087ef614522ac8d856b"};
-template <>
-inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
-    "44938e4772a2932a4d55d9c6c5e15d753ce5d28f"};
-template <>
-inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
-    "17cfa19eacac558034dcef38c12eca6699211a83"};
-template <>
-inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
-    "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
-template <>
-inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
-    "760bebdf5eda7eb6d982a97fd524202ea9169ba9"};
-// clang-format on
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/protocol/lock_queries.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The queries of a lock that is a hash of owner -> hold count on the server.
-
-// Returns the list of owners that hold the lock.
-inline Call hash_holders(const std::string& key) { return Call::command({"HKEYS", key}); }
-
-// Returns the number of owners. Uses HLEN rather than EXISTS: a key of another type is an error, not a lock.
-inline Call hash_size(const std::string& key) { return Call::command({"HLEN", key}); }
-
-// Returns the hold count of one owner, or nil.
-inline Call hash_count(const std::string& key, const OwnerText& owner) { return Call::command({"HGET", key, owner}); }
-
-// Returns the PTTL of the lock, or -2 if it is free.
-inline Call key_lease(const std::string& key) { return {digested<scripts::rlock_remaining_lease>, {key}, {}}; }
-
-// --- replies ---------------------------------------------------------------------------------------------------------
-
-// Reads the number of owners.
-inline bool read_is_locked(const Reply& reply, std::string_view key) {
-    if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
-    return reply.integer > 0;
-}
-
-// Reads nil for none, or the text of a number.
-inline int read_count(const Reply& reply, std::string_view key) {
-    if (reply.is_nil()) return 0;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    int count = 0;
-    const char* const last = reply.text.data() + reply.text.size();
-    const auto [end, error] = std::from_chars(reply.text.data(), last, count);
-    if (error != std::errc{} || end != last || count < 0) throw unexpected(reply, key);
-    return count;
-}
-
-// Reads nil or a text.
-inline std::optional<std::string> read_text(Reply reply, std::string_view key) {
-    if (reply.is_nil()) return std::nullopt;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    return std::move(reply.text);
-}
-
-// Reads a PTTL, or -2 if the lock is free.
-inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_view key) {
-    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
-    if (reply.integer == -2) return std::nullopt;
-    return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
-}
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
 // redlatch/protocol/lock_protocol.hpp
 
 namespace redlatch {
@@ -13263,7 +15273,19 @@ public:
     virtual Call holders() const { return hash_holders(key_); }
     virtual Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
     virtual Call is_locked() const { return hash_size(key_); }
+
+    // Whether one owner holds the lock, whatever client it is of. held_by() needs its field on the server, which must
+    // live until the call is sent.
+    virtual std::string field_of(std::string_view owner) const { return std::string(owner); }
+    virtual Call held_by(const std::string& field) const { return Call::command({"HGET", key_, field}); }
+    virtual bool read_held_by(const Reply& reply, const std::string& /*field*/) const {
+        return read_count(reply, key_) > 0;
+    }
     virtual Call remaining_lease() const { return key_lease(key_); }
+
+    // Reads the whole state of the lock at one moment.
+    virtual Call inspect() const { return inspect_hash(key_); }
+    virtual Inspection read_inspection(const Reply& reply) const { return inspection_of_hash(reply, key_); }
 
 protected:
     const std::string& uuid_;
@@ -13552,7 +15574,12 @@ public:
 private:
     void delivered(std::uint64_t hold, const Reply& reply) {
         const std::lock_guard lock(core_.mutex);
-        if (classify(reply) == ReplyClass::answered && reply.is_integer())
+        const bool done = classify(reply) == ReplyClass::answered && reply.is_integer();
+        // Access rights may be corrected, so a refusal for the lack of them does not end the delivery.
+        if (done || classify(reply) == ReplyClass::refused)
+            if (const auto tell = core_.outbox.take_answered(hold))
+                tell(done ? std::error_code() : error_of(reply, core_.key()).code());
+        if (done)
             core_.outbox.answered(hold, reply.integer, Clock::now());
         else if (is_final(reply))
             core_.outbox.forget(hold);
@@ -13603,6 +15630,8 @@ public:
         // Releasing it must not need memory.
         core_.outbox.make_room();
         core_.session.count_acquisition();
+        core_.session.count_hold();
+        hold.held_since = sent;
         core_.schedule();
         return hold;
     }
@@ -13613,6 +15642,7 @@ public:
 
     // Removes the live part of the hold from this process.
     void finish(HoldRecord& hold) {
+        count_end(hold);
         core_.key_holds->ended(hold.id);
         core_.holds.finish(hold);
     }
@@ -13733,6 +15763,7 @@ public:
                 hold, std::max(deliveries_.unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
         core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count);
         if (hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+        count_end(hold);
         core_.key_holds->ended(hold.id);
         hold.count = 0;
         hold.lost.reset();
@@ -13747,6 +15778,11 @@ public:
     }
 
 private:
+    void count_end(HoldRecord& hold) noexcept {
+        const Instant since = std::exchange(hold.held_since, {});
+        if (since != Instant{}) core_.session.count_hold_time(Clock::now() - since);
+    }
+
     LockCore& core_;
     Deliveries& deliveries_;
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
@@ -13776,21 +15812,21 @@ public:
     //
     // With `waiting`, the caller keeps waiting under that number if it is blocked, and releases the number itself if
     // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect.
-    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                     std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
+    Task<std::optional<AcquireAnswer>> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                           std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
         if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
         Claim claim = core_.claim_of(request.owner, number, 1, request.lease);
         claim.announced = request.precedence && !request.one_try;
         claim.first = first;
         claim.queues = waiting != nullptr;
-        Asked asked = send_acquire(lock, request, claim, first);
+        Asked asked = co_await send_acquire(lock, request, claim, first);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
             if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);
             no_answer(request, asked);
-            return std::nullopt;
+            co_return std::nullopt;
         }
-        return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
+        co_return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
     }
 
     // Applies the reply to the acquire command for a first hold. `waits_on`: see ask().
@@ -13824,27 +15860,34 @@ public:
 
     // --- reentry ----------------------------------------------------------------------------------------------
 
-    // Acquires one more level for a thread that holds the lock. Returns true if it has one more, false if its stop
-    // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
-    // out to be lost: then it has to acquire the lock like any other thread.
-    std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+    // Returns the hold that gets one more level; null if the owner holds nothing. Throws if it cannot have one.
+    HoldRecord* hold_to_reenter(const LockRequest& request) {
         HoldRecord* hold = leases_.live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
         hold = leases_.live_hold(request.owner);
-        if (!hold) return first_hold_instead(request);
-        const std::uint64_t id = hold->id;
-        const std::uint32_t count = hold->count + 1;
+        if (!hold) check_first_hold(request);
+        return hold;
+    }
+
+    // Acquires one more level for an owner that holds the lock. Returns true if it has one more, false if its stop token
+    // or deadline ended the call. Returns nothing if its hold turned out to be lost: then it has to acquire the lock
+    // like any other.
+    Task<std::optional<bool>> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                      const HoldRecord& held) {
+        const std::uint64_t id = held.id;
+        const std::uint32_t count = held.count + 1;
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, core_.key(),
                         "this thread has locked it too many times; each lock() needs an unlock()");
         const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
-        const Asked asked = send_acquire(lock, request, claim, true);
-        if (hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
+        const Asked asked = co_await send_acquire(lock, request, claim, true);
+        if (HoldRecord* hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
             hold->doubtful = true;
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
-        if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
-        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
-        return first_hold_instead(request);
+        if (classify(asked.reply) != ReplyClass::answered) co_return no_answer(request, asked);
+        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) co_return true;
+        check_first_hold(request);
+        co_return std::nullopt;
     }
 
     // Applies the reply to a reentry. Returns false if the hold is lost.
@@ -13884,15 +15927,16 @@ public:
     }
 
 private:
-    // Returns nothing, unless the owner wants one more level of a hold that it no longer has.
-    std::optional<bool> first_hold_instead(const LockRequest& request) const {
+    // Throws if the owner wants one more level of a hold that it no longer has.
+    void check_first_hold(const LockRequest& request) const {
         if (request.again) throw Error(errc::hold_lost, core_.key(), "the hold has ended");
-        return std::nullopt;
     }
 
     // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
     // patience ends. `first`: True for the first command of a call.
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim, bool first) {
+    Task<Asked> send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim,
+                             bool first) {
+        using Next = AcquireAttempt::Next;
         Session& session = core_.session;
         // Start these before there is a hold: supervising a hold must not fail.
         session.start_losses();
@@ -13900,34 +15944,38 @@ private:
         const Instant give_up = core_.patience.give_up_at(request, first);
         lock.unlock();
         AcquireAttempt attempt(core_, claim);
-        Retry retry = session.retry(give_up, request.stop, request.one_try);
+        Retry retry = session.retry({give_up, request.stop, request.one_try, request.by});
+        std::optional<Instant> rest;
         do {
             if (retry.is_resend()) attempt.claim.first = false;
-            attempt.asked.reply = send_once(attempt, retry.deadline());
-        } while (retry.again(attempt.asked.reply));
+            const Instant deadline = retry.deadline();
+            try {
+                Next next = Next::time;
+                do {
+                    if (next == Next::time) {
+                        attempt.asks_time();
+                        auto now = session.known_server_time(core_.key());
+                        if (!now)
+                            now = co_await server_time(session, request.by, core_.key(), deadline, attempt.asked.reply);
+                        if (!now) break;
+                        attempt.begin(*now);
+                    }
+                    Reply reply = co_await ReplyTo(session, request.by, attempt.call(), deadline);
+                    next = attempt.replied(std::move(reply));
+                } while (next == Next::call || (next == Next::time && Clock::now() < deadline));
+            } catch (const std::bad_alloc&) {
+                attempt.asked.reply = short_of_memory(request.by);
+            }
+            rest = retry.rest_after(attempt.asked.reply);
+            if (rest) co_await Pause(request.by, *rest, request.stop);
+        } while (rest && retry.goes_on());
         lock.lock();
         const Asked& asked = attempt.asked;
         if (classify(asked.reply) == ReplyClass::answered)
             core_.patience.answered();
         else
             core_.patience.failed(asked.begun, asked.reply);
-        return std::move(attempt.asked);
-    }
-
-    Reply send_once(AcquireAttempt& attempt, Instant deadline) try {
-        using Next = AcquireAttempt::Next;
-        for (;;) {
-            Reply failure;
-            attempt.asks_time();
-            const auto now = core_.session.server_time(core_.key(), deadline, failure);
-            if (!now) return failure;
-            attempt.begin(*now);
-            Next next = Next::call;
-            while (next == Next::call) next = attempt.replied(core_.session.call(attempt.call(), deadline));
-            if (next == Next::done || Clock::now() >= deadline) return std::move(attempt.asked.reply);
-        }
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
+        co_return std::move(attempt.asked);
     }
 
     // Returns false if the caller's stop token or deadline ended the call; otherwise throws.
@@ -14113,6 +16161,26 @@ public:
             core_.schedule();
             throw;
         }
+    }
+
+    // --- Client::release_all() --------------------------------------------------------------------------------
+
+    // Ends the holds of all owners, and posts their releases until they are answered or the leases are over. For their
+    // owners the holds are lost.
+    void release_all(const std::shared_ptr<ReleaseRound>& round) {
+        std::unique_lock lock(core_.mutex);
+        const Instant now = Clock::now();
+        for (HoldRecord& hold : core_.holds) {
+            if (!hold.live()) continue;
+            core_.outbox.add({hold.id}, std::exchange(hold.unsettled, 0),
+                             std::max(hold.valid_until, now + core_.session.options().command_timeout), now,
+                             [round](const std::error_code& refusal) { round->finish(1, refusal); });
+            round->begin(1);
+            leases_.lose(hold, "release_all() gave it back");
+        }
+        core_.holds.erase_lost();
+        core_.schedule();
+        deliveries_.deliver(lock);
     }
 
     // --- force_unlock() ---------------------------------------------------------------------------------------
@@ -14446,8 +16514,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// One thread that waits for a lock.
+// One caller that waits for a lock.
 struct LockWaiter : Waiter {
+    using Waiter::Waiter;
+
     OwnerNumber owner = 0;
     std::optional<Milliseconds> lease{};
     std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
@@ -14510,8 +16580,9 @@ public:
 
     virtual bool is_waited_for() const = 0;
 
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    virtual bool acquire(const LockRequest& request) = 0;
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error. The request must outlive
+    // the task.
+    virtual Task<bool> acquire(const LockRequest& request) = 0;
 
     // Releases the last level of a hold.
     virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) = 0;
@@ -14556,22 +16627,28 @@ public:
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) override {
+    Task<bool> acquire(const LockRequest& request) override {
+        if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) core_.patience.answered();
-        if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
-        if (request.one_try || (room_.queue.empty() && !is_busy())) {
-            if (ask(lock, request, true)) return true;
-            if (request.one_try) return false;
+        if (const HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+            const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
+            if (reentered) co_return *reentered;
         }
-        LockWaiter me;
+        if (request.one_try || (room_.queue.empty() && !is_busy())) {
+            const std::uint64_t generation = room_.queue.generation();
+            if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), true)))
+                co_return true;
+            if (request.one_try) co_return false;
+        }
+        LockWaiter me(request.by);
         me.owner = request.owner;
         me.lease = request.lease;
         me.listens = !request.polling;
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
         lock.unlock();
-        core_.session.count_wait();
-        return room_.wait(core_.mutex, *this, me, request);
+        const auto counted = core_.session.count_wait();
+        co_return co_await room_.wait(core_.mutex, *this, me, request);
     }
 
     // --- the waiter's state machine; called by the waiting room -------------------------------------------------
@@ -14593,8 +16670,9 @@ public:
         return {NextStep::Kind::sleep, step.sleep_until, room_.is_subscribed()};
     }
 
-    void ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
-        if (ask(lock, request, false))
+    Task<void> ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
+        const std::uint64_t generation = room_.queue.generation();
+        if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), false)))
             me.phase = Waiter::Phase::served;
         else
             pause(me);
@@ -14686,11 +16764,9 @@ private:
         }
     }
 
-    // Sends the acquire command for a first hold. Returns true if held; otherwise the queue knows for how long it is
-    // blocked. `first`: True before any waiting.
-    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
-        const std::uint64_t generation = room_.queue.generation();
-        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, core_.next_number(), first);
+    // Learns from the answer to a query made at `generation`. Returns true if held; otherwise the queue knows for how
+    // long it is blocked.
+    bool learn(std::uint64_t generation, const std::optional<AcquireAnswer>& answer) {
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
             acquired_locally();
@@ -14889,10 +16965,7 @@ public:
 
     // --- acquiring and releasing ------------------------------------------------------------------------------
 
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) override {
-        return !request.stop.stop_requested() && queue_->acquire(request);
-    }
+    Task<bool> acquire(const LockRequest& request) override { return queue_->acquire(request); }
 
     // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
     // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
@@ -14905,6 +16978,8 @@ public:
         // A hold whose release could not be sent ends with its lease.
         return make_error_code(std::errc::not_enough_memory);
     }
+
+    void release_all(const std::shared_ptr<ReleaseRound>& round) override { parts_.releases.release_all(round); }
 
     bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
 
@@ -15027,20 +17102,16 @@ namespace detail {
 
 REDLATCH_INLINE LockState& NamedLock::state() { return static_cast<LockState&>(handle_.state()); }
 
-REDLATCH_INLINE bool NamedLock::acquire(const LockRequest& request) { return state().acquire(request); }
-
-REDLATCH_INLINE std::error_code NamedLock::release(OwnerNumber owner) { return state().release(owner); }
+REDLATCH_INLINE HoldKeeper& NamedLock::keeper() { return state(); }
 
 REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     LockState& s = state();
     return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
 }
 
+REDLATCH_INLINE std::shared_ptr<OperationHost> NamedLock::operation_host() { return handle_.session_handle(); }
+
 REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
-
-REDLATCH_INLINE Instant NamedLock::valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
-
-REDLATCH_INLINE std::stop_token NamedLock::lost_of(OwnerNumber owner) { return state().lost(owner); }
 
 REDLATCH_INLINE bool NamedLock::ask_locked(Instant limit) {
     LockState& s = state();
@@ -15055,6 +17126,24 @@ REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) 
 REDLATCH_INLINE std::optional<Milliseconds> NamedLock::ask_remaining_lease(Instant limit) {
     LockState& s = state();
     return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
+}
+
+REDLATCH_INLINE bool NamedLock::is_held_by(std::uint64_t owner) {
+    return is_held_by(OwnerText(state().session().uuid(), owner).view());
+}
+
+REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
+    LockState& s = state();
+    // A field of a read-write lock that is no owner.
+    if (owner.empty() || owner == "mode")
+        throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
+    const std::string field = s.protocol().field_of(owner);
+    return s.protocol().read_held_by(query(s.session(), s.key(), s.protocol().held_by(field)), field);
+}
+
+REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {
+    LockState& s = state();
+    return s.protocol().read_inspection(query(s.session(), s.key(), s.protocol().inspect(), limit));
 }
 
 }  // namespace detail
@@ -15393,6 +17482,9 @@ public:
         return call;
     }
 
+    Call inspect() const override { return {digested<scripts::fair_inspect>, {key_, queue_, timeouts_, slots_}, {}}; }
+    Inspection read_inspection(const Reply& reply) const override { return inspection_of_queue(reply, key_); }
+
     // Refreshes the slots of up to 100 waiters of this process. `until`: the server time until which it is wanted.
     Call refresh(std::span<const std::uint64_t> waiters, std::int64_t until) const {
         Call call(digested<scripts::fair_refresh>, {key_, queue_, timeouts_, slots_},
@@ -15422,8 +17514,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// One thread that stands in the server's queue, and what it knows from its last command.
+// One caller that stands in the server's queue, and what it knows from its last command.
 struct FairWaiter : Waiter {
+    using Waiter::Waiter;
+
     std::uint64_t id = 0;        // of the slot in the queue, and of the hold
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
@@ -15452,28 +17546,34 @@ public:
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) override {
+    Task<bool> acquire(const LockRequest& request) override {
+        if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (waiting_ == 0) core_.patience.answered();
-        if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
+        if (const HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+            const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
+            if (reentered) co_return *reentered;
+        }
         if (request.one_try) {
-            const auto answer = parts_.acquires.ask(lock, request, core_.next_number(), true);
-            return answer && answer->kind == AcquireAnswer::Kind::held;
+            const auto answer = co_await parts_.acquires.ask(lock, request, core_.next_number(), true);
+            co_return answer && answer->kind == AcquireAnswer::Kind::held;
         }
         for (;;) {
             // Checked before anything is sent, so a refusal leaves nothing to release.
             if (auto refusal = parts_.leases.mixed_kinds()) throw *std::move(refusal);
-            FairWaiter me;
+            FairWaiter me(request.by);
             me.id = spare_id();
             // A waiter that is still subscribed from an earlier wait misses no message between the command and the
             // sleep.
             const auto warm = tickets_.find(me.id);
             const std::uint64_t generation = warm == tickets_.end() ? 0 : warm->second.room.queue.generation();
-            if (!ask_at_first(lock, request, me)) return false;
-            if (me.is_served()) return true;
-            core_.session.count_wait();
-            if (wait(lock, request, me, generation)) return true;
-            if (!me.too_late) return false;
+            const bool answered = co_await ask_at_first(lock, request, me);
+            if (!answered) co_return false;
+            if (me.is_served()) co_return true;
+            const auto counted = core_.session.count_wait();
+            const bool held = co_await wait(lock, request, me, generation);
+            if (held) co_return true;
+            if (!me.too_late) co_return false;
         }
     }
 
@@ -15491,11 +17591,12 @@ public:
         return {NextStep::Kind::sleep, ask_again, ticket.room.is_subscribed()};
     }
 
-    void ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {
+    Task<void> ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {
         Ticket& ticket = tickets_.at(me.id);
         const std::uint64_t generation = ticket.room.queue.generation();
         ticket.told_at = never;
-        if (ask_or_queue(lock, request, me, false)) ticket.room.queue.asked(generation, me.ask_again);
+        const bool answered = co_await ask_or_queue(lock, request, me, false);
+        if (answered) ticket.room.queue.asked(generation, me.ask_again);
     }
 
     void left(std::unique_lock<std::mutex>&, FairWaiter&) {}
@@ -15592,10 +17693,10 @@ private:
     // --- asking -----------------------------------------------------------------------------------------------
 
     // Sends the first command, before there is a ticket. Without success, releases what it may have acquired.
-    bool ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me) {
+    Task<bool> ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me) {
         bool answered = false;
         try {
-            answered = ask_or_queue(lock, request, me, true);
+            answered = co_await ask_or_queue(lock, request, me, true);
         } catch (const Error& error) {
             if (!lock.owns_lock()) lock.lock();
             // A server that was not reached has nothing to release.
@@ -15607,20 +17708,22 @@ private:
             throw;
         }
         if (!answered && me.unsettled != 0) undo_acquire(lock, request, me);
-        return answered;
+        co_return answered;
     }
 
     // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
-    bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me, bool first) {
-        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, me.id, first, &me.unsettled);
-        if (!answer) return false;
+    Task<bool> ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
+                            bool first) {
+        const std::optional<AcquireAnswer> answer =
+            co_await parts_.acquires.ask(lock, request, me.id, first, &me.unsettled);
+        if (!answer) co_return false;
         if (answer->kind == AcquireAnswer::Kind::held) me.phase = Waiter::Phase::served;
         me.too_late = !me.is_served() && core_.outbox.has(me.id);
         // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
         const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
         // One ms more: the key exists until the end of its last millisecond.
         me.ask_again = Clock::now() + std::min(left, longest_sleep) + Milliseconds(1);
-        return true;
+        co_return true;
     }
 
     void undo_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
@@ -15631,8 +17734,8 @@ private:
     // --- waiting ----------------------------------------------------------------------------------------------
 
     // `generation`: of the ticket from before the first command; 0 if there was no ticket.
-    bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
-              std::uint64_t generation) {
+    Task<bool> wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
+                    std::uint64_t generation) {
         Ticket& ticket = ticket_or_leave(lock, request, me);
         ++waiting_;
         ticket.idle_since = ticket.told_at = never;
@@ -15644,7 +17747,7 @@ private:
         lock.unlock();
         bool held = false;
         try {
-            held = ticket.room.wait(core_.mutex, *this, me, request);
+            held = co_await ticket.room.wait(core_.mutex, *this, me, request);
         } catch (...) {
             lock.lock();
             leave(lock, request, me, false);
@@ -15652,7 +17755,7 @@ private:
         }
         lock.lock();
         leave(lock, request, me, held);
-        return held;
+        co_return held;
     }
 
     // Without memory for a ticket, gives up the slot in the queue and rethrows.
@@ -15774,6 +17877,14 @@ public:
     // nothing or holds it no longer.
     [[nodiscard]] std::int64_t token();
     [[nodiscard]] std::int64_t token(std::error_code& ec);
+
+    // Returns the last token that anyone got, whether the lock is held or free; nothing if there was none yet. One round
+    // trip; acquires nothing. A resource may use it to reject every older writer. Throws Error, or stores its code:
+    // wrong_type if the key of the counter holds no number.
+    [[nodiscard]] std::optional<std::int64_t> latest_token();
+    [[nodiscard]] std::optional<std::int64_t> latest_token(std::error_code& ec) {
+        return detail::answer([&] { return latest_token(); }, std::optional<std::int64_t>(), ec);
+    }
 
     // Calls lock() and returns the token. With a std::stop_token or a std::error_code& it returns an optional, which is
     // empty if the lock is not held.
@@ -16021,6 +18132,11 @@ public:
                 Effect::grants};
     }
 
+    // Reads the last token that anyone got.
+    Call latest_token() const { return Call::command({"GET", counter_}); }
+
+    Call inspect() const override { return {digested<scripts::hash_inspect>, {key(), counter_}, {}}; }
+
     AcquireAnswer read_acquire(const Reply& reply) const override {
         if (!is_pair(reply)) throw unexpected(reply, key());
         const std::int64_t value = reply.elements[1].integer;
@@ -16084,6 +18200,14 @@ REDLATCH_INLINE std::int64_t FencedLock::token(std::error_code& ec) {
     return mine.value_or(0);
 }
 
+REDLATCH_INLINE std::optional<std::int64_t> FencedLock::latest_token() {
+    detail::LockState& s = state();
+    const auto& protocol = static_cast<const detail::FencedProtocol&>(s.protocol());
+    const Reply reply = detail::query(s.session(), s.key(), protocol.latest_token());
+    const std::int64_t token = detail::number_of(reply, s.key());
+    return reply.is_nil() ? std::nullopt : std::optional(token);
+}
+
 REDLATCH_INLINE std::optional<std::int64_t> FencedLock::token_or_none() {
     return state().token(detail::this_thread_number());
 }
@@ -16117,8 +18241,16 @@ class Semaphore;
 class SpinLock;
 struct ClientOptions;
 struct Event;
+struct HeldPermit;
+struct Histogram;
+struct Holder;
+struct Inspection;
+struct LatchInspection;
+struct MemberInspection;
+struct Queued;
 struct ReadWriteOptions;
 struct RedLockOptions;
+struct SemaphoreInspection;
 struct SpinOptions;
 struct Stats;
 struct TlsOptions;
@@ -16165,6 +18297,21 @@ public:
     // The names of its members in their order, each once.
     const std::string& name() const noexcept { return name_; }
 
+    // Returns the state of each member, in the order of name(): see Inspection. All are asked at the same time, one
+    // round trip. A member whose server fails or takes longer than the slowest that counts may take has an error in
+    // place of a state. Throws Error, or stores its code, only if no member replied.
+    std::vector<MemberInspection> inspect();
+    std::vector<MemberInspection> inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, std::vector<MemberInspection>(), ec);
+    }
+
+    // Returns true if this hold, by the Hold::owner() that this object gave it, is held according to the servers: by
+    // enough of the members. One round trip. Each member knows it by another number: see inspect().
+    bool is_held_by(std::uint64_t owner);
+    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
+
 protected:
     QuorumApi(QuorumMembers members, const QuorumRules& rules);
 
@@ -16176,12 +18323,10 @@ private:
 
     // --- on behalf of an owner --------------------------------------------------------------------------------
 
-    REDLATCH_INLINE bool acquire(const LockRequest& request) override;
-    REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
+    REDLATCH_INLINE std::shared_ptr<OperationHost> operation_host() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
-    REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
-    REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
     REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
@@ -16264,7 +18409,8 @@ public:
     virtual const void* lock() const = 0;    // equal for two objects of one lock
     virtual const void* client() const = 0;  // equal for two locks of one client
 
-    virtual bool acquire(const LockRequest& request) = 0;
+    // The request must outlive the task.
+    virtual Task<bool> acquire(const LockRequest& request) = 0;
     virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                                    std::function<bool(const TryAnswer&)> tell, Receiver receiver) = 0;
     // If it throws, the hold is still released, in the background or by the end of its lease.
@@ -16277,6 +18423,7 @@ public:
     virtual bool ask_locked(Instant limit) = 0;
     virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
     virtual std::optional<Milliseconds> ask_remaining_lease(Instant limit) = 0;
+    virtual Inspection ask_inspection(Instant limit) = 0;
 
     // Returns how many connections its client has made so far; nothing if its transport does not count them.
     virtual std::optional<std::uint64_t> connections() = 0;
@@ -16284,6 +18431,7 @@ public:
     virtual void ask_info(Completion done) = 0;
 
     // Access to its client.
+    virtual std::shared_ptr<OperationHost> operation_host() = 0;
     virtual const ClientOptions& options() = 0;
     virtual Timers& timers() = 0;
     virtual void start_background() = 0;
@@ -16312,7 +18460,11 @@ public:
     const void* lock() const override { return &state(); }
     const void* client() const override { return &session(); }
 
-    bool acquire(const LockRequest& request) override { return LockAccess::acquire(lock_, request); }
+    Task<bool> acquire(const LockRequest& request) override {
+        LockRequest mine = request;
+        LockAccess::prepare(lock_, mine);
+        co_return co_await LockAccess::keeper(lock_).acquire(mine);
+    }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
         state().try_in_background(owner, lease, std::move(tell), receiver);
@@ -16332,6 +18484,7 @@ public:
     std::optional<Milliseconds> ask_remaining_lease(Instant limit) override {
         return LockAccess::ask_remaining_lease(lock_, limit);
     }
+    Inspection ask_inspection(Instant limit) override { return LockAccess::ask_inspection(lock_, limit); }
 
     std::optional<std::uint64_t> connections() override { return session().transport().connections(); }
 
@@ -16340,6 +18493,7 @@ public:
         session().post({words, 0}, std::move(done));
     }
 
+    std::shared_ptr<OperationHost> operation_host() override { return LockAccess::operation_host(lock_); }
     const ClientOptions& options() override { return session().options(); }
     Timers& timers() override { return session().timers(); }
     void start_background() override { session().start_background(); }
@@ -16367,10 +18521,10 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // One request to all members at once: their replies so far, and the outcome that follows. Plain data except for the
-// condition variable on which the requesting thread sleeps. The owner of the round guards it.
+// slot in which the caller sleeps. The owner of the round guards it.
 class QuorumRound {
 public:
-    explicit QuorumRound(std::size_t members) : parts_(members) {}
+    explicit QuorumRound(std::size_t members, WaitBy by = by_thread) : changed(by), parts_(members) {}
 
     // Records a vote that counts from `votes_from` on, usually at once.
     void held(std::size_t member, Instant votes_from) {
@@ -16462,7 +18616,7 @@ public:
     Instant votes_from(std::size_t member) const { return parts_[member].votes_from; }
 
     Instant whole_time = never;  // until when a member may answer
-    std::condition_variable changed;
+    WaitSlot changed;
     bool stopped = false;    // True if the caller has stopped the request
     bool over = false;       // True if the outcome is known: later replies go to `hold`, or their holds are released
     std::uint64_t hold = 0;  // the resulting hold; 0 for none
@@ -16505,7 +18659,7 @@ namespace detail {
 //
 // mutex guards all members except the constant ones, and the parts. It is held while the members' validity is read,
 // which locks their mutexes; but nothing is sent and no user code runs meanwhile. idle notifies close() when no thread
-// is inside a member any more.
+// is inside a member, or no coroutine acquires the lock any more.
 struct QuorumCore {
     QuorumCore(BackgroundTask& state, std::vector<std::shared_ptr<QuorumMember>> of, const QuorumRules& by,
                const std::string& called)
@@ -16529,23 +18683,24 @@ struct QuorumCore {
         return longest;
     }
 
-    // Waits until `done()` or `until`. This thread spins to receive replies of near servers; the background receives
+    // Waits until `done()` or `until`. A thread spins first, to receive replies of near servers; the background receives
     // the others.
     template <class Done>
-    void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Instant until, Done done) {
-        if (done()) return;
-        lock.unlock();
-        const auto came = [&] {
-            try {
-                for (const auto& member : members) member->attend();
-            } catch (const std::bad_alloc&) {  // the background receives then
-            }
-            const std::lock_guard look(mutex);
-            return done();
-        };
-        if (!brief_wait.reply_came(until, came, brief_wait.for_several)) stop_attending();
-        lock.lock();
-        changed.wait_until(lock, until, done);
+    Task<void> await(std::unique_lock<std::mutex>& lock, WaitSlot& changed, WaitBy by, Instant until, Done done) {
+        if (by == by_thread && !done()) {
+            lock.unlock();
+            const auto came = [&] {
+                try {
+                    for (const auto& member : members) member->attend();
+                } catch (const std::bad_alloc&) {  // the background receives then
+                }
+                const std::lock_guard look(mutex);
+                return done();
+            };
+            if (!brief_wait.reply_came(until, came, brief_wait.for_several)) stop_attending();
+            lock.lock();
+        }
+        while (!done() && Clock::now() < until) co_await changed.sleep(lock, until);
     }
 
     void stop_attending() {
@@ -16560,7 +18715,9 @@ struct QuorumCore {
 
     std::mutex mutex;
     std::condition_variable idle;
-    std::size_t inside = 0;  // number of InsideMembers
+    std::size_t inside = 0;     // number of InsideMembers
+    std::size_t acquiring = 0;  // number of coroutines in acquire()
+    std::stop_source closing;   // requested when the lock is being destroyed
     bool closed = false;
 };
 
@@ -16957,8 +19114,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Releases the members of one lock over several, all at the same time. A thread that waits for the replies sleeps on the
-// condition variable of its releases; each reply wakes it.
+// Releases the members of one lock over several, all at the same time. A caller that waits for the replies sleeps in the
+// slot of its releases; each reply wakes it.
 class QuorumReleases {
 public:
     QuorumReleases(QuorumCore& core, QuorumHolds& holds) : core_(core), holds_(holds) {}
@@ -16972,68 +19129,88 @@ public:
         const auto end = holds_.leave_level(owner);
         if (!end) return std::nullopt;
         const auto& shares = end->shares->of;
-        const Releases releases = give_back(
-            lock, owner, [&](std::size_t i) { return shares[i].leaving; }, limit);
-        give_back(
-            lock, owner, [&](std::size_t i) { return shares[i].owed; }, Clock::now());
+        const Sent leaving = send(lock, owner, by_thread, [&](std::size_t i) { return shares[i].leaving; });
+        const Outcome outcome = wait_for(lock, leaving, limit);
+        const Sent owed = send(lock, owner, by_thread, [&](std::size_t i) { return shares[i].owed; });
+        wait_for(lock, owed, Clock::now());
         if (!end->live) return errc::hold_lost;
-        if (releases.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
+        if (outcome.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
         // Others can acquire the lock as soon as too few members are left with this owner.
-        if (releases.asked - releases.done <= core_.members.size() - core_.rules.needed) return std::error_code();
-        return releases.lost > 0 ? errc::hold_lost : errc::unreachable;
+        if (leaving.asked - outcome.done <= core_.members.size() - core_.rules.needed) return std::error_code();
+        return outcome.lost > 0 ? errc::hold_lost : errc::unreachable;
     }
 
-    struct Releases {
-        std::size_t asked = 0;
+    struct Outcome {
         std::size_t answered = 0;
         std::size_t done = 0;
         std::size_t lost = 0;
     };
 
-    // Releases `how_many(i)` levels of each member i. Returns the outcome once all have replied, or after node_timeout,
-    // or at `limit`. Without memory it does not wait for the replies.
-    template <class HowMany>
-    Releases give_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, HowMany how_many, Instant limit = never) {
-        struct Shared {
-            Releases count;
-            std::condition_variable changed;
+    // Releases that were sent, and what has become of them so far.
+    struct Sent {
+        struct Replies {
+            explicit Replies(WaitBy by) : changed(by) {}
+
+            Outcome outcome;
+            WaitSlot changed;
         };
-        Releases none;
-        for (std::size_t i = 0; i < core_.members.size(); ++i) none.asked += how_many(i);
-        if (none.asked == 0) return none;
+
+        std::size_t asked = 0;
+        std::shared_ptr<Replies> replies;  // null if there is nothing to wait for, or no memory to wait
+    };
+
+    // Releases `how_many(i)` levels of each member i. `by`: how the caller waits for the replies.
+    template <class HowMany>
+    Sent send(std::unique_lock<std::mutex>& lock, OwnerNumber owner, WaitBy by, HowMany how_many) {
+        Sent sent;
+        for (std::size_t i = 0; i < core_.members.size(); ++i) sent.asked += how_many(i);
+        if (sent.asked == 0) return sent;
         lock.unlock();
-        std::shared_ptr<Shared> shared;
         std::function<void(std::error_code)> told = [](std::error_code) {};
         try {
-            shared = std::make_shared<Shared>();
-            shared->count = none;
-            told = [this, keep = core_.keep(), shared](std::error_code ec) {
+            sent.replies = std::make_shared<Sent::Replies>(by);
+            told = [this, keep = core_.keep(), replies = sent.replies](std::error_code ec) {
                 const std::lock_guard relock(core_.mutex);
-                ++shared->count.answered;
-                if (!ec) ++shared->count.done;
-                if (ec == errc::hold_lost) ++shared->count.lost;
-                shared->changed.notify_all();
+                Outcome& outcome = replies->outcome;
+                ++outcome.answered;
+                if (!ec) ++outcome.done;
+                if (ec == errc::hold_lost) ++outcome.lost;
+                replies->changed.wake();
             };
         } catch (const std::bad_alloc&) {
-            shared.reset();
+            sent.replies.reset();
         }
         for (std::size_t i = 0; i < core_.members.size(); ++i) {
             lock.lock();
             std::size_t levels = how_many(i);
             lock.unlock();
-            for (; levels > 0; --levels) give_back(i, owner, told);
+            for (; levels > 0; --levels) release(i, owner, by, told);
         }
-        const Instant until = std::min(limit, Clock::now() + core_.rules.node_timeout);
         lock.lock();
-        if (!shared) return none;
-        core_.await(lock, shared->changed, until, [&] { return shared->count.answered == shared->count.asked; });
-        return shared->count;
+        return sent;
+    }
+
+    // Waits until all have replied, for node_timeout at most, and until `limit` at most.
+    Task<Outcome> outcome(std::unique_lock<std::mutex>& lock, Sent sent, WaitBy by, Instant limit) {
+        if (!sent.replies) co_return Outcome{};
+        const Instant until = std::min(limit, Clock::now() + core_.rules.node_timeout);
+        const Outcome& outcome = sent.replies->outcome;
+        co_await core_.await(lock, sent.replies->changed, by, until, [&] { return outcome.answered == sent.asked; });
+        co_return outcome;
     }
 
 private:
-    void give_back(std::size_t member, OwnerNumber owner, const std::function<void(std::error_code)>& told) {
+    // Without memory it does not wait.
+    Outcome wait_for(std::unique_lock<std::mutex>& lock, const Sent& sent, Instant limit) try {
+        return outcome(lock, sent, by_thread, limit).run();
+    } catch (const std::bad_alloc&) {
+        return {};
+    }
+
+    void release(std::size_t member, OwnerNumber owner, WaitBy by, const std::function<void(std::error_code)>& told) {
         try {
-            core_.members[member]->release_in_background(owner, told, Receiver::poster);
+            core_.members[member]->release_in_background(owner, told,
+                                                         by == by_thread ? Receiver::poster : Receiver::background);
         } catch (const std::exception&) {  // no memory, no thread: the member retries by itself, or its lease ends
             told(make_error_code(std::errc::not_enough_memory));
         }
@@ -17057,8 +19234,8 @@ namespace detail {
 // waiter holds no member: it waits for one that another owner has, acquires it, and asks the others again. So no order
 // of members makes two callers wait for each other.
 //
-// A thread that waits for the replies of a round sleeps on the round's condition variable; replies and its stop token
-// wake it. Between two rounds it sleeps in its own slot; only its stop token wakes it.
+// A caller that waits for the replies of a round sleeps in the round's slot; replies and its stop token wake it. Between
+// two rounds it sleeps in its own slot; only its stop token wakes it.
 class QuorumAcquire {
 public:
     QuorumAcquire(QuorumCore& core, QuorumVotes& votes, QuorumHolds& holds, QuorumReleases& releases)
@@ -17070,25 +19247,57 @@ public:
     }
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(LockRequest request) {
-        if (request.stop.stop_requested()) return false;
+    Task<bool> acquire(const LockRequest& wanted) {
+        LockRequest request = wanted;
+        std::optional<UnderWay> under_way;
+        if (request.by) request.stop = under_way.emplace(core_, wanted.stop).stop.get_token();
+        if (request.stop.stop_requested()) co_return false;
         if (request.one_try) request.deadline = never;
         check_lease(request);
-        Caller me;
+        Caller me(request.by);
         {
             std::unique_lock lock(core_.mutex);
             if (request.again && (core_.closed || !holds_.live_hold(request.owner)))
                 throw Error(errc::hold_lost, core_.name, "the hold has ended");
-            ask(lock, me, request);
+            co_await ask(lock, me, request);
         }
         // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [&] {
+        const std::stop_callback on_stop(request.stop, [this, &me] {
             const std::lock_guard lock(core_.mutex);
-            me.slot.wake(no_receiver_);
+            me.slot.wake();
         });
         std::unique_lock lock(core_.mutex);
-        return wait_loop(lock, no_receiver_, *this, me, request);
+        const bool held = co_await wait_loop(lock, no_receiver_, *this, me, request);
+        if (!held && under_way && core_.closing.stop_requested()) throw destroyed(core_);
+        co_return held;
     }
+
+    static Error destroyed(const QuorumCore& core) { return {errc::cancelled, core.name, "the lock was destroyed"}; }
+
+    // Counts a coroutine that acquires the lock. It stops when its caller wants that, or when the lock is destroyed.
+    struct UnderWay {
+        UnderWay(QuorumCore& quorum, const std::stop_token& callers)
+            : core(quorum), by_caller(callers, Stop{stop}), by_close(quorum.closing.get_token(), Stop{stop}) {
+            const std::lock_guard lock(core.mutex);
+            if (core.closing.stop_requested()) throw destroyed(core);
+            ++core.acquiring;
+        }
+        UnderWay(const UnderWay&) = delete;
+        UnderWay& operator=(const UnderWay&) = delete;
+        ~UnderWay() {
+            const std::lock_guard lock(core.mutex);
+            if (--core.acquiring == 0) core.idle.notify_all();
+        }
+
+        struct Stop {
+            std::stop_source& source;
+            void operator()() const { source.request_stop(); }
+        };
+
+        QuorumCore& core;
+        std::stop_source stop;
+        const std::stop_callback<Stop> by_caller, by_close;
+    };
 
     // --- the caller's state machine -----------------------------------------------------------------------------
 
@@ -17099,8 +19308,9 @@ public:
         Error why;
     };
 
-    // A thread that acquires the lock.
     struct Caller : Waiter {
+        using Waiter::Waiter;
+
         const Instant begun = Clock::now();
         Backoff pause{Milliseconds(2), Milliseconds(100)};
         std::optional<Failure> failing{};
@@ -17118,23 +19328,39 @@ public:
     }
 
     // Waits for the member that stood in the way, if there is one, and asks all members.
-    void ask(std::unique_lock<std::mutex>& lock, Caller& me, const LockRequest& request) {
+    Task<void> ask(std::unique_lock<std::mutex>& lock, Caller& me, const LockRequest& request) {
         lock.unlock();
         std::optional<std::size_t> waited_for;
         if (me.blocked_on) {
-            waited_for = wait_for(*std::exchange(me.blocked_on, std::nullopt), me, request);
-            if (!waited_for) return lock.lock();
+            waited_for = co_await wait_for(*std::exchange(me.blocked_on, std::nullopt), me, request);
+            if (!waited_for) {
+                lock.lock();
+                co_return;
+            }
         }
         if (request.stop.stop_requested()) {
             lock.lock();
-            const auto acquired = [&](std::size_t i) { return i == waited_for; };
-            return void(releases_.give_back(lock, request.owner, acquired, Clock::now()));
+            releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return i == waited_for; });
+            co_return;
         }
         const Instant asked = Clock::now();
         const Instant give_up = give_up_at(request, me.begun, me.failing ? me.failing->since : asked);
-        LockRequest round = request;
-        if (!std::exchange(me.asked, true)) round.deadline = std::max(request.deadline, asked + Patience::honest_try);
-        const Outcome outcome = take(round, waited_for, give_up);
+        const Instant deadline =
+            std::exchange(me.asked, true) ? request.deadline : std::max(request.deadline, asked + Patience::honest_try);
+        Outcome outcome;
+        std::shared_ptr<QuorumRound> round;
+        try {
+            core_.client().start_losses();
+            core_.client().start_background();
+            round = std::make_shared<QuorumRound>(core_.members.size(), request.by);
+            outcome = co_await take(request, deadline, waited_for, give_up, round);
+        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
+            lock.lock();
+            if (round) round->over = true;
+            releases_.send(lock, request.owner, request.by,
+                           [&](std::size_t i) { return i == waited_for || (round && round->had(i)); });
+            throw;
+        }
         lock.lock();
         if (outcome.held)
             me.phase = Waiter::Phase::served;
@@ -17213,26 +19439,9 @@ private:
 
     // --- a round ----------------------------------------------------------------------------------------------
 
-    // Asks all members for one more level. `waited_for` is held already.
-    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up) {
-        std::shared_ptr<QuorumRound> round;
-        try {
-            core_.client().start_losses();
-            core_.client().start_background();
-            round = std::make_shared<QuorumRound>(core_.members.size());
-            return take(request, waited_for, give_up, round);
-        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
-            std::unique_lock lock(core_.mutex);
-            if (round) round->over = true;
-            releases_.give_back(
-                lock, request.owner, [&](std::size_t i) { return i == waited_for || (round && round->had(i)); },
-                Clock::now());
-            throw;
-        }
-    }
-
-    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up,
-                 const std::shared_ptr<QuorumRound>& round) {
+    // Asks all members for one more level. `waited_for` is held already. Waits until `deadline` at most.
+    Task<Outcome> take(const LockRequest& request, Instant deadline, std::optional<std::size_t> waited_for,
+                       Instant give_up, const std::shared_ptr<QuorumRound>& round) {
         {
             // Drops the votes of earlier levels that are lost by now. They must not count as held without a gap.
             const std::lock_guard lock(core_.mutex);
@@ -17246,52 +19455,62 @@ private:
                 ask(request, round, i);
         }
         // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [&] {
+        const std::stop_callback on_stop(request.stop, [this, &round] {
             const std::lock_guard lock(core_.mutex);
             round->stopped = true;
-            round->changed.notify_all();
+            round->changed.wake();
         });
         std::unique_lock lock(core_.mutex);
         round->whole_time = std::min(give_up, begun + core_.rules.node_timeout);
-        const Instant limit = std::min(round->whole_time, request.deadline);
+        const Instant limit = std::min(round->whole_time, deadline);
         Instant asked = begun;
         for (int again = 0;; ++again) {
-            await_answers(lock, *round, asked, limit);
-            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, *round, begun))
-                return {.held = true};
+            co_await await_answers(lock, *round, request.by, asked, limit);
+            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, *round, begun)) {
+                Outcome held;
+                held.held = true;
+                co_return held;
+            }
             if (again == most_again || (request.deadline == never && !request.one_try)) break;
             if (round->stopped || !round->goes_first(order_)) break;
             // Callers that asked at the same time and got the other members are releasing them now.
             const Instant now = Clock::now();
             const Clock::duration trip =
                 std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
-            round->changed.wait_until(lock, std::min(limit, now + trip * (1 << again)), [&] { return round->stopped; });
+            const Instant rested = std::min(limit, now + trip * (1 << again));
+            while (!round->stopped && Clock::now() < rested) co_await round->changed.sleep(lock, rested);
             asked = Clock::now();
             if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;
         }
         const Outcome outcome = why_not(*round, limit);
         round->over = true;
-        const auto had = [&](std::size_t i) { return round->had(i); };
-        releases_.give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);
-        return outcome;
+        const auto sent = releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return round->had(i); });
+        const Instant until = round->stopped ? Clock::now() : deadline;
+        try {
+            co_await releases_.outcome(lock, sent, request.by, until);
+        } catch (const std::bad_alloc&) {  // does not wait for the replies
+        }
+        co_return outcome;
     }
 
-    void await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, Instant asked, Instant limit) {
-        core_.await(lock, round.changed, limit,
-                    [&] { return round.stopped || round.decided(core_.rules.needed, Clock::now()); });
+    Task<void> await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, WaitBy by, Instant asked,
+                             Instant limit) {
+        co_await core_.await(lock, round.changed, by, limit,
+                             [&] { return round.stopped || round.decided(core_.rules.needed, Clock::now()); });
         const Instant now = Clock::now();
         // The remaining members will most likely answer soon, too. Waiting for them leaves nothing to the background,
         // whatever the outcome.
         const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
-        core_.await(lock, round.changed, soon, [&] { return round.stopped || round.complete(); });
-        if (!round.complete()) core_.stop_attending();
+        co_await core_.await(lock, round.changed, by, soon, [&] { return round.stopped || round.complete(); });
+        if (by == by_thread && !round.complete()) core_.stop_attending();
     }
 
     void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round, std::size_t member) {
         const auto tell = [this, keep = core_.keep(), round, owner = request.owner, member](const TryAnswer& answer) {
             return answered(round, owner, member, answer);
         };
-        core_.members[member]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
+        core_.members[member]->try_in_background(request.owner, request.lease, tell,
+                                                 request.by == by_thread ? Receiver::poster : Receiver::background);
     }
 
     // Asks the members again that refused. Returns true if there were any.
@@ -17330,14 +19549,14 @@ private:
                                 holds_.let_vote({owner, round->hold, member}, trusted_from);
                             else
                                 round->held(member, std::max(trusted_from, Clock::now()));
-                            round->changed.notify_all();
+                            round->changed.wake();
                         });
                 } catch (const std::bad_alloc&) {  // acquired, so the round releases it
                     round->failed(member, std::nullopt);
                 }
                 break;
         }
-        round->changed.notify_all();
+        round->changed.wake();
         return true;
     }
 
@@ -17367,17 +19586,18 @@ private:
     }
 
     // Waits for a member that another owner holds. Returns it if it was acquired.
-    std::optional<std::size_t> wait_for(std::size_t member, Caller& me, const LockRequest& request) {
+    Task<std::optional<std::size_t>> wait_for(std::size_t member, Caller& me, const LockRequest& request) {
         LockRequest one = request;
         if (core_.rules.independent) one.deadline = std::min(request.deadline, Clock::now() + slice);
         try {
-            if (core_.members[member]->acquire(one)) return member;
+            const bool held = co_await core_.members[member]->acquire(one);
+            if (held) co_return member;
         } catch (const Error& error) {
             // The next round shows whether only a minority fails.
             if (!core_.rules.independent || is_for_good(error)) throw;
             me.ask_again = Clock::now() + Milliseconds(50);
         }
-        return std::nullopt;
+        co_return std::nullopt;
     }
 
     QuorumCore& core_;
@@ -17409,12 +19629,15 @@ public:
     // Returns false in a child that was forked since this object was made.
     bool is_of_this_process() const noexcept override { return process_ == this_process(); }
 
-    // Reports all holds as lost, and releases those that belong to objects. Afterwards no other thread calls a member:
-    // objects that have a hold may outlive this lock and its members.
+    // Ends the operations under way, reports all holds as lost, and releases those that belong to objects. Afterwards no
+    // other thread calls a member: operations and objects that have a hold may outlive this lock and its members.
     void close() {
+        core_.closing.request_stop();
         {
-            const std::lock_guard lock(core_.mutex);
+            std::unique_lock lock(core_.mutex);
             holds_.tell_losses();
+            // Operations that were served before are holds of objects now.
+            core_.idle.wait(lock, [this] { return core_.acquiring == 0; });
         }
         for (const OwnerNumber owner : holds_of_objects())
             while (release_level_later(owner)) continue;
@@ -17427,8 +19650,7 @@ public:
         core_.client().losses().timers().forget(*this);
     }
 
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) override { return acquire_.acquire(request); }
+    Task<bool> acquire(const LockRequest& request) override { return acquire_.acquire(request); }
 
     // Releases one level: see QuorumReleases::release(). Throws Error(errc::not_owner) and nothing else.
     std::error_code release(OwnerNumber owner) override {
@@ -17522,18 +19744,29 @@ inline std::string names_of(const QuorumMembers& members) {
     return all;
 }
 
-// Queries all members at the same time. Returns the largest value that enough of the answers reach to be true of the
-// whole lock. Members that fail or take longer than node_timeout give no answer. If too few do, throws the first failure.
+// The members' answers to a query. A member that failed or took longer than node_timeout has an error instead.
+template <class Answer>
+struct MemberAnswers {
+    std::vector<std::optional<Answer>> answers;
+    std::vector<std::exception_ptr> errors;
+
+    void throw_first_error() const {
+        for (const std::exception_ptr& error : errors)
+            if (error) std::rethrow_exception(error);
+    }
+};
+
+// Queries all members at the same time.
 template <class Answer, class Ask>
-Answer ask_quorum(const QuorumMembers& members, const QuorumRules& rules, Ask ask) {
-    std::vector<std::optional<Answer>> answers(members.size());
-    std::vector<std::exception_ptr> errors(members.size());
+MemberAnswers<Answer> ask_members(const QuorumMembers& members, const QuorumRules& rules, Ask ask) {
+    MemberAnswers<Answer> all{std::vector<std::optional<Answer>>(members.size()),
+                              std::vector<std::exception_ptr>(members.size())};
     const Instant limit = deadline_after(Clock::now(), rules.node_timeout);
     const auto one = [&](std::size_t i) {
         try {
-            answers[i] = ask(*members[i], limit);
+            all.answers[i] = ask(*members[i], limit);
         } catch (...) {
-            errors[i] = std::current_exception();
+            all.errors[i] = std::current_exception();
         }
     };
     std::vector<std::thread> others;
@@ -17547,12 +19780,18 @@ Answer ask_quorum(const QuorumMembers& members, const QuorumRules& rules, Ask as
     }
     one(0);
     for (std::thread& other : others) other.join();
+    return all;
+}
+
+// Returns the largest value that enough of the members' answers reach to be true of the whole lock. If too few answer,
+// throws the first failure.
+template <class Answer, class Ask>
+Answer ask_quorum(const QuorumMembers& members, const QuorumRules& rules, Ask ask) {
+    MemberAnswers<Answer> all = ask_members<Answer>(members, rules, std::move(ask));
     std::vector<Answer> given;
-    for (std::optional<Answer>& answer : answers)
+    for (std::optional<Answer>& answer : all.answers)
         if (answer) given.push_back(std::move(*answer));
-    if (given.size() < rules.needed)
-        for (const std::exception_ptr& error : errors)
-            if (error) std::rethrow_exception(error);
+    if (given.size() < rules.needed) all.throw_first_error();
     std::sort(given.begin(), given.end(), std::greater<>());
     return given[rules.needed - 1];
 }
@@ -17576,16 +19815,14 @@ REDLATCH_INLINE QuorumMembers QuorumApi::members_of(const std::vector<NamedLock*
 
 // --- on behalf of an owner ---------------------------------------------------------------------------------------
 
-REDLATCH_INLINE bool QuorumApi::acquire(const LockRequest& request) { return state()->acquire(request); }
-
-REDLATCH_INLINE std::error_code QuorumApi::release(OwnerNumber owner) { return state()->release(owner); }
+REDLATCH_INLINE HoldKeeper& QuorumApi::keeper() { return *state(); }
 
 // The members, which outlive this object, keep their sessions alive. After close() a hold uses neither.
 REDLATCH_INLINE HeldLevel QuorumApi::keeper_of_holds() { return {nullptr, state()}; }
 
-REDLATCH_INLINE Instant QuorumApi::valid_until_of(OwnerNumber owner) { return state()->valid_until(owner); }
-
-REDLATCH_INLINE std::stop_token QuorumApi::lost_of(OwnerNumber owner) { return state()->lost(owner); }
+REDLATCH_INLINE std::shared_ptr<OperationHost> QuorumApi::operation_host() {
+    return members_.front()->operation_host();
+}
 
 // Ends the holds of all members. Returns true if one of them was held.
 REDLATCH_INLINE bool QuorumApi::force_release(Instant) {
@@ -17613,6 +19850,24 @@ REDLATCH_INLINE int QuorumApi::ask_hold_count(OwnerNumber owner, Instant) {
 REDLATCH_INLINE std::optional<Milliseconds> QuorumApi::ask_remaining_lease(Instant) {
     return ask_quorum<std::optional<Milliseconds>>(
         members_, rules_, [](QuorumMember& member, Instant limit) { return member.ask_remaining_lease(limit); });
+}
+
+REDLATCH_INLINE bool QuorumApi::is_held_by(std::uint64_t owner) {
+    return owner > 0 && ask_hold_count(first_hold_owner + owner - 1, never) > 0;
+}
+
+REDLATCH_INLINE std::vector<MemberInspection> QuorumApi::inspect() {
+    auto all = ask_members<Inspection>(
+        members_, rules_, [](QuorumMember& member, Instant limit) { return member.ask_inspection(limit); });
+    if (std::none_of(all.answers.begin(), all.answers.end(), [](const auto& one) { return one.has_value(); }))
+        all.throw_first_error();
+    std::vector<MemberInspection> found(members_.size());
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+        found[i].name = members_[i]->name();
+        if (all.answers[i]) found[i].state = *std::move(all.answers[i]);
+        if (all.errors[i]) found[i].error = code_of(all.errors[i]);
+    }
+    return found;
 }
 
 // --- the state of this process -----------------------------------------------------------------------------------
@@ -17764,7 +20019,7 @@ public:
     Mutex(Client& client, std::string_view name, SpinOptions options = {});
 
 private:
-    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+    REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(detail::OwnerNumber owner, Instant limit) override;
 
@@ -17995,6 +20250,13 @@ public:
     Call holders() const override { return Call::command({"GET", key_}); }
     Call remaining_lease() const override { return {digested<scripts::mutex_remaining_lease>, {key_}, {}}; }
 
+    Call held_by(const std::string&) const override { return holders(); }
+    bool read_held_by(const Reply& reply, const std::string& value) const override {
+        return read_text(reply, key_) == value;
+    }
+    Call inspect() const override { return inspect_value(key_); }
+    Inspection read_inspection(const Reply& reply) const override { return inspection_of_value(reply, key_); }
+
 private:
     Call set(const Claim& claim, NativeCommands::Set form) const {
         if (form == NativeCommands::Set::until)
@@ -18026,11 +20288,7 @@ REDLATCH_INLINE Mutex::Mutex(Client& client, std::string_view name, SpinOptions 
     : NamedLock(detail::ClientAccess::session(client), detail::mutex_maker, name),
       polling_(detail::polling_of(options, name)) {}
 
-REDLATCH_INLINE bool Mutex::acquire(const detail::LockRequest& request) {
-    detail::LockRequest polling = request;
-    polling.polling = polling_;
-    return NamedLock::acquire(polling);
-}
+REDLATCH_INLINE void Mutex::prepare(detail::LockRequest& request) { request.polling = polling_; }
 
 REDLATCH_INLINE bool Mutex::ask_locked(Instant limit) { return value(limit).has_value(); }
 
@@ -18048,76 +20306,6 @@ REDLATCH_INLINE std::optional<std::string> Mutex::value(Instant limit) {
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
-
-// redlatch/protocol/permit_id.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-
-// Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
-// text it has 32 hex digits, the same that Redisson shows.
-class PermitId {
-public:
-    static PermitId random() { return PermitId(detail::random_bytes<16>()); }
-
-    // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
-    static PermitId parse(std::string_view text) {
-        std::array<unsigned char, 16> bytes{};
-        bool proper = text.size() == 32;
-        for (std::size_t i = 0; proper && i < 16; ++i) {
-            const int high = value_of(text[2 * i]), low = value_of(text[2 * i + 1]);
-            proper = high >= 0 && low >= 0;
-            bytes[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
-        }
-        if (!proper) throw Error(errc::invalid_argument, {}, "a permit id must consist of 32 hex digits");
-        return PermitId(bytes);
-    }
-
-    std::string text() const {
-        static constexpr char digits[] = "0123456789abcdef";
-        std::string hex;
-        for (const unsigned char byte : bytes_) {
-            hex += digits[byte >> 4];
-            hex += digits[byte & 15];
-        }
-        return hex;
-    }
-
-    // Returns the bytes as stored in Redis.
-    std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
-
-    friend auto operator<=>(const PermitId&, const PermitId&) = default;
-
-    template <class Traits>
-    friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const PermitId& id) {
-        return out << id.text().c_str();
-    }
-
-private:
-    explicit PermitId(const std::array<unsigned char, 16>& bytes) : bytes_(bytes) {}
-
-    static int value_of(char digit) {
-        if (digit >= '0' && digit <= '9') return digit - '0';
-        if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
-        if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
-        return -1;
-    }
-
-    std::array<unsigned char, 16> bytes_;
-};
-
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-template <>
-struct std::hash<redlatch::PermitId> {
-    // The bytes are random already.
-    std::size_t operator()(const redlatch::PermitId& id) const noexcept {
-        std::size_t some;
-        std::memcpy(&some, id.bytes().data(), sizeof some);
-        return some;
-    }
-};
 
 // redlatch/protocol/permit_lease.hpp
 
@@ -18174,6 +20362,17 @@ public:
     bool try_set_permits(std::ptrdiff_t permits);
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
+    }
+
+    // Does the same for a semaphore that expires after `ttl`, a chrono duration, rounded down to milliseconds: as if
+    // remove() were called then. Throws Error(errc::invalid_argument) if it is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl) {
+        return set_new_permits(permits, Lease(ttl).length());
+    }
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl, std::error_code& ec) {
+        return detail::answer([&] { return try_set_permits(permits, ttl); }, false, ec);
     }
 
     // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
@@ -18272,6 +20471,44 @@ public:
         return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
     }
 
+    // --- permits of an object -----------------------------------------------------------------------------------
+
+    // Acquire n permits for an object that gives them back, and return it: see Permits. They wait, try and fail as
+    // acquire(), try_acquire() and try_acquire_for() do; an object that got none is empty. Accept a lease.
+    template <class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] Permits hold(std::ptrdiff_t n, Tail&&... tail) {
+        return held(n, detail::wait_until(never, tail...), tail...);
+    }
+    template <class... Tail>
+    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>) [[nodiscard]] Permits
+        try_hold(std::ptrdiff_t n, Tail&&... tail) {
+        return held(n, {.one_try = true}, tail...);
+    }
+    template <class Rep, class Period, class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] Permits try_hold_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
+        return held(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
+    }
+
+    // The same without a thread that waits: see Operation. The time of the last one begins to run with this call.
+    template <class... Tail>
+    requires(detail::PermitOption<Tail...> &&
+             !detail::has_error_code<Tail...>) Operation<Permits> async_acquire(std::ptrdiff_t n, Tail&&... tail) {
+        return later(n, lease_of(tail...), detail::wait_until(never, tail...));
+    }
+    template <class... Tail>
+    requires(detail::PermitOption<Tail...> && !detail::has_error_code<Tail...> &&
+             !detail::has_stop_token<Tail...>) Operation<Permits> async_try_acquire(std::ptrdiff_t n, Tail&&... tail) {
+        return later(n, lease_of(tail...), {.one_try = true});
+    }
+    template <class Rep, class Period, class... Tail>
+    requires(detail::PermitOption<Tail...> && !detail::has_error_code<Tail...>)
+        Operation<Permits> async_try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n,
+                                                 Tail&&... tail) {
+        return later(n, lease_of(tail...), detail::wait_until(deadline_after(Clock::now(), timeout), tail...));
+    }
+
     // --- releasing ----------------------------------------------------------------------------------------------
 
     // Releases all of the permits or none. Throws Error(errc::unknown_permit) if one is not held: it was released
@@ -18317,6 +20554,39 @@ public:
         return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
     }
 
+    // Returns true if the number of permits was set.
+    bool exists();
+    bool exists(std::error_code& ec) {
+        return detail::answer([&] { return exists(); }, false, ec);
+    }
+
+    // Deletes the semaphore and all permits, whoever has acquired them: for their owners they are lost. Returns true if
+    // there was one. Waiting callers go on waiting until someone sets a number of permits again.
+    bool remove();
+    bool remove(std::error_code& ec) {
+        return detail::answer([&] { return remove(); }, false, ec);
+    }
+
+    // Lets the semaphore expire with all permits after this duration, rounded down to milliseconds, as if remove() were
+    // called then. Replaces an earlier expiry. Returns false if there is no semaphore. Throws
+    // Error(errc::invalid_argument) if the duration is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after) {
+        return expire_after(Lease(after).length());
+    }
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
+        return detail::answer([&] { return expire(after); }, false, ec);
+    }
+
+    // Returns the state on the server, with the acquired permits of anyone: see SemaphoreInspection. One round trip. Changes nothing. An expired
+    // permit counts as available. Throws wrong_type if the key belongs
+    // to something else.
+    SemaphoreInspection inspect();
+    SemaphoreInspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
+    }
+
 private:
     friend class Permit;
 
@@ -18326,17 +20596,31 @@ private:
 
     template <class... Tail>
     std::vector<PermitId> take(std::ptrdiff_t n, const detail::WaitRequest& request, Tail&... tail) {
+        return detail::answer([&] { return obtain(n, lease_of(tail...), request); }, std::vector<PermitId>(), tail...);
+    }
+
+    template <class... Tail>
+    Permits held(std::ptrdiff_t n, const detail::WaitRequest& request, Tail&... tail) {
+        return detail::answer([&] { return later(n, lease_of(tail...), request).get(); }, Permits(), tail...);
+    }
+
+    // Returns the lease among the arguments; the watchdog's if there is none.
+    template <class... Tail>
+    static detail::PermitLease lease_of(const Tail&... tail) {
         detail::PermitLease lease{};
         [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
             if constexpr (detail::tail_rank<decltype(argument)> == 1) lease = detail::PermitLease::of(argument);
         };
         (set_lease(tail), ...);
-        return detail::answer([&] { return obtain(n, lease, request); }, std::vector<PermitId>(), tail...);
+        return lease;
     }
 
     std::vector<PermitId> obtain(std::ptrdiff_t n, const detail::PermitLease& lease,
                                  const detail::WaitRequest& request);
+    Operation<Permits> later(std::ptrdiff_t n, const detail::PermitLease& lease, detail::WaitRequest request);
     void set_lease(const PermitId& id, const detail::PermitLease& lease);
+    bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);
+    bool expire_after(Milliseconds after);
     void release_later(const PermitId& id) noexcept;
 
     detail::StateHandle handle_;
@@ -18652,6 +20936,25 @@ local refusal = sweep(semaphore, leases, channel, ARGV[1], present, now)
 return refusal or {redis.call('get', semaphore), taken}
 )lua"};
 
+inline constexpr std::string_view permit_inspect{R"lua(
+-- KEYS: semaphore, leases.
+-- Answer: how many permits are available, a text, nil = there is no such semaphore; how many are taken; PTTL; then for
+-- each taken one, the first 1,000 to expire, its id and how many ms its lease has left, -1 = it never ends. Changes
+-- nothing: a permit whose lease has ended counts as available, and stays where it is.
+local semaphore, leases = KEYS[1], KEYS[2]
+local present = redis.call('get', semaphore)
+local available = count_in(present or '0')
+if not available then return no_count() end
+local now = time_in_ms()
+local over = leases_over(leases, now, available)
+local held = redis.call('zrange', leases, whole(over), whole(over + 999), 'withscores')
+for at = 2, #held, 2 do
+    local ends = tonumber(held[at])
+    held[at] = ends >= never and -1 or math.max(0, ends - now)
+end
+return {present and whole(available + over), redis.call('zcard', leases) - over, redis.call('pttl', semaphore), held}
+)lua"};
+
 inline constexpr std::string_view permit_remaining{R"lua(
 -- KEYS: leases.  ARGV: permit id.
 -- Answer: how many ms its lease has left, -1 = it has no lease, nil = it is unknown or its lease has ended.
@@ -18692,6 +20995,7 @@ inline constexpr std::string_view permit_set_lease = parts::changes_permits<part
 inline constexpr std::string_view permit_set_total = parts::changes_permits<parts::permit_set_total>;
 inline constexpr std::string_view permit_add = parts::changes_permits<parts::permit_add>;
 inline constexpr std::string_view permit_count = parts::changes_permits<parts::permit_count>;
+inline constexpr std::string_view permit_inspect = parts::changes_permits<parts::permit_inspect>;
 inline constexpr std::string_view permit_remaining{
     joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
 inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
@@ -18708,6 +21012,9 @@ inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
     "619aaa3b2c8f26b201f118ed98dd538dafa3855b"};
+template <>
+inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
+    "f8ab85520f100a999d88411b61744ddfcdbc655d"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
     "bae32ae2f6a5062d096c94ab62a35ef8ea74d0ff"};
@@ -18833,11 +21140,11 @@ return all_or_none(changes) or 1
 
 inline constexpr std::string_view semaphore_set{R"lua(
 -- KEYS: semaphore, marks, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, permits, publish
--- command.
+-- command, and, if the semaphore is to expire, after how many ms.
 -- Answer: 1 = set; 0 = the semaphore exists already.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local permits, publish = ARGV[6], ARGV[7]
+local permits, publish, ttl = ARGV[6], ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
 local now = time_in_ms()
@@ -18848,7 +21155,7 @@ if redis.call('get', semaphore) then
 end
 local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}
 if permits ~= '0' then table.insert(changes, {publish, channel, permits}) end
-table.insert(changes, {'set', semaphore, permits})
+table.insert(changes, {'set', semaphore, permits, ttl and 'px', ttl})
 return all_or_none(changes) or 1
 )lua"};
 
@@ -18896,7 +21203,7 @@ inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphor
     "f769b5c29df11bff048d0095ee5d351c77852bf8"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "b00113278bca4adbbb3893b0506fb0b58140ce90"};
+    "b78e12a412a7d2d4d6e56efd99c9e4db6c400cbe"};
 // clang-format on
 
 }  // namespace detail
@@ -18997,8 +21304,11 @@ public:
                            {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)});
     }
 
-    Call set(const RequestId& request_id, std::int64_t permits) const {
-        return marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+    // `ttl`: after how long the semaphore expires; zero for never.
+    Call set(const RequestId& request_id, std::int64_t permits, Milliseconds ttl = Milliseconds(0)) const {
+        Call call = marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+        if (ttl > Milliseconds(0)) call.append(Word(ttl));
+        return call;
     }
 
     Call set_total(const RequestId& request_id, std::int64_t permits) const {
@@ -19008,6 +21318,15 @@ public:
 
     Call add(const RequestId& request_id, std::int64_t permits) const {
         return marks_.call(digested<scripts::permit_add>, request_id, {leases_, channel_}, {PublishCommand(), permits});
+    }
+
+    // GET rather than EXISTS: a key of another type is an error.
+    Call exists() const { return Call::command({"GET", key()}); }
+    Call remove(const RequestId& request_id) const {
+        return marks_.call(digested<scripts::counter_remove>, request_id, {leases_}, {});
+    }
+    Call expire(const RequestId& request_id, Milliseconds after) const {
+        return marks_.call(digested<scripts::counter_expire>, request_id, {leases_}, {after});
     }
 
     Call count() const { return {digested<scripts::permit_count>, {key(), leases_, channel_}, {PublishCommand()}}; }
@@ -19022,6 +21341,9 @@ public:
             throw unexpected(reply, key());
         return {number_of(reply.elements[0], key()), reply.elements[1].integer, !reply.elements[0].is_nil()};
     }
+
+    Call inspect() const { return {digested<scripts::permit_inspect>, {key(), leases_}, {}}; }
+    SemaphoreInspection read_inspection(const Reply& reply) const { return inspection_of_permits(reply, key()); }
 
     Call remaining(const PermitId& id) const {
         return {digested<scripts::permit_remaining>, {leases_}, {Word::copy(id.bytes())}};
@@ -19113,15 +21435,39 @@ public:
         return unwatch(ids);
     }
 
-    // Releases a permit without waiting. Without memory for that, the permit ends with its lease, as after a crash: it
-    // is no longer renewed in any case.
-    void release_later(const PermitId& id) noexcept try {
+    // Releases permits without waiting. Without memory for that, they end with their leases, as after a crash: they are
+    // no longer renewed in any case.
+    void release_later(std::vector<PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
-        std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
-        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_slot(), [this, id](const RequestId& request_id) {
-            return core_.protocol.release(request_id, std::span(&id, 1));
-        });
+        std::erase_if(watched_,
+                      [&](const Watch& watch) { return std::find(ids.begin(), ids.end(), watch.id) != ids.end(); });
+        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_slot(),
+                        [this, kept = std::move(ids)](const RequestId& request_id) {
+                            return core_.protocol.release(request_id, kept);
+                        });
     } catch (...) {
+    }
+
+    // Releases all permits under the watchdog without waiting: see Client::release_all().
+    void release_all(const std::shared_ptr<ReleaseRound>& round) {
+        std::unique_lock lock(core_.mutex);
+        while (!watched_.empty()) {
+            Want some;
+            const std::size_t count = std::min(watched_.size(), releases_a_call);
+            for (std::size_t i = 0; i < count; ++i) some.ids.push_back(watched_[watched_.size() - 1 - i].id);
+            round->begin(count);
+            for (const PermitId& id : some.ids) {
+                core_.session.count_lost_hold();
+                tell(id, "release_all() gave it back");
+                watched_.pop_back();
+            }
+            deliveries_.add(
+                lock, PendingRequest::Kind::change, core_.take_slot(),
+                [this, some](const RequestId& request_id) {
+                    return core_.protocol.give_back(request_id, std::span(&some, 1));
+                },
+                [round, count](const std::error_code& refusal) { round->finish(count, refusal); });
+        }
     }
 
     // Renews these permits again, because they were not released after all.
@@ -19183,6 +21529,7 @@ public:
 
 private:
     static constexpr std::size_t renewals_a_call = 100;
+    static constexpr std::size_t releases_a_call = 1000;
 
     Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
 
@@ -19288,6 +21635,49 @@ inline void check_permits(std::ptrdiff_t n, std::ptrdiff_t least, std::ptrdiff_t
     if (n < least || n > most) throw Error(errc::invalid_argument, name, rule);
 }
 
+// Releases all of the permits or none. Returns true if they were held.
+inline bool release(PermitState& semaphore, std::span<const PermitId> ids) {
+    // Made first: from unwatch() on nothing may fail for want of memory.
+    const MakeCall make = [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](
+                              const RequestId& request_id) { return semaphore.protocol().release(request_id, kept); };
+    const auto watches = semaphore.leases().unwatch(ids);
+    const bool released = semaphore.is_one(semaphore.change(make, PermitState::Undelivered::retry));
+    if (!released) semaphore.leases().watch_again(watches);
+    return released;
+}
+
+inline PermitProtocol::Want want_of(std::ptrdiff_t n, const PermitLease& lease) {
+    PermitProtocol::Want want;
+    want.ids.reserve(static_cast<std::size_t>(n));
+    for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
+    want.lease = lease;
+    return want;
+}
+
+// The semaphore, for objects that hold its permits.
+class ExpirableKeeper final : public KeeperOf<PermitState> {
+public:
+    using KeeperOf::KeeperOf;
+
+    static Task<Permits> take(std::shared_ptr<ExpirableKeeper> keeper, std::ptrdiff_t n, PermitLease lease,
+                              WaitRequest request, std::stop_token stop, WaitBy by) {
+        PermitProtocol::Want want = want_of(n, lease);
+        const bool taken = co_await keeper->state_.obtain(want, request, std::move(stop), by);
+        if (!taken) co_return Permits();
+        co_return PermitsAccess::make(std::move(keeper), n, std::move(want.ids));
+    }
+
+    std::error_code give_back(std::ptrdiff_t, const std::vector<PermitId>& ids) noexcept override try {
+        return release(*state_, ids) ? std::error_code() : errc::unknown_permit;
+    } catch (...) {
+        return code_of(std::current_exception());
+    }
+
+    void give_back_later(std::ptrdiff_t, std::vector<PermitId> ids) noexcept override {
+        state_->leases().release_later(std::move(ids));
+    }
+};
+
 }  // namespace detail
 
 REDLATCH_INLINE PermitExpirableSemaphore::PermitExpirableSemaphore(Client& client, std::string_view name)
@@ -19296,10 +21686,22 @@ REDLATCH_INLINE PermitExpirableSemaphore::PermitExpirableSemaphore(Client& clien
 // --- number of permits -------------------------------------------------------------------------------------------
 
 REDLATCH_INLINE bool PermitExpirableSemaphore::try_set_permits(std::ptrdiff_t permits) {
+    return set_new_permits(permits, Milliseconds(0));
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
     auto& semaphore = detail::permits_of(handle_);
     return semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::exists() { return detail::exists(detail::permits_of(handle_)); }
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::remove() { return detail::remove(detail::permits_of(handle_)); }
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::expire_after(Milliseconds after) {
+    return detail::expire(detail::permits_of(handle_), after);
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::set_permits(std::ptrdiff_t permits) {
@@ -19336,12 +21738,23 @@ REDLATCH_INLINE std::vector<PermitId> PermitExpirableSemaphore::obtain(std::ptrd
                                                                        const detail::PermitLease& lease,
                                                                        const detail::WaitRequest& request) {
     detail::check_permits(n, 1, max_at_once(), name(), "one call can acquire from 1 to 10000 permits");
-    detail::PermitProtocol::Want want;
-    want.ids.reserve(static_cast<std::size_t>(n));
-    for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
-    want.lease = lease;
-    if (!detail::permits_of(handle_).obtain(want, request)) return {};
+    detail::PermitProtocol::Want want = detail::want_of(n, lease);
+    if (!detail::permits_of(handle_).obtain(want, request).run()) return {};
     return std::move(want.ids);
+}
+
+REDLATCH_INLINE Operation<Permits> PermitExpirableSemaphore::later(std::ptrdiff_t n, const detail::PermitLease& lease,
+                                                                   detail::WaitRequest request) {
+    detail::check_permits(n, 1, max_at_once(), name(), "one call can acquire from 1 to 10000 permits");
+    auto stop = std::exchange(request.stop, {});
+    auto keeper = std::make_shared<detail::ExpirableKeeper>(
+        detail::KeptState(handle_.session_handle(), detail::permits_of(handle_)));
+    return detail::OperationAccess::make<Permits>(
+        handle_.session_handle(),
+        [keeper = std::move(keeper), n, lease, request](const std::stop_token& given_up, detail::WaitBy by) {
+            return detail::ExpirableKeeper::take(keeper, n, lease, request, given_up, by);
+        },
+        std::move(stop));
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::release(std::span<const PermitId> ids) {
@@ -19351,21 +21764,11 @@ REDLATCH_INLINE void PermitExpirableSemaphore::release(std::span<const PermitId>
 }
 
 REDLATCH_INLINE bool PermitExpirableSemaphore::try_release(std::span<const PermitId> ids) {
-    if (ids.empty()) return true;
-    auto& semaphore = detail::permits_of(handle_);
-    // Made first: from unwatch() on nothing may fail for want of memory.
-    const std::function<detail::Call(const detail::RequestId&)> make =
-        [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const detail::RequestId& request_id) {
-            return semaphore.protocol().release(request_id, kept);
-        };
-    const auto watches = semaphore.leases().unwatch(ids);
-    const bool released = semaphore.is_one(semaphore.change(make, detail::PermitState::Undelivered::retry));
-    if (!released) semaphore.leases().watch_again(watches);
-    return released;
+    return ids.empty() || detail::release(detail::permits_of(handle_), ids);
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::release_later(const PermitId& id) noexcept try {
-    detail::permits_of(handle_).leases().release_later(id);
+    detail::permits_of(handle_).leases().release_later({id});
 } catch (...) {
 }
 
@@ -19389,6 +21792,14 @@ REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphor
     auto& semaphore = detail::permits_of(handle_);
     const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
     return semaphore.protocol().read_remaining(reply);
+}
+
+// --- the state on the server -------------------------------------------------------------------------------------
+
+REDLATCH_INLINE SemaphoreInspection PermitExpirableSemaphore::inspect() {
+    auto& semaphore = detail::permits_of(handle_);
+    return semaphore.protocol().read_inspection(
+        detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().inspect()));
 }
 
 }  // namespace REDLATCH_ABI
@@ -19444,7 +21855,7 @@ public:
         friend ReadWriteLock;
         WriteLock(Client& client, std::string_view name, ReadLock& readers, ReadWriteOptions options);
 
-        REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+        REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
 
         ReadLock& readers_;
         const ReadWriteOptions options_;
@@ -19456,6 +21867,26 @@ public:
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return read_.name(); }
+
+    // Returns the holders of both sides, readers and writer, as one moment shows them: see Inspection. One round trip.
+    // Throws Error, or stores its code, as NamedLock::inspect() does.
+    Inspection inspect();
+    Inspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, Inspection(), ec);
+    }
+
+    // Returns true if this owner holds the write side, according to the server. One round trip.
+    //   is_held_by(number)   Hold::owner() of a hold of this client
+    //   is_held_by(text)     Holder::owner, as inspect() returns it, of any client in any language. Throws
+    //                        Error(errc::invalid_argument) for a text that no owner has: an empty one, or "mode"
+    bool is_held_by(std::uint64_t owner) { return write_.is_held_by(owner); }
+    bool is_held_by(std::string_view owner) { return write_.is_held_by(owner); }
+    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
+    bool is_held_by(std::string_view owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
 
     // Return each side as a lock of its own, valid as long as this object.
     ReadLock& read_lock() noexcept { return read_; }
@@ -19503,18 +21934,41 @@ public:
         return read_.try_hold_until(when, tail...);
     }
 
+    // The reader's forms of async_lock() and its kin.
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> Operation<Hold> async_lock_shared(Tail&&... tail) {
+        return read_.async_lock(tail...);
+    }
+
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::TryOption<Tail...> Operation<Hold> async_try_lock_shared(
+        Tail&&... tail) {
+        return read_.async_try_lock(tail...);
+    }
+
+    template <class Rep, class Period, class... Tail>
+    requires detail::AsyncOption<Tail...> Operation<Hold> async_try_lock_shared_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return read_.async_try_lock_for(timeout, tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::AsyncOption<Tail...> Operation<Hold> async_try_lock_shared_until(
+        std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return read_.async_try_lock_until(when, tail...);
+    }
+
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
 private:
     // --- on behalf of an owner: the write side ----------------------------------------------------------------
 
-    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
-    REDLATCH_INLINE std::error_code release(detail::OwnerNumber owner) override;
+    REDLATCH_INLINE detail::HoldKeeper& keeper() override;
     REDLATCH_INLINE detail::HeldLevel keeper_of_holds() override;
+    REDLATCH_INLINE std::shared_ptr<detail::OperationHost> operation_host() override;
+    REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
-    REDLATCH_INLINE Instant valid_until_of(detail::OwnerNumber owner) override;
-    REDLATCH_INLINE std::stop_token lost_of(detail::OwnerNumber owner) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(detail::OwnerNumber owner, Instant limit) override;
     REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
@@ -19820,6 +22274,33 @@ end
 return holders
 )lua"};
 
+inline constexpr std::string_view read_write_inspect{R"lua(
+-- KEYS: lock.  ARGV: tag.  Answer: for each hold that lasts its field, its count, and how many ms its lease has left
+-- (-1 = no TTL). At most 1,000 holds. Changes nothing: removes no expired holds.
+local lock, tag = KEYS[1], ARGV[1]
+local mode, fields, ttl = redis.call('hget', lock, 'mode'), redis.call('hgetall', lock), redis.call('pttl', lock)
+if not mode and #fields > 0 then
+    return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
+end
+local holds = {}
+for at = 1, #fields, 2 do
+    local owner, count, left = fields[at], tonumber(fields[at + 1]), -2
+    if count and string.sub(owner, -6) == ':write' then
+        left = ttl
+    elseif count then
+        for i = 1, count do
+            left = math.max(left, redis.call('pttl', tag .. ':' .. owner .. ':rwlock_timeout:' .. i))
+        end
+    end
+    if left ~= -2 and #holds < 3000 then
+        table.insert(holds, owner)
+        table.insert(holds, count)
+        table.insert(holds, left)
+    end
+end
+return holds
+)lua"};
+
 inline constexpr std::string_view write_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = no writer holds it.
 if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return -2 end
@@ -19862,6 +22343,9 @@ template <>
 inline constexpr Script digested<scripts::read_renew>{scripts::read_renew,
     "7631565aae2a63ee6e17e9639ed404f5ad8b0171"};
 template <>
+inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_write_inspect,
+    "902938395c1467e53293efaa7547f94cf6edc451"};
+template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
     "9d5d3a9afe85ff95297987fd07e9cee79d434f29"};
 template <>
@@ -19893,7 +22377,18 @@ namespace detail {
 
 // The names that both sides of a read-write lock share, and their common calls. Both sides listen to one channel.
 class ReadWriteProtocol : public LockProtocol {
+public:
+    // Reads both sides. read_inspection() of a side leaves out the other one.
+    Call inspect() const final { return {digested<scripts::read_write_inspect>, {key_}, {tag_}}; }
+    Inspection read_both_sides(const Reply& reply) const { return inspection_of_read_write(reply, key_); }
+
 protected:
+    Inspection read_side(const Reply& reply, bool shared) const {
+        Inspection side = read_both_sides(reply);
+        std::erase_if(side.holders, [shared](const Holder& holder) { return holder.shared != shared; });
+        return side;
+    }
+
     ReadWriteProtocol(const LockKind& of, const ProtocolContext& context, const std::string& key)
         : LockProtocol(of, context, key, prefixed_key("redisson_rwlock", key)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
@@ -19945,6 +22440,11 @@ public:
     Call hold_count(std::uint64_t hold) const override {
         return {digested<scripts::read_hold_count>, {key_}, {text(hold), tag_}};
     }
+    Call held_by(const std::string& field) const override {
+        return {digested<scripts::read_hold_count>, {key_}, {field, tag_}};
+    }
+
+    Inspection read_inspection(const Reply& reply) const override { return read_side(reply, true); }
 
     OwnerText text(std::uint64_t hold) const noexcept override { return reader(hold); }
 };
@@ -19994,7 +22494,10 @@ public:
     Call holders() const override { return {digested<scripts::write_holders>, {key_}, {}}; }
     Call remaining_lease() const override { return {digested<scripts::write_remaining_lease>, {key_}, {}}; }
 
+    Inspection read_inspection(const Reply& reply) const override { return read_side(reply, false); }
+
     OwnerText text(std::uint64_t hold) const noexcept override { return writer(hold); }
+    std::string field_of(std::string_view owner) const override { return std::string(owner) + ":write"; }
 
 private:
     // How long a writer that dies while it waits keeps readers out, in ms. The mark is renewed after half of this time.
@@ -20028,15 +22531,12 @@ REDLATCH_INLINE ReadWriteLock::WriteLock::WriteLock(Client& client, std::string_
                                                     ReadWriteOptions options)
     : Side(detail::ClientAccess::session(client), detail::write_maker, name), readers_(readers), options_(options) {}
 
-REDLATCH_INLINE bool ReadWriteLock::WriteLock::acquire(const detail::LockRequest& request) {
+REDLATCH_INLINE void ReadWriteLock::WriteLock::prepare(detail::LockRequest& request) {
     const Instant now = Clock::now();
-    if (detail::LockAccess::valid_until(readers_, request.owner) > now && valid_until_of(request.owner) <= now)
+    if (readers_.state().valid_until(request.owner) > now && state().valid_until(request.owner) <= now)
         throw Error(errc::would_deadlock, state().key(),
                     "this thread holds the read side; release that before locking the write side");
-    if (!options_.writer_preference) return NamedLock::acquire(request);
-    detail::LockRequest first = request;
-    first.precedence = true;
-    return NamedLock::acquire(first);
+    request.precedence = options_.writer_preference;
 }
 
 // --- both --------------------------------------------------------------------------------------------------------
@@ -20044,28 +22544,28 @@ REDLATCH_INLINE bool ReadWriteLock::WriteLock::acquire(const detail::LockRequest
 REDLATCH_INLINE ReadWriteLock::ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options)
     : read_(client, name), write_(client, name, read_, options) {}
 
-REDLATCH_INLINE bool ReadWriteLock::acquire(const detail::LockRequest& request) {
-    return detail::LockAccess::acquire(write_, request);
+REDLATCH_INLINE Inspection ReadWriteLock::inspect() {
+    detail::LockState& s = detail::LockAccess::state(read_);
+    const auto& protocol = static_cast<const detail::ReadWriteProtocol&>(s.protocol());
+    return protocol.read_both_sides(detail::query(s.session(), s.key(), protocol.inspect()));
 }
 
-REDLATCH_INLINE std::error_code ReadWriteLock::release(detail::OwnerNumber owner) {
-    return detail::LockAccess::release(write_, owner);
-}
+REDLATCH_INLINE detail::HoldKeeper& ReadWriteLock::keeper() { return detail::LockAccess::keeper(write_); }
 
 REDLATCH_INLINE detail::HeldLevel ReadWriteLock::keeper_of_holds() {
     return detail::LockAccess::keeper_of_holds(write_);
 }
 
+REDLATCH_INLINE std::shared_ptr<detail::OperationHost> ReadWriteLock::operation_host() {
+    return detail::LockAccess::operation_host(write_);
+}
+
+REDLATCH_INLINE void ReadWriteLock::prepare(detail::LockRequest& request) {
+    detail::LockAccess::prepare(write_, request);
+}
+
 REDLATCH_INLINE bool ReadWriteLock::force_release(Instant limit) {
     return detail::LockAccess::force_release(write_, limit);
-}
-
-REDLATCH_INLINE Instant ReadWriteLock::valid_until_of(detail::OwnerNumber owner) {
-    return detail::LockAccess::valid_until(write_, owner);
-}
-
-REDLATCH_INLINE std::stop_token ReadWriteLock::lost_of(detail::OwnerNumber owner) {
-    return detail::LockAccess::lost(write_, owner);
 }
 
 REDLATCH_INLINE bool ReadWriteLock::ask_locked(Instant limit) { return detail::LockAccess::ask_locked(write_, limit); }
@@ -20258,6 +22758,17 @@ public:
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
     }
 
+    // Does the same for a semaphore that expires after `ttl`, a chrono duration, rounded down to milliseconds: as if
+    // remove() were called then. Throws Error(errc::invalid_argument) if it is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl) {
+        return set_new_permits(permits, Lease(ttl).length());
+    }
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl, std::error_code& ec) {
+        return detail::answer([&] { return try_set_permits(permits, ttl); }, false, ec);
+    }
+
     // Acquires n permits at once (1 by default) and waits for them if necessary. A waiting thread sends one query every
     // 5 to 10 seconds, in case a message was lost. A process with many waiting threads sends no more than that.
     //   acquire(…, token)   gives up if a stop is requested; only this form returns a bool: true if acquired
@@ -20306,6 +22817,66 @@ public:
         return timed(deadline_at(when), 1, tail...);
     }
 
+    // Acquire n permits (1 by default, at least 1) for an object that gives them back, and return it: see Permits. They
+    // wait, try and fail as acquire(), try_acquire(), try_acquire_for() and try_acquire_until() do; an object that got
+    // none is empty.
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] Permits hold(std::ptrdiff_t n, Tail&&... tail) {
+        return held(n, detail::wait_until(never, tail...), tail...);
+    }
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] Permits hold(Tail&&... tail) { return hold(1, tail...); }
+
+    template <class... Tail>
+    requires(detail::StopOption<Tail...> && !detail::has_stop_token<Tail...>) [[nodiscard]] Permits
+        try_hold(std::ptrdiff_t n, Tail&&... tail) {
+        return held(n, {.one_try = true}, tail...);
+    }
+    template <class... Tail>
+    requires(detail::StopOption<Tail...> && !detail::has_stop_token<Tail...>) [[nodiscard]] Permits
+        try_hold(Tail&&... tail) {
+        return try_hold(1, tail...);
+    }
+
+    template <class Rep, class Period, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] Permits try_hold_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
+        return held(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
+    }
+    template <class Rep, class Period, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] Permits try_hold_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return try_hold_for(timeout, 1, tail...);
+    }
+
+    // The same without a thread that waits: see Operation.
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Permits> async_acquire(
+        std::ptrdiff_t n, Tail&&... tail) {
+        return later(n, detail::wait_until(never, tail...));
+    }
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Permits> async_acquire(
+        Tail&&... tail) {
+        return async_acquire(1, tail...);
+    }
+
+    Operation<Permits> async_try_acquire(std::ptrdiff_t n = 1) { return later(n, {.one_try = true}); }
+
+    // The time begins to run with this call.
+    template <class Rep, class Period, class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Permits> async_try_acquire_for(
+        std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
+        return later(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...));
+    }
+    template <class Rep, class Period, class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Permits> async_try_acquire_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return async_try_acquire_for(timeout, 1, tail...);
+    }
+
     // Releases n permits, or adds new ones. Creates the semaphore if it does not exist. Throws
     // Error(errc::invalid_argument) and changes nothing if there would be more than max() permits.
     //
@@ -20352,10 +22923,50 @@ public:
         return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
     }
 
+    // Returns true if the number of permits was set.
+    bool exists();
+    bool exists(std::error_code& ec) {
+        return detail::answer([&] { return exists(); }, false, ec);
+    }
+
+    // Deletes the semaphore. Returns true if there was one. Waiting callers go on waiting until someone sets a number of
+    // permits again. A release() creates the semaphore anew; a release_if_exists() does not.
+    bool remove();
+    bool remove(std::error_code& ec) {
+        return detail::answer([&] { return remove(); }, false, ec);
+    }
+
+    // Lets the semaphore expire after this duration, rounded down to milliseconds, as if remove() were called then. Replaces
+    // an earlier expiry. Returns false if there is no semaphore. Throws Error(errc::invalid_argument) if the duration is
+    // below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after) {
+        return expire_after(Lease(after).length());
+    }
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
+        return detail::answer([&] { return expire(after); }, false, ec);
+    }
+
+    // Returns the state on the server: see SemaphoreInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
+    // to something else.
+    SemaphoreInspection inspect();
+    SemaphoreInspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
+    }
+
 private:
     void check(std::ptrdiff_t n, std::ptrdiff_t least) const;
+    bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);
+    bool expire_after(Milliseconds after);
     bool take(std::ptrdiff_t n, const detail::WaitRequest& request);
     bool give(std::ptrdiff_t n, bool only_existing);
+    Operation<Permits> later(std::ptrdiff_t n, detail::WaitRequest request);
+
+    template <class... Tail>
+    Permits held(std::ptrdiff_t n, const detail::WaitRequest& request, Tail&... tail) {
+        return detail::answer([&] { return later(n, request).get(); }, Permits(), tail...);
+    }
 
     template <class... Tail>
     bool timed(Instant deadline, std::ptrdiff_t n, Tail&... tail) {
@@ -20426,15 +23037,30 @@ public:
                            {permits, PublishCommand(), only_existing ? "1" : "0"});
     }
 
-    Call set(const RequestId& request_id, std::int64_t permits) const {
-        return marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+    // `ttl`: after how long the semaphore expires; zero for never.
+    Call set(const RequestId& request_id, std::int64_t permits, Milliseconds ttl = Milliseconds(0)) const {
+        Call call = marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+        if (ttl > Milliseconds(0)) call.append(Word(ttl));
+        return call;
     }
 
     Call drain(const RequestId& request_id) const {
         return marks_.call(digested<scripts::semaphore_drain>, request_id, {}, {});
     }
 
+    // GET rather than EXISTS: a key of another type is an error.
+    Call exists() const { return Call::command({"GET", key()}); }
+    Call remove(const RequestId& request_id) const {
+        return marks_.call(digested<scripts::counter_remove>, request_id, {}, {});
+    }
+    Call expire(const RequestId& request_id, Milliseconds after) const {
+        return marks_.call(digested<scripts::counter_expire>, request_id, {}, {after});
+    }
+
     Call available() const { return Call::command({"GET", key()}); }
+
+    Call inspect() const { return inspect_value(key()); }
+    SemaphoreInspection read_inspection(const Reply& reply) const { return inspection_of_semaphore(reply, key()); }
 
 private:
     const RequestMarks marks_;
@@ -20456,16 +23082,61 @@ using SemaphoreState = Synchronizer<SemaphoreProtocol>;
 
 inline SemaphoreState& semaphore_of(StateHandle& handle) { return static_cast<SemaphoreState&>(handle.state()); }
 
+// The semaphore, for objects that hold its permits.
+class SemaphoreKeeper final : public KeeperOf<SemaphoreState> {
+public:
+    using KeeperOf::KeeperOf;
+
+    static Task<Permits> take(std::shared_ptr<SemaphoreKeeper> keeper, std::ptrdiff_t n, WaitRequest request,
+                              std::stop_token stop, WaitBy by) {
+        SemaphoreProtocol::Want want{.permits = n};
+        const bool taken = co_await keeper->state_.obtain(want, request, std::move(stop), by);
+        if (!taken) co_return Permits();
+        co_return PermitsAccess::make(std::move(keeper), n);
+    }
+
+    std::error_code give_back(std::ptrdiff_t n, const std::vector<PermitId>&) noexcept override try {
+        state_->change(adding(n), SemaphoreState::Undelivered::retry);
+        return {};
+    } catch (...) {
+        return code_of(std::current_exception());
+    }
+
+    // Without memory, the permits are lost, as after a crash.
+    void give_back_later(std::ptrdiff_t n, std::vector<PermitId>) noexcept override try {
+        state_->change_later(adding(n));
+    } catch (...) {
+    }
+
+private:
+    MakeCall adding(std::ptrdiff_t n) const {
+        return
+            [&state = *state_, n](const RequestId& request_id) { return state.protocol().add(request_id, n, false); };
+    }
+};
+
 }  // namespace detail
 
 REDLATCH_INLINE Semaphore::Semaphore(Client& client, std::string_view name)
     : handle_(detail::ClientAccess::session(client), detail::SemaphoreState::maker, name) {}
 
 REDLATCH_INLINE bool Semaphore::try_set_permits(std::ptrdiff_t permits) {
+    return set_new_permits(permits, Milliseconds(0));
+}
+
+REDLATCH_INLINE bool Semaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     check(permits, 0);
     auto& semaphore = detail::semaphore_of(handle_);
     return semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
+        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+}
+
+REDLATCH_INLINE bool Semaphore::exists() { return detail::exists(detail::semaphore_of(handle_)); }
+
+REDLATCH_INLINE bool Semaphore::remove() { return detail::remove(detail::semaphore_of(handle_)); }
+
+REDLATCH_INLINE bool Semaphore::expire_after(Milliseconds after) {
+    return detail::expire(detail::semaphore_of(handle_), after);
 }
 
 REDLATCH_INLINE std::ptrdiff_t Semaphore::available_permits() {
@@ -20490,6 +23161,12 @@ REDLATCH_INLINE std::ptrdiff_t Semaphore::drain_permits() {
     return static_cast<std::ptrdiff_t>(reply.integer);
 }
 
+REDLATCH_INLINE SemaphoreInspection Semaphore::inspect() {
+    auto& semaphore = detail::semaphore_of(handle_);
+    return semaphore.protocol().read_inspection(
+        detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().inspect()));
+}
+
 REDLATCH_INLINE void Semaphore::check(std::ptrdiff_t n, std::ptrdiff_t least) const {
     if (n < least || n > max())
         throw Error(errc::invalid_argument, name(), "the number of permits must be from 0 to 2147483647");
@@ -20499,7 +23176,20 @@ REDLATCH_INLINE bool Semaphore::take(std::ptrdiff_t n, const detail::WaitRequest
     check(n, 0);
     if (n == 0) return true;
     detail::SemaphoreProtocol::Want want{.permits = n};
-    return detail::semaphore_of(handle_).obtain(want, request);
+    return detail::semaphore_of(handle_).obtain(want, request).run();
+}
+
+REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::WaitRequest request) {
+    check(n, 1);
+    auto stop = std::exchange(request.stop, {});
+    auto keeper = std::make_shared<detail::SemaphoreKeeper>(
+        detail::KeptState(handle_.session_handle(), detail::semaphore_of(handle_)));
+    return detail::OperationAccess::make<Permits>(
+        handle_.session_handle(),
+        [keeper = std::move(keeper), n, request](const std::stop_token& given_up, detail::WaitBy by) {
+            return detail::SemaphoreKeeper::take(keeper, n, request, given_up, by);
+        },
+        std::move(stop));
 }
 
 REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {
@@ -20531,7 +23221,7 @@ public:
     SpinLock(Client& client, std::string_view name, SpinOptions options = {});
 
 private:
-    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+    REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
 
     const detail::Polling polling_;
 };
@@ -20548,11 +23238,7 @@ REDLATCH_INLINE SpinLock::SpinLock(Client& client, std::string_view name, SpinOp
     : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name),
       polling_(detail::polling_of(options, name)) {}
 
-REDLATCH_INLINE bool SpinLock::acquire(const detail::LockRequest& request) {
-    detail::LockRequest polling = request;
-    polling.polling = polling_;
-    return NamedLock::acquire(polling);
-}
+REDLATCH_INLINE void SpinLock::prepare(detail::LockRequest& request) { request.polling = polling_; }
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -159,11 +159,19 @@ void use_lock(Fleet& fleet, auto& lock) {
     static_cast<void>(lock.is_held());
     static_cast<void>(lock.hold_count());
     static_cast<void>(lock.remaining_lease());
+    static_cast<void>(lock.inspect());
+    static_cast<void>(lock.is_held_by(7));
     fleet.give_back(lock);
     if (lock.try_lock(Lease{60s})) fleet.give_back(lock);
+    lock.lock();
+    std::error_code gone;
+    static_cast<void>(fleet.client.release_all(gone));
+    fleet.note(gone);
+    fleet.stop_if_refused();
+    lock.unlock(gone);
+    if (gone == errc::rejected) fleet.note(gone);
     lock.lock(Lease{60s});
     static_cast<void>(lock.force_unlock());
-    std::error_code gone;
     lock.unlock(gone);
     if (gone == errc::rejected) fleet.note(gone);
 }
@@ -194,6 +202,9 @@ const std::vector<Use>& uses() {
              PermitExpirableSemaphore mine{fleet.client, "permits"};
              PermitExpirableSemaphore theirs{fleet.peer, "permits"};
              mine.try_set_permits(1);
+             static_cast<void>(mine.exists());
+             static_cast<void>(mine.expire(60s));
+             static_cast<void>(mine.remove());
              mine.set_permits(2);
              mine.add_permits(1);
              PermitId id = mine.acquire();
@@ -201,6 +212,7 @@ const std::vector<Use>& uses() {
              static_cast<void>(mine.remaining_lease(id));
              static_cast<void>(mine.available_permits());
              static_cast<void>(mine.permits());
+             static_cast<void>(mine.inspect());
              mine.release(id);
              static_cast<void>(mine.try_release(id));
              theirs.set_permits(1);
@@ -216,6 +228,7 @@ const std::vector<Use>& uses() {
              ReadWriteLock theirs{fleet.peer, "shared"};
              use_reentrant_lock(fleet, mine.write_lock());
              use_reentrant_lock(fleet, mine.read_lock());
+             static_cast<void>(mine.inspect());
              fleet.wait_for(mine.read_lock(), theirs.read_lock());
              auto& readers = theirs.read_lock();
              readers.lock();
@@ -243,12 +256,17 @@ const std::vector<Use>& uses() {
              static_cast<void>(mine.release_if_exists());
              mine.add_permits(1);
              static_cast<void>(mine.available_permits());
+             static_cast<void>(mine.inspect());
              static_cast<void>(mine.drain_permits());
              auto waiting = start([&] { fleet.note(code_of([&] { mine.acquire(); })); });
              ready_within(waiting, 20ms);
              theirs.release();
              waiting.get();
              theirs.try_set_permits(0);
+             static_cast<void>(mine.exists());
+             static_cast<void>(mine.expire(60s));
+             static_cast<void>(mine.remove());
+             mine.try_set_permits(1, 60s);
          }},
         {"CountDownLatch",
          [](Fleet& fleet) {
@@ -256,6 +274,7 @@ const std::vector<Use>& uses() {
              CountDownLatch theirs{fleet.peer, "start"};
              mine.try_set_count(3);
              static_cast<void>(mine.count());
+             static_cast<void>(mine.inspect());
              static_cast<void>(mine.try_wait());
              mine.count_down();
              auto waiting = start([&] { fleet.note(code_of([&] { mine.wait(); })); });
@@ -263,6 +282,8 @@ const std::vector<Use>& uses() {
              theirs.count_down(2);
              waiting.get();
              mine.try_set_count(2);
+             static_cast<void>(mine.exists());
+             static_cast<void>(mine.expire(60s));
              static_cast<void>(mine.reset());
          }},
         {"RLock",
@@ -278,6 +299,7 @@ const std::vector<Use>& uses() {
              FencedLock mine{fleet.client, "fenced"};
              FencedLock theirs{fleet.peer, "fenced"};
              use_reentrant_lock(fleet, mine);
+             static_cast<void>(mine.latest_token());
              fleet.wait_for(mine, theirs);
              fleet.pass_on(mine);
          }},
@@ -734,6 +756,10 @@ const std::vector<Step>& steps() {
         {"Semaphore add_permits", seats(5), [](Scene& s) { s.mine<Seats>("seats").add_permits(-3); }},
         {"Semaphore drain_permits", seats(5),
          [](Scene& s) { static_cast<void>(s.mine<Seats>("seats").drain_permits()); }},
+        {"Semaphore try_set_permits with an expiry", nothing,
+         [](Scene& s) { s.mine<Seats>("seats").try_set_permits(3, 300s); }},
+        {"Semaphore expire", seats(5), [](Scene& s) { s.mine<Seats>("seats").expire(300s); }},
+        {"Semaphore remove", seats(5), [](Scene& s) { s.mine<Seats>("seats").remove(); }},
         {"Semaphore take-back",
          [](Scene& s) {
              Seats{s.fleet.peer, "seats"}.try_set_permits(5);
@@ -780,6 +806,14 @@ const std::vector<Step>& steps() {
          Half::repeats},
         {"PermitExpirableSemaphore update_lease", slots,
          [](Scene& s) { s.mine<Slots>("slots").update_lease(s.ids.at(0), Lease{900s}); }},
+        {"PermitExpirableSemaphore expire", slots, [](Scene& s) { s.mine<Slots>("slots").expire(300s); }},
+        {"PermitExpirableSemaphore expire at another time",
+         [](Scene& s) {
+             slots(s);
+             s.fleet.redis.integer("PEXPIRE", "shop:slots", 600'000);
+         },
+         [](Scene& s) { s.mine<Slots>("slots").expire(300s); }},
+        {"PermitExpirableSemaphore remove", slots, [](Scene& s) { s.mine<Slots>("slots").remove(); }},
         {"PermitExpirableSemaphore permits", slots, [](Scene& s) { s.mine<Slots>("slots").permits(); }},
         {"PermitExpirableSemaphore renewal",
          slots,
@@ -815,6 +849,7 @@ const std::vector<Step>& steps() {
              theirs.try_set_count(2);
          },
          [](Scene& s) { s.mine<Gate>("gate").count_down(2); }},
+        {"CountDownLatch expire", gate(5), [](Scene& s) { s.mine<Gate>("gate").expire(300s); }},
         {"CountDownLatch reset", gate(5), [](Scene& s) { s.mine<Gate>("gate").reset(); }},
     };
     static const std::vector<Step> all = [] {

@@ -35,6 +35,9 @@ struct Semaphores final : CutWork {
             [this] { return yes_or_no(seats.release_if_exists()); });
         add("add_permits", digested<scripts::semaphore_add>, [this] { return seats.add_permits(-3), "added"; });
         add("drain_permits", digested<scripts::semaphore_drain>, [this] { return text(seats.drain_permits()); });
+        add("expire", digested<scripts::counter_expire>, [this] { return yes_or_no(seats.expire(60s)); });
+        add("remove", digested<scripts::counter_remove>, [this] { return yes_or_no(seats.remove()); });
+        add("inspect", digested<scripts::value_inspect>, [this] { return text(seats.inspect().available); });
         operations.push_back(
             {"Semaphore available_permits", "GET", ten, [this] { return text(seats.available_permits()); }});
     }
@@ -83,6 +86,10 @@ struct Permits final : CutWork {
             [this] { return slots.update_lease(ids[0], Lease{25s}), "changed"; });
         add("remaining_lease", digested<scripts::permit_remaining>, taken,
             [this] { return yes_or_no(slots.remaining_lease(ids[0]) > 0ms); });
+        add("expire", digested<scripts::counter_expire>, taken, [this] { return yes_or_no(slots.expire(60s)); });
+        add("remove", digested<scripts::counter_remove>, taken, [this] { return yes_or_no(slots.remove()); });
+        add("inspect", digested<scripts::permit_inspect>, taken,
+            [this] { return text(std::ssize(slots.inspect().permits)); });
         add("available_permits", digested<scripts::permit_count>, taken,
             [this] { return text(slots.available_permits()); });
         add("acquired_permits", digested<scripts::permit_count>, taken,
@@ -115,6 +122,7 @@ struct Latches final : CutWork {
             [this] { return gate.wait(), "over"; });
         add("arrive_and_wait of the last", digest(digested<scripts::count_down_latch_lower>), one,
             [this] { return gate.arrive_and_wait(), "over"; });
+        add("expire", digest(digested<scripts::counter_expire>), five, [this] { return yes_or_no(gate.expire(60s)); });
         add("reset", digest(digested<scripts::count_down_latch_lower>), five,
             [this] { return yes_or_no(gate.reset()); });
     }

@@ -33,7 +33,8 @@ struct LatePath : ClockedPath {
                                      &digested<scripts::permit_release>, &digested<scripts::permit_take_back>,
                                      &digested<scripts::permit_set_lease>, &digested<scripts::permit_set_total>,
                                      &digested<scripts::permit_add>, &digested<scripts::count_down_latch_set>,
-                                     &digested<scripts::count_down_latch_lower>, &digested<scripts::request_void>})
+                                     &digested<scripts::count_down_latch_lower>, &digested<scripts::counter_remove>,
+                                     &digested<scripts::counter_expire>, &digested<scripts::request_void>})
             redis.text("SCRIPT", "LOAD", script->text);
     }
 
@@ -133,6 +134,22 @@ const std::vector<LateChange> changes{
      .next = [](Primitives& on) { on.seats.release(2); },
      .outcome = "seats=0",
      .outcome_if_unknown = "seats=0",
+     .settled_by = digested<scripts::request_void>},
+    {.name = "Semaphore: remove",
+     .script = digested<scripts::counter_remove>,
+     .before = [](Primitives& on) { on.seats.try_set_permits(3); },
+     .make = [](Primitives& on) { CHECK(on.seats.remove()); },
+     .next = [](Primitives& on) { on.seats.try_set_permits(2); },
+     .outcome = "",
+     .outcome_if_unknown = "",
+     .settled_by = digested<scripts::request_void>},
+    {.name = "Semaphore: expire",
+     .script = digested<scripts::counter_expire>,
+     .before = [](Primitives& on) { on.seats.try_set_permits(3); },
+     .make = [](Primitives& on) { CHECK(on.seats.expire(std::chrono::milliseconds(1h))); },
+     .next = [](Primitives& on) { on.seats.release(); },
+     .outcome = "seats=3",
+     .outcome_if_unknown = "seats=3",
      .settled_by = digested<scripts::request_void>},
     {.name = "Semaphore: acquire",
      .script = digested<scripts::semaphore_acquire>,

@@ -1089,3 +1089,81 @@ mutate(hold_outlives_its_members quorum/quorum_state.hpp
     "while (release_level_later(owner)) continue;"
     "static_cast<void>(owner);"
     "integration/hold")
+
+# inspect() lists waiters that are dead.
+mutate(inspection_lists_the_dead scripts/inspection.hpp
+    "if tonumber(ends) > now then\n        table.insert(waiting, waiter)"
+    "if ends then\n        table.insert(waiting, waiter)"
+    "integration/inspect")
+
+# inspect() lists readers whose lease is over.
+mutate(inspection_lists_expired_readers scripts/read_write_lock.hpp
+    "if left ~= -2 and #holds < 3000 then"
+    "if count and #holds < 3000 then"
+    "integration/inspect")
+
+# inspect() lists permits whose lease is over, in place of some that are held.
+mutate(inspection_lists_expired_permits scripts/permit_expirable_semaphore.hpp
+    "whole(over), whole(over + 999), 'withscores')"
+    "'0', '999', 'withscores')"
+    "integration/inspect")
+
+# The reply to CLIENT SETNAME is taken for the reply to the first command.
+mutate(name_answers_the_first_command redis/connection.hpp
+    "if (!url.client_name.empty()) reader.skip_next();"
+    ""
+    "integration/client_name")
+
+# A server that has no room for a connection is not heard, because its only reply is dropped.
+mutate(refusal_dropped_with_the_name redis/reply_reader.hpp
+    "std::exchange(skips_next_, false) && !precedes_close(out)"
+    "std::exchange(skips_next_, false)"
+    "unit/reply_reader|integration/client_name")
+
+# release_all() does not wait until the server has the holds back.
+mutate(release_all_does_not_wait lock/releases.hpp
+    "[round](const std::error_code& refusal) { round->finish(1, refusal); });\n            round->begin(1);"
+    "[](const std::error_code&) {});"
+    "integration/release_all")
+
+# A hold that release_all() gave back counts as held by its owner, who goes on.
+mutate(release_all_tells_no_owner lock/releases.hpp
+    "leases_.lose(hold, \"release_all() gave it back\");"
+    "leases_.finish(hold); break;"
+    "integration/release_all")
+
+# A lock over several does not notice that release_all() took its members.
+mutate(release_all_unnoticed_by_quorum session/losses.hpp
+    "desk_->timers.hasten_all(Clock::now());\n        desk_->wake();"
+    ""
+    "integration/release_all")
+
+# A hold that is lost counts as held for ever.
+mutate(lost_holds_count_as_held lock/leases.hpp
+    "        count_end(hold);\n        core_.key_holds->ended(hold.id);\n        hold.count = 0;"
+    "        core_.key_holds->ended(hold.id);\n        hold.count = 0;"
+    "integration/stats")
+
+# A semaphore that expires leaves the permits of its owners behind.
+mutate(permits_outlive_their_semaphore scripts/counter_upkeep.hpp
+    "if leases then table.insert(changes, {'pexpire', leases, ttl}) end"
+    ""
+    "integration/upkeep")
+
+# remove() leaves the permits of a semaphore that is gone already.
+mutate(removal_overlooks_permits scripts/counter_upkeep.hpp
+    "if not number and not (leases and redis.call('zcard', leases) > 0) then"
+    "if not number then"
+    "integration/upkeep")
+
+# A reader whose lease is over counts as a holder.
+mutate(expired_reader_holds protocol/read_write_lock.hpp
+    "return {digested<scripts::read_hold_count>, {key_}, {field, tag_}};"
+    "return Call::command({\"HGET\", key_, field});"
+    "integration/held_by")
+
+# A server that refuses to let the permits of a semaphore expire leaves the semaphore itself with an expiry.
+mutate(half_an_expiry_stays scripts/counter_upkeep.hpp
+    "undo = left > 0 and {'pexpire', counter, whole(left)} or {'set', counter, number}})"
+    "undo = nil})"
+    "faults/access_rights")

@@ -104,6 +104,8 @@ Hold new_hold(RLock& lock) { return lock.hold(); }
 [[maybe_unused]] void of_fenced_lock(FencedLock& lock) {
     lock.token();                                              // refused
     lock.token(ec);                                            // refused
+    lock.latest_token();                                       // refused
+    lock.latest_token(ec);                                     // refused
     lock.lock_and_get_token();                                 // refused
     lock.lock_and_get_token(lease);                            // refused
     lock.lock_and_get_token(stop);                             // refused

@@ -55,6 +55,8 @@ struct Url {
     bool tls = false;                   // if true, nothing is ever sent there unencrypted
     // Encrypts the connection. It is not part of the text; a transport sets it.
     std::shared_ptr<const detail::TlsConnector> tls_connector{};
+    // The name of each connection, for CLIENT LIST; empty for none. It is not part of the text, either.
+    std::string client_name{};
 
     // Parses a URL. Throws Error(errc::invalid_argument) if it is malformed.
     static Url parse(std::string_view text);

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace redlatch {
@@ -105,7 +106,12 @@ public:
 private:
     void delivered(std::uint64_t hold, const Reply& reply) {
         const std::lock_guard lock(core_.mutex);
-        if (classify(reply) == ReplyClass::answered && reply.is_integer())
+        const bool done = classify(reply) == ReplyClass::answered && reply.is_integer();
+        // Access rights may be corrected, so a refusal for the lack of them does not end the delivery.
+        if (done || classify(reply) == ReplyClass::refused)
+            if (const auto tell = core_.outbox.take_answered(hold))
+                tell(done ? std::error_code() : error_of(reply, core_.key()).code());
+        if (done)
             core_.outbox.answered(hold, reply.integer, Clock::now());
         else if (is_final(reply))
             core_.outbox.forget(hold);

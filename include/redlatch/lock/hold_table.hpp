@@ -32,6 +32,7 @@ struct HoldRecord {
     Clock::duration notice = Milliseconds(2);
     Instant renew_at{};
     Instant check_at = never;        // for a hold without the watchdog: when to query whether the server still has it
+    Instant held_since{};            // when it was acquired, while it counts as held in Stats
     bool doubtful = false;           // True if a command sent for this hold got no reply
     bool renewing = false;           // True if a renewal, or the query of check_at, is in flight
     std::optional<LossSource> lost;  // created when lost() is first called
@@ -154,6 +155,7 @@ public:
         hold->valid_until = {};
         hold->suspended = suspended();
         hold->check_at = never;
+        hold->held_since = {};
         hold->doubtful = false;
         hold->renewing = false;
         hold->lost.reset();

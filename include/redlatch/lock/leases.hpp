@@ -46,6 +46,8 @@ public:
         // Releasing it must not need memory.
         core_.outbox.make_room();
         core_.session.count_acquisition();
+        core_.session.count_hold();
+        hold.held_since = sent;
         core_.schedule();
         return hold;
     }
@@ -56,6 +58,7 @@ public:
 
     // Removes the live part of the hold from this process.
     void finish(HoldRecord& hold) {
+        count_end(hold);
         core_.key_holds->ended(hold.id);
         core_.holds.finish(hold);
     }
@@ -176,6 +179,7 @@ public:
                 hold, std::max(deliveries_.unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
         core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count);
         if (hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+        count_end(hold);
         core_.key_holds->ended(hold.id);
         hold.count = 0;
         hold.lost.reset();
@@ -190,6 +194,11 @@ public:
     }
 
 private:
+    void count_end(HoldRecord& hold) noexcept {
+        const Instant since = std::exchange(hold.held_since, {});
+        if (since != Instant{}) core_.session.count_hold_time(Clock::now() - since);
+    }
+
     LockCore& core_;
     Deliveries& deliveries_;
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight

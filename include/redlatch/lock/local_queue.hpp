@@ -67,7 +67,7 @@ public:
         me.listens = !request.polling;
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
         lock.unlock();
-        core_.session.count_wait();
+        const auto counted = core_.session.count_wait();
         co_return co_await room_.wait(core_.mutex, *this, me, request);
     }
 

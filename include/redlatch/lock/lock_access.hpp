@@ -31,6 +31,10 @@ struct LockAccess {
     static int ask_hold_count(LockApi& lock, OwnerNumber owner, Instant limit = never) {
         return lock.ask_hold_count(owner, limit);
     }
+    template <class Lock>
+    static auto ask_inspection(Lock& lock, Instant limit) -> decltype(lock.ask_inspection(limit)) {
+        return lock.ask_inspection(limit);
+    }
     static std::optional<Milliseconds> ask_remaining_lease(LockApi& lock, Instant limit = never) {
         return lock.ask_remaining_lease(limit);
     }

@@ -9,6 +9,7 @@
 #include "redlatch/lock/turn_queue.hpp"
 #include "redlatch/protocol/lock_protocol.hpp"
 #include "redlatch/session/named_state.hpp"
+#include "redlatch/session/release_round.hpp"
 #include "redlatch/session/session.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
@@ -77,6 +78,8 @@ public:
         // A hold whose release could not be sent ends with its lease.
         return make_error_code(std::errc::not_enough_memory);
     }
+
+    void release_all(const std::shared_ptr<ReleaseRound>& round) override { parts_.releases.release_all(round); }
 
     bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
 

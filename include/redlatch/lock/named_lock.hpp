@@ -4,11 +4,14 @@
 #include "redlatch/base/config.hpp"
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/lock/lock_access.hpp"
 #include "redlatch/lock/lock_api.hpp"
+#include "redlatch/session/call_options.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -28,6 +31,27 @@ public:
     // The name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
 
+    // Returns who holds the lock, whoever it is and in whatever language, and what else the server knows about it: see
+    // Inspection. A side of a ReadWriteLock returns its own holders. One round trip. Changes nothing. Throws Error, or
+    // stores its code: wrong_type if the key belongs to something else, rejected, unreachable.
+    Inspection inspect() { return ask_inspection(never); }
+    Inspection inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, Inspection(), ec);
+    }
+
+    // Returns true if this owner holds the lock, according to the server. One round trip.
+    //   is_held_by(number)   Hold::owner() of a hold of this client
+    //   is_held_by(text)     Holder::owner, as inspect() returns it, of any client in any language. Throws
+    //                        Error(errc::invalid_argument) for a text that no owner has: an empty one, or "mode"
+    bool is_held_by(std::uint64_t owner);
+    bool is_held_by(std::string_view owner);
+    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
+    bool is_held_by(std::string_view owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
+
 protected:
     NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
         : handle_(std::move(core), maker, name) {}
@@ -45,6 +69,8 @@ protected:
 
 private:
     friend struct LockAccess;
+
+    Inspection ask_inspection(Instant limit);
 
     StateHandle handle_;
 };

@@ -2,13 +2,18 @@
 #pragma once
 
 #include "redlatch/base/config.hpp"
+#include "redlatch/base/ids.hpp"
+#include "redlatch/error.hpp"
 #include "redlatch/lock/lock_state.hpp"
 #include "redlatch/lock/named_lock.hpp"
 #include "redlatch/protocol/lock_queries.hpp"
 #include "redlatch/session/queries.hpp"
 
+#include <cstdint>
 #include <optional>
 #include <stop_token>
+#include <string>
+#include <string_view>
 #include <system_error>
 
 namespace redlatch {
@@ -41,6 +46,24 @@ REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) 
 REDLATCH_INLINE std::optional<Milliseconds> NamedLock::ask_remaining_lease(Instant limit) {
     LockState& s = state();
     return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
+}
+
+REDLATCH_INLINE bool NamedLock::is_held_by(std::uint64_t owner) {
+    return is_held_by(OwnerText(state().session().uuid(), owner).view());
+}
+
+REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
+    LockState& s = state();
+    // A field of a read-write lock that is no owner.
+    if (owner.empty() || owner == "mode")
+        throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
+    const std::string field = s.protocol().field_of(owner);
+    return s.protocol().read_held_by(query(s.session(), s.key(), s.protocol().held_by(field)), field);
+}
+
+REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {
+    LockState& s = state();
+    return s.protocol().read_inspection(query(s.session(), s.key(), s.protocol().inspect(), limit));
 }
 
 }  // namespace detail

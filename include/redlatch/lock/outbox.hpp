@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 namespace redlatch {
@@ -26,11 +29,15 @@ struct Unwanted {
 // A late copy of the release itself is harmless: its number is never used again.
 class Outbox {
 public:
+    // Called once with the first answer of the server: no error if it has done the release.
+    using Answered = std::function<void(const std::error_code&)>;
+
     struct Item {
         Unwanted unwanted;
         std::int64_t unsettled;  // server time until which the release has to be repeated; 0: no repeat
         Instant give_up;         // when the lease is certainly over
         Instant next;            // when to send
+        Answered answered{};     // if someone waits for the outcome
         bool on_the_way = false;
         Backoff backoff{Milliseconds(50), longest_pause};
     };
@@ -39,8 +46,15 @@ public:
     void make_room() { items_.reserve(items_.size() + 1); }
 
     // `from`: when to send it for the first time.
-    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from) {
-        items_.push_back({unwanted, unsettled, give_up, from});
+    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from, Answered answered = {}) {
+        items_.push_back({unwanted, unsettled, give_up, from, std::move(answered)});
+    }
+
+    // Returns whom to tell the answer to this release, and forgets that.
+    Answered take_answered(std::uint64_t hold) {
+        for (Item& item : items_)
+            if (item.unwanted.hold == hold && item.answered) return std::exchange(item.answered, nullptr);
+        return nullptr;
     }
 
     bool has(std::uint64_t hold) const {

@@ -9,11 +9,13 @@
 #include "redlatch/lock/lock_core.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/session/queries.hpp"
+#include "redlatch/session/release_round.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -167,6 +169,26 @@ public:
             core_.schedule();
             throw;
         }
+    }
+
+    // --- Client::release_all() --------------------------------------------------------------------------------
+
+    // Ends the holds of all owners, and posts their releases until they are answered or the leases are over. For their
+    // owners the holds are lost.
+    void release_all(const std::shared_ptr<ReleaseRound>& round) {
+        std::unique_lock lock(core_.mutex);
+        const Instant now = Clock::now();
+        for (HoldRecord& hold : core_.holds) {
+            if (!hold.live()) continue;
+            core_.outbox.add({hold.id}, std::exchange(hold.unsettled, 0),
+                             std::max(hold.valid_until, now + core_.session.options().command_timeout), now,
+                             [round](const std::error_code& refusal) { round->finish(1, refusal); });
+            round->begin(1);
+            leases_.lose(hold, "release_all() gave it back");
+        }
+        core_.holds.erase_lost();
+        core_.schedule();
+        deliveries_.deliver(lock);
     }
 
     // --- force_unlock() ---------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ public:
             const bool answered = co_await ask_at_first(lock, request, me);
             if (!answered) co_return false;
             if (me.is_served()) co_return true;
-            core_.session.count_wait();
+            const auto counted = core_.session.count_wait();
             const bool held = co_await wait(lock, request, me, generation);
             if (held) co_return true;
             if (!me.too_late) co_return false;

@@ -2,12 +2,15 @@
 #pragma once
 
 #include "redlatch/base/names.hpp"
+#include "redlatch/base/time.hpp"
 #include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/inspection.hpp"
 #include "redlatch/protocol/numbers.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/scripts/count_down_latch.hpp"
+#include "redlatch/scripts/counter_upkeep.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
 #include <cstddef>
@@ -91,7 +94,14 @@ public:
                            {by == all ? Word("all") : Word(by), channel_, PublishCommand()});
     }
 
+    Call expire(const RequestId& request_id, Milliseconds after) const {
+        return marks_.call(digested<scripts::counter_expire>, request_id, {}, {after});
+    }
+
     Call count() const { return Call::command({"GET", key()}); }
+
+    Call inspect() const { return inspect_value(key()); }
+    LatchInspection read_inspection(const Reply& reply) const { return inspection_of_latch(reply, key()); }
 
 private:
     const RequestMarks marks_;

@@ -5,9 +5,11 @@
 #include "redlatch/base/names.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/claim.hpp"
+#include "redlatch/protocol/inspection.hpp"
 #include "redlatch/protocol/lock_protocol.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/scripts/fair_lock.hpp"
+#include "redlatch/scripts/inspection.hpp"
 #include "redlatch/scripts/rlock.hpp"
 
 #include <algorithm>
@@ -64,6 +66,9 @@ public:
         call.append(owners);
         return call;
     }
+
+    Call inspect() const override { return {digested<scripts::fair_inspect>, {key_, queue_, timeouts_, slots_}, {}}; }
+    Inspection read_inspection(const Reply& reply) const override { return inspection_of_queue(reply, key_); }
 
     // Refreshes the slots of up to 100 waiters of this process. `until`: the server time until which it is wanted.
     Call refresh(std::span<const std::uint64_t> waiters, std::int64_t until) const {

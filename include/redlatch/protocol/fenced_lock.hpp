@@ -9,6 +9,7 @@
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/protocol/rlock.hpp"
 #include "redlatch/scripts/fenced_lock.hpp"
+#include "redlatch/scripts/inspection.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
 #include <cstdint>
@@ -42,6 +43,11 @@ public:
                 {text(hold), text(successor.hold), successor.lease, PublishCommand(), successor.until},
                 Effect::grants};
     }
+
+    // Reads the last token that anyone got.
+    Call latest_token() const { return Call::command({"GET", counter_}); }
+
+    Call inspect() const override { return {digested<scripts::hash_inspect>, {key(), counter_}, {}}; }
 
     AcquireAnswer read_acquire(const Reply& reply) const override {
         if (!is_pair(reply)) throw unexpected(reply, key());

@@ -2,8 +2,10 @@
 #pragma once
 
 #include "redlatch/base/ids.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/claim.hpp"
+#include "redlatch/protocol/inspection.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/protocol/lock_queries.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
@@ -90,7 +92,19 @@ public:
     virtual Call holders() const { return hash_holders(key_); }
     virtual Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
     virtual Call is_locked() const { return hash_size(key_); }
+
+    // Whether one owner holds the lock, whatever client it is of. held_by() needs its field on the server, which must
+    // live until the call is sent.
+    virtual std::string field_of(std::string_view owner) const { return std::string(owner); }
+    virtual Call held_by(const std::string& field) const { return Call::command({"HGET", key_, field}); }
+    virtual bool read_held_by(const Reply& reply, const std::string& /*field*/) const {
+        return read_count(reply, key_) > 0;
+    }
     virtual Call remaining_lease() const { return key_lease(key_); }
+
+    // Reads the whole state of the lock at one moment.
+    virtual Call inspect() const { return inspect_hash(key_); }
+    virtual Inspection read_inspection(const Reply& reply) const { return inspection_of_hash(reply, key_); }
 
 protected:
     const std::string& uuid_;

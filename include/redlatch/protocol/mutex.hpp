@@ -4,6 +4,7 @@
 #include "redlatch/base/ids.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/claim.hpp"
+#include "redlatch/protocol/inspection.hpp"
 #include "redlatch/protocol/lock_protocol.hpp"
 #include "redlatch/protocol/native_commands.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
@@ -104,6 +105,13 @@ public:
     // not a lock.
     Call holders() const override { return Call::command({"GET", key_}); }
     Call remaining_lease() const override { return {digested<scripts::mutex_remaining_lease>, {key_}, {}}; }
+
+    Call held_by(const std::string&) const override { return holders(); }
+    bool read_held_by(const Reply& reply, const std::string& value) const override {
+        return read_text(reply, key_) == value;
+    }
+    Call inspect() const override { return inspect_value(key_); }
+    Inspection read_inspection(const Reply& reply) const override { return inspection_of_value(reply, key_); }
 
 private:
     Call set(const Claim& claim, NativeCommands::Set form) const {

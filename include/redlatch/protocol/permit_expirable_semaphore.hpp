@@ -4,12 +4,14 @@
 #include "redlatch/base/names.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/inspection.hpp"
 #include "redlatch/protocol/numbers.hpp"
 #include "redlatch/protocol/permit_id.hpp"
 #include "redlatch/protocol/permit_lease.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
+#include "redlatch/scripts/counter_upkeep.hpp"
 #include "redlatch/scripts/permit_expirable_semaphore.hpp"
 #include "redlatch/scripts/semaphore.hpp"
 #include "redlatch/transport/server_errors.hpp"
@@ -116,8 +118,11 @@ public:
                            {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)});
     }
 
-    Call set(const RequestId& request_id, std::int64_t permits) const {
-        return marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+    // `ttl`: after how long the semaphore expires; zero for never.
+    Call set(const RequestId& request_id, std::int64_t permits, Milliseconds ttl = Milliseconds(0)) const {
+        Call call = marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+        if (ttl > Milliseconds(0)) call.append(Word(ttl));
+        return call;
     }
 
     Call set_total(const RequestId& request_id, std::int64_t permits) const {
@@ -127,6 +132,15 @@ public:
 
     Call add(const RequestId& request_id, std::int64_t permits) const {
         return marks_.call(digested<scripts::permit_add>, request_id, {leases_, channel_}, {PublishCommand(), permits});
+    }
+
+    // GET rather than EXISTS: a key of another type is an error.
+    Call exists() const { return Call::command({"GET", key()}); }
+    Call remove(const RequestId& request_id) const {
+        return marks_.call(digested<scripts::counter_remove>, request_id, {leases_}, {});
+    }
+    Call expire(const RequestId& request_id, Milliseconds after) const {
+        return marks_.call(digested<scripts::counter_expire>, request_id, {leases_}, {after});
     }
 
     Call count() const { return {digested<scripts::permit_count>, {key(), leases_, channel_}, {PublishCommand()}}; }
@@ -141,6 +155,9 @@ public:
             throw unexpected(reply, key());
         return {number_of(reply.elements[0], key()), reply.elements[1].integer, !reply.elements[0].is_nil()};
     }
+
+    Call inspect() const { return {digested<scripts::permit_inspect>, {key(), leases_}, {}}; }
+    SemaphoreInspection read_inspection(const Reply& reply) const { return inspection_of_permits(reply, key()); }
 
     Call remaining(const PermitId& id) const {
         return {digested<scripts::permit_remaining>, {leases_}, {Word::copy(id.bytes())}};

@@ -16,6 +16,21 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
+namespace detail {
+
+// Returns two hex digits for each byte.
+inline std::string hex_of(std::string_view bytes) {
+    static constexpr char digits[] = "0123456789abcdef";
+    std::string hex;
+    for (const char byte : bytes) {
+        hex += digits[static_cast<unsigned char>(byte) >> 4];
+        hex += digits[static_cast<unsigned char>(byte) & 15];
+    }
+    return hex;
+}
+
+}  // namespace detail
+
 // Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
 // text it has 32 hex digits, the same that Redisson shows.
 class PermitId {
@@ -35,15 +50,7 @@ public:
         return PermitId(bytes);
     }
 
-    std::string text() const {
-        static constexpr char digits[] = "0123456789abcdef";
-        std::string hex;
-        for (const unsigned char byte : bytes_) {
-            hex += digits[byte >> 4];
-            hex += digits[byte & 15];
-        }
-        return hex;
-    }
+    std::string text() const { return detail::hex_of(bytes()); }
 
     // Returns the bytes as stored in Redis.
     std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }

@@ -5,6 +5,7 @@
 #include "redlatch/base/names.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/claim.hpp"
+#include "redlatch/protocol/inspection.hpp"
 #include "redlatch/protocol/lock_protocol.hpp"
 #include "redlatch/protocol/lock_queries.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
@@ -18,6 +19,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -25,7 +27,18 @@ namespace detail {
 
 // The names that both sides of a read-write lock share, and their common calls. Both sides listen to one channel.
 class ReadWriteProtocol : public LockProtocol {
+public:
+    // Reads both sides. read_inspection() of a side leaves out the other one.
+    Call inspect() const final { return {digested<scripts::read_write_inspect>, {key_}, {tag_}}; }
+    Inspection read_both_sides(const Reply& reply) const { return inspection_of_read_write(reply, key_); }
+
 protected:
+    Inspection read_side(const Reply& reply, bool shared) const {
+        Inspection side = read_both_sides(reply);
+        std::erase_if(side.holders, [shared](const Holder& holder) { return holder.shared != shared; });
+        return side;
+    }
+
     ReadWriteProtocol(const LockKind& of, const ProtocolContext& context, const std::string& key)
         : LockProtocol(of, context, key, prefixed_key("redisson_rwlock", key)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
@@ -77,6 +90,11 @@ public:
     Call hold_count(std::uint64_t hold) const override {
         return {digested<scripts::read_hold_count>, {key_}, {text(hold), tag_}};
     }
+    Call held_by(const std::string& field) const override {
+        return {digested<scripts::read_hold_count>, {key_}, {field, tag_}};
+    }
+
+    Inspection read_inspection(const Reply& reply) const override { return read_side(reply, true); }
 
     OwnerText text(std::uint64_t hold) const noexcept override { return reader(hold); }
 };
@@ -126,7 +144,10 @@ public:
     Call holders() const override { return {digested<scripts::write_holders>, {key_}, {}}; }
     Call remaining_lease() const override { return {digested<scripts::write_remaining_lease>, {key_}, {}}; }
 
+    Inspection read_inspection(const Reply& reply) const override { return read_side(reply, false); }
+
     OwnerText text(std::uint64_t hold) const noexcept override { return writer(hold); }
+    std::string field_of(std::string_view owner) const override { return std::string(owner) + ":write"; }
 
 private:
     // How long a writer that dies while it waits keeps readers out, in ms. The mark is renewed after half of this time.

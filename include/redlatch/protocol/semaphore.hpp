@@ -2,10 +2,13 @@
 #pragma once
 
 #include "redlatch/base/names.hpp"
+#include "redlatch/base/time.hpp"
 #include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/inspection.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
+#include "redlatch/scripts/counter_upkeep.hpp"
 #include "redlatch/scripts/semaphore.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
@@ -73,15 +76,30 @@ public:
                            {permits, PublishCommand(), only_existing ? "1" : "0"});
     }
 
-    Call set(const RequestId& request_id, std::int64_t permits) const {
-        return marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+    // `ttl`: after how long the semaphore expires; zero for never.
+    Call set(const RequestId& request_id, std::int64_t permits, Milliseconds ttl = Milliseconds(0)) const {
+        Call call = marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+        if (ttl > Milliseconds(0)) call.append(Word(ttl));
+        return call;
     }
 
     Call drain(const RequestId& request_id) const {
         return marks_.call(digested<scripts::semaphore_drain>, request_id, {}, {});
     }
 
+    // GET rather than EXISTS: a key of another type is an error.
+    Call exists() const { return Call::command({"GET", key()}); }
+    Call remove(const RequestId& request_id) const {
+        return marks_.call(digested<scripts::counter_remove>, request_id, {}, {});
+    }
+    Call expire(const RequestId& request_id, Milliseconds after) const {
+        return marks_.call(digested<scripts::counter_expire>, request_id, {}, {after});
+    }
+
     Call available() const { return Call::command({"GET", key()}); }
+
+    Call inspect() const { return inspect_value(key()); }
+    SemaphoreInspection read_inspection(const Reply& reply) const { return inspection_of_semaphore(reply, key()); }
 
 private:
     const RequestMarks marks_;

@@ -4,6 +4,7 @@
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/lock/lock_access.hpp"
 #include "redlatch/lock/lock_state.hpp"
 #include "redlatch/lock/named_lock.hpp"
@@ -58,6 +59,7 @@ public:
     std::optional<Milliseconds> ask_remaining_lease(Instant limit) override {
         return LockAccess::ask_remaining_lease(lock_, limit);
     }
+    Inspection ask_inspection(Instant limit) override { return LockAccess::ask_inspection(lock_, limit); }
 
     std::optional<std::uint64_t> connections() override { return session().transport().connections(); }
 

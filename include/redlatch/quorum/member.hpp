@@ -4,6 +4,7 @@
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/lock/lock_access.hpp"
 #include "redlatch/options.hpp"
@@ -69,6 +70,7 @@ public:
     virtual bool ask_locked(Instant limit) = 0;
     virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
     virtual std::optional<Milliseconds> ask_remaining_lease(Instant limit) = 0;
+    virtual Inspection ask_inspection(Instant limit) = 0;
 
     // Returns how many connections its client has made so far; nothing if its transport does not count them.
     virtual std::optional<std::uint64_t> connections() = 0;

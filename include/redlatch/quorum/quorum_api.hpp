@@ -4,13 +4,16 @@
 #include "redlatch/base/config.hpp"
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/lock/lock_api.hpp"
 #include "redlatch/lock/named_lock.hpp"
 #include "redlatch/quorum/quorum_rules.hpp"
+#include "redlatch/session/call_options.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
 #include <atomic>
 #include <concepts>
+#include <cstdint>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -35,6 +38,21 @@ public:
 
     // The names of its members in their order, each once.
     const std::string& name() const noexcept { return name_; }
+
+    // Returns the state of each member, in the order of name(): see Inspection. All are asked at the same time, one
+    // round trip. A member whose server fails or takes longer than the slowest that counts may take has an error in
+    // place of a state. Throws Error, or stores its code, only if no member replied.
+    std::vector<MemberInspection> inspect();
+    std::vector<MemberInspection> inspect(std::error_code& ec) {
+        return detail::answer([&] { return inspect(); }, std::vector<MemberInspection>(), ec);
+    }
+
+    // Returns true if this hold, by the Hold::owner() that this object gave it, is held according to the servers: by
+    // enough of the members. One round trip. Each member knows it by another number: see inspect().
+    bool is_held_by(std::uint64_t owner);
+    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
+        return detail::answer([&] { return is_held_by(owner); }, false, ec);
+    }
 
 protected:
     QuorumApi(QuorumMembers members, const QuorumRules& rules);

@@ -2,16 +2,20 @@
 #pragma once
 
 #include "redlatch/base/config.hpp"
+#include "redlatch/base/ids.hpp"
 #include "redlatch/base/keep_errno.hpp"
 #include "redlatch/base/thread.hpp"
+#include "redlatch/inspection.hpp"
 #include "redlatch/quorum/lock_member.hpp"
 #include "redlatch/quorum/member.hpp"
 #include "redlatch/quorum/quorum_api.hpp"
 #include "redlatch/quorum/quorum_state.hpp"
+#include "redlatch/session/operation.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -36,18 +40,29 @@ inline std::string names_of(const QuorumMembers& members) {
     return all;
 }
 
-// Queries all members at the same time. Returns the largest value that enough of the answers reach to be true of the
-// whole lock. Members that fail or take longer than node_timeout give no answer. If too few do, throws the first failure.
+// The members' answers to a query. A member that failed or took longer than node_timeout has an error instead.
+template <class Answer>
+struct MemberAnswers {
+    std::vector<std::optional<Answer>> answers;
+    std::vector<std::exception_ptr> errors;
+
+    void throw_first_error() const {
+        for (const std::exception_ptr& error : errors)
+            if (error) std::rethrow_exception(error);
+    }
+};
+
+// Queries all members at the same time.
 template <class Answer, class Ask>
-Answer ask_quorum(const QuorumMembers& members, const QuorumRules& rules, Ask ask) {
-    std::vector<std::optional<Answer>> answers(members.size());
-    std::vector<std::exception_ptr> errors(members.size());
+MemberAnswers<Answer> ask_members(const QuorumMembers& members, const QuorumRules& rules, Ask ask) {
+    MemberAnswers<Answer> all{std::vector<std::optional<Answer>>(members.size()),
+                              std::vector<std::exception_ptr>(members.size())};
     const Instant limit = deadline_after(Clock::now(), rules.node_timeout);
     const auto one = [&](std::size_t i) {
         try {
-            answers[i] = ask(*members[i], limit);
+            all.answers[i] = ask(*members[i], limit);
         } catch (...) {
-            errors[i] = std::current_exception();
+            all.errors[i] = std::current_exception();
         }
     };
     std::vector<std::thread> others;
@@ -61,12 +76,18 @@ Answer ask_quorum(const QuorumMembers& members, const QuorumRules& rules, Ask as
     }
     one(0);
     for (std::thread& other : others) other.join();
+    return all;
+}
+
+// Returns the largest value that enough of the members' answers reach to be true of the whole lock. If too few answer,
+// throws the first failure.
+template <class Answer, class Ask>
+Answer ask_quorum(const QuorumMembers& members, const QuorumRules& rules, Ask ask) {
+    MemberAnswers<Answer> all = ask_members<Answer>(members, rules, std::move(ask));
     std::vector<Answer> given;
-    for (std::optional<Answer>& answer : answers)
+    for (std::optional<Answer>& answer : all.answers)
         if (answer) given.push_back(std::move(*answer));
-    if (given.size() < rules.needed)
-        for (const std::exception_ptr& error : errors)
-            if (error) std::rethrow_exception(error);
+    if (given.size() < rules.needed) all.throw_first_error();
     std::sort(given.begin(), given.end(), std::greater<>());
     return given[rules.needed - 1];
 }
@@ -125,6 +146,24 @@ REDLATCH_INLINE int QuorumApi::ask_hold_count(OwnerNumber owner, Instant) {
 REDLATCH_INLINE std::optional<Milliseconds> QuorumApi::ask_remaining_lease(Instant) {
     return ask_quorum<std::optional<Milliseconds>>(
         members_, rules_, [](QuorumMember& member, Instant limit) { return member.ask_remaining_lease(limit); });
+}
+
+REDLATCH_INLINE bool QuorumApi::is_held_by(std::uint64_t owner) {
+    return owner > 0 && ask_hold_count(first_hold_owner + owner - 1, never) > 0;
+}
+
+REDLATCH_INLINE std::vector<MemberInspection> QuorumApi::inspect() {
+    auto all = ask_members<Inspection>(
+        members_, rules_, [](QuorumMember& member, Instant limit) { return member.ask_inspection(limit); });
+    if (std::none_of(all.answers.begin(), all.answers.end(), [](const auto& one) { return one.has_value(); }))
+        all.throw_first_error();
+    std::vector<MemberInspection> found(members_.size());
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+        found[i].name = members_[i]->name();
+        if (all.answers[i]) found[i].state = *std::move(all.answers[i]);
+        if (all.errors[i]) found[i].error = code_of(all.errors[i]);
+    }
+    return found;
 }
 
 // --- the state of this process -----------------------------------------------------------------------------------

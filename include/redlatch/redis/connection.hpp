@@ -85,7 +85,11 @@ private:
         // reply to PING will do, so this needs no access right.
         const bool only_asks = url.tls && expected == 0;
         if (only_asks) add({"PING"});
-        if (expected == 0) return std::nullopt;
+        // No one waits for the reply, and a refusal does not matter: a connection works without a name as well. It comes
+        // last, so that its reply follows all others.
+        if (!url.client_name.empty())
+            append_command(out, Command{std::array<std::string_view, 3>{"CLIENT", "SETNAME", url.client_name}, 0});
+        if (out.empty()) return std::nullopt;
 
         const bool sent = socket.send_all(out, deadline);
         std::fill(out.begin(), out.end(), '\0');  // keep the password no longer than needed
@@ -108,6 +112,7 @@ private:
                 }
             }
         }
+        if (!url.client_name.empty()) reader.skip_next();
         return std::nullopt;
     }
 

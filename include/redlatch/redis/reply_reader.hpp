@@ -3,6 +3,7 @@
 
 #include "redlatch/base/redact.hpp"
 #include "redlatch/transport/reply.hpp"
+#include "redlatch/transport/server_errors.hpp"
 
 #include <cstddef>
 #include <memory>
@@ -35,11 +36,16 @@ public:
         reader_.reset(redisReaderCreateWithFunctions(&functions()));
         if (!reader_) throw std::bad_alloc();
         reader_->privdata = this;
+        skips_next_ = false;
         begin_reply(0);
     }
 
     // From now on, errors of the server that repeat a part of the secret are cut down to their code word.
     void withhold(std::string_view secret) { secret_ = secret; }
+
+    // Drops the next reply, which no one waits for; but not an error that the server sends before it closes the
+    // connection: that is the reply to whatever comes next.
+    void skip_next() noexcept { skips_next_ = true; }
 
     // Takes received bytes. Returns false if the reader cannot continue.
     bool feed(const char* bytes, std::size_t size) {
@@ -60,7 +66,9 @@ public:
         const bool too_long = bytes_of_reply_ - left > most_bytes;
         out = std::move(root_);
         begin_reply(left);
-        return too_long ? Outcome::malformed : Outcome::reply;
+        if (too_long) return Outcome::malformed;
+        if (std::exchange(skips_next_, false) && !precedes_close(out)) return next(out);
+        return Outcome::reply;
     }
 
 private:
@@ -167,6 +175,7 @@ private:
     Reply root_;
     std::size_t bytes_of_reply_ = 0;
     std::size_t elements_left_ = 0;
+    bool skips_next_ = false;
     bool no_memory_ = false;  // True if a callback refused for lack of memory
 };
 

@@ -264,6 +264,25 @@ local refusal = sweep(semaphore, leases, channel, ARGV[1], present, now)
 return refusal or {redis.call('get', semaphore), taken}
 )lua"};
 
+inline constexpr std::string_view permit_inspect{R"lua(
+-- KEYS: semaphore, leases.
+-- Answer: how many permits are available, a text, nil = there is no such semaphore; how many are taken; PTTL; then for
+-- each taken one, the first 1,000 to expire, its id and how many ms its lease has left, -1 = it never ends. Changes
+-- nothing: a permit whose lease has ended counts as available, and stays where it is.
+local semaphore, leases = KEYS[1], KEYS[2]
+local present = redis.call('get', semaphore)
+local available = count_in(present or '0')
+if not available then return no_count() end
+local now = time_in_ms()
+local over = leases_over(leases, now, available)
+local held = redis.call('zrange', leases, whole(over), whole(over + 999), 'withscores')
+for at = 2, #held, 2 do
+    local ends = tonumber(held[at])
+    held[at] = ends >= never and -1 or math.max(0, ends - now)
+end
+return {present and whole(available + over), redis.call('zcard', leases) - over, redis.call('pttl', semaphore), held}
+)lua"};
+
 inline constexpr std::string_view permit_remaining{R"lua(
 -- KEYS: leases.  ARGV: permit id.
 -- Answer: how many ms its lease has left, -1 = it has no lease, nil = it is unknown or its lease has ended.
@@ -304,6 +323,7 @@ inline constexpr std::string_view permit_set_lease = parts::changes_permits<part
 inline constexpr std::string_view permit_set_total = parts::changes_permits<parts::permit_set_total>;
 inline constexpr std::string_view permit_add = parts::changes_permits<parts::permit_add>;
 inline constexpr std::string_view permit_count = parts::changes_permits<parts::permit_count>;
+inline constexpr std::string_view permit_inspect = parts::changes_permits<parts::permit_inspect>;
 inline constexpr std::string_view permit_remaining{
     joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
 inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
@@ -320,6 +340,9 @@ inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
     "619aaa3b2c8f26b201f118ed98dd538dafa3855b"};
+template <>
+inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
+    "f8ab85520f100a999d88411b61744ddfcdbc655d"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
     "bae32ae2f6a5062d096c94ab62a35ef8ea74d0ff"};

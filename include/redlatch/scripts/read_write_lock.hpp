@@ -302,6 +302,33 @@ end
 return holders
 )lua"};
 
+inline constexpr std::string_view read_write_inspect{R"lua(
+-- KEYS: lock.  ARGV: tag.  Answer: for each hold that lasts its field, its count, and how many ms its lease has left
+-- (-1 = no TTL). At most 1,000 holds. Changes nothing: removes no expired holds.
+local lock, tag = KEYS[1], ARGV[1]
+local mode, fields, ttl = redis.call('hget', lock, 'mode'), redis.call('hgetall', lock), redis.call('pttl', lock)
+if not mode and #fields > 0 then
+    return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
+end
+local holds = {}
+for at = 1, #fields, 2 do
+    local owner, count, left = fields[at], tonumber(fields[at + 1]), -2
+    if count and string.sub(owner, -6) == ':write' then
+        left = ttl
+    elseif count then
+        for i = 1, count do
+            left = math.max(left, redis.call('pttl', tag .. ':' .. owner .. ':rwlock_timeout:' .. i))
+        end
+    end
+    if left ~= -2 and #holds < 3000 then
+        table.insert(holds, owner)
+        table.insert(holds, count)
+        table.insert(holds, left)
+    end
+end
+return holds
+)lua"};
+
 inline constexpr std::string_view write_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = no writer holds it.
 if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return -2 end
@@ -343,6 +370,9 @@ inline constexpr Script digested<scripts::read_remaining_lease>{scripts::read_re
 template <>
 inline constexpr Script digested<scripts::read_renew>{scripts::read_renew,
     "7631565aae2a63ee6e17e9639ed404f5ad8b0171"};
+template <>
+inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_write_inspect,
+    "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
     "9d5d3a9afe85ff95297987fd07e9cee79d434f29"};

@@ -103,11 +103,11 @@ return all_or_none(changes) or 1
 
 inline constexpr std::string_view semaphore_set{R"lua(
 -- KEYS: semaphore, marks, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, permits, publish
--- command.
+-- command, and, if the semaphore is to expire, after how many ms.
 -- Answer: 1 = set; 0 = the semaphore exists already.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local permits, publish = ARGV[6], ARGV[7]
+local permits, publish, ttl = ARGV[6], ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
 local now = time_in_ms()
@@ -118,7 +118,7 @@ if redis.call('get', semaphore) then
 end
 local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}
 if permits ~= '0' then table.insert(changes, {publish, channel, permits}) end
-table.insert(changes, {'set', semaphore, permits})
+table.insert(changes, {'set', semaphore, permits, ttl and 'px', ttl})
 return all_or_none(changes) or 1
 )lua"};
 
@@ -166,7 +166,7 @@ inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphor
     "f769b5c29df11bff048d0095ee5d351c77852bf8"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "b00113278bca4adbbb3893b0506fb0b58140ce90"};
+    "b78e12a412a7d2d4d6e56efd99c9e4db6c400cbe"};
 // clang-format on
 
 }  // namespace detail

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct PendingRequest {
     Instant give_up;
     Instant next;
     std::uint64_t number = 0;
+    std::function<void(const std::error_code&)> answered{};  // called once a server has done or refused it
     Instant sent{};
     bool on_the_way = false;
     Backoff backoff{Milliseconds(50), longest_pause};

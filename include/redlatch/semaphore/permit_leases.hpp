@@ -4,14 +4,17 @@
 #include "redlatch/protocol/permit_expirable_semaphore.hpp"
 #include "redlatch/semaphore/request_deliveries.hpp"
 #include "redlatch/semaphore/synchronizer_core.hpp"
+#include "redlatch/session/release_round.hpp"
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -83,6 +86,28 @@ public:
     } catch (...) {
     }
 
+    // Releases all permits under the watchdog without waiting: see Client::release_all().
+    void release_all(const std::shared_ptr<ReleaseRound>& round) {
+        std::unique_lock lock(core_.mutex);
+        while (!watched_.empty()) {
+            Want some;
+            const std::size_t count = std::min(watched_.size(), releases_a_call);
+            for (std::size_t i = 0; i < count; ++i) some.ids.push_back(watched_[watched_.size() - 1 - i].id);
+            round->begin(count);
+            for (const PermitId& id : some.ids) {
+                core_.session.count_lost_hold();
+                tell(id, "release_all() gave it back");
+                watched_.pop_back();
+            }
+            deliveries_.add(
+                lock, PendingRequest::Kind::change, core_.take_slot(),
+                [this, some](const RequestId& request_id) {
+                    return core_.protocol.give_back(request_id, std::span(&some, 1));
+                },
+                [round, count](const std::error_code& refusal) { round->finish(count, refusal); });
+        }
+    }
+
     // Renews these permits again, because they were not released after all.
     void watch_again(const std::vector<Watch>& watches) {
         const std::lock_guard lock(core_.mutex);
@@ -142,6 +167,7 @@ public:
 
 private:
     static constexpr std::size_t renewals_a_call = 100;
+    static constexpr std::size_t releases_a_call = 1000;
 
     Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
 

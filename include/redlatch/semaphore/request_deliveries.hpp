@@ -10,9 +10,11 @@
 #include "redlatch/transport/server_errors.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -30,12 +32,13 @@ public:
     bool empty() const { return pending_.empty(); }
     Instant next_deadline() const { return pending_.next_deadline(); }
 
-    // Adds a request. `make(request_id)` builds its call; it outlives the caller.
+    // Adds a request. `make(request_id)` builds its call; it outlives the caller. `answered`: whom to tell once a server
+    // has done or refused it.
     void add(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& request_id,
-             PendingRequest::Make make) {
+             PendingRequest::Make make, std::function<void(const std::error_code&)> answered = {}) {
         const Instant now = Clock::now();
-        pending_.add(
-            {purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(core_.session.options()), now});
+        pending_.add({purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(core_.session.options()),
+                      now, 0, std::move(answered)});
         core_.task.schedule();
         // This thread sends it, so that it follows the first sending on the same connection.
         deliver(lock);
@@ -132,15 +135,23 @@ private:
                 report(*request, IdempotentSender::unknowable);
             else if (!is_void && classify(reply) != ReplyClass::answered)
                 report(*request, error_of(reply, core_.key()).what());
+            tell(*request, reply);
             core_.slots.give_back(request->request_id);
             pending_.remove(number);
             core_.task.has_changed();
             // The session may drop the state now.
             core_.session.timers().schedule(core_.task, Clock::now());
         } else {
+            if (classify(reply) == ReplyClass::refused) tell(*request, reply);
             pending_.failed(number, Clock::now());
         }
         core_.task.schedule();
+    }
+
+    // Tells the outcome to whom it may concern, once.
+    void tell(PendingRequest& request, const Reply& reply) const {
+        if (const auto answered = std::exchange(request.answered, nullptr))
+            answered(classify(reply) == ReplyClass::answered ? std::error_code() : error_of(reply, core_.key()).code());
     }
 
     void report(const PendingRequest& request, std::string_view why) {

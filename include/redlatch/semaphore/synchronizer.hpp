@@ -12,6 +12,7 @@
 #include "redlatch/semaphore/request_queue.hpp"
 #include "redlatch/semaphore/synchronizer_core.hpp"
 #include "redlatch/session/awaiting.hpp"
+#include "redlatch/session/release_round.hpp"
 #include "redlatch/session/session.hpp"
 #include "redlatch/transport/server_errors.hpp"
 #include "redlatch/wait/patience.hpp"
@@ -21,6 +22,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -40,6 +42,7 @@ struct NoLeases {
     NoLeases(Core&, Deliveries&) {}
 
     bool empty() const { return true; }
+    void release_all(const std::shared_ptr<ReleaseRound>&) {}
     Instant next_deadline() const { return never; }
     template <class Wants>
     void accept(std::unique_lock<std::mutex>&, const Wants&, Instant) {}
@@ -100,6 +103,8 @@ public:
         return room_.queue.empty() && deliveries_.empty() && leases_.empty();
     }
 
+    void release_all(const std::shared_ptr<ReleaseRound>& round) override { leases_.release_all(round); }
+
     // --- asking and waiting -----------------------------------------------------------------------------------
 
     // Returns true if `want` was served. Returns false if the deadline passes or a stop is requested; then nothing was
@@ -118,7 +123,7 @@ public:
             me.refusal = {generation, *answer};
         }
         lock.unlock();
-        core_.session.count_wait();
+        const auto counted = core_.session.count_wait();
         const bool is_served = co_await room_.wait(core_.mutex, *this, me, request);
         want = me.want;
         co_return is_served;

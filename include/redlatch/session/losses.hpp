@@ -64,6 +64,12 @@ public:
         desk_->changed.notify_one();
     }
 
+    // Makes all tasks look soon whether their holds are still certain.
+    void look_again() noexcept {
+        desk_->timers.hasten_all(Clock::now());
+        desk_->wake();
+    }
+
     // Returns how long before the end of a lease to report its loss, because reporting takes time. It is the sum of two
     // parts, limited to Lateness::longest_notice:
     //   - twice the recent lateness of the thread

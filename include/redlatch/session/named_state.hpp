@@ -11,6 +11,7 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+class ReleaseRound;
 class Session;
 
 // The local state of one name: all objects of that kind and name in this process share it. Registry keeps it.
@@ -19,6 +20,9 @@ public:
     virtual std::string_view kind() const noexcept = 0;
     virtual const std::string& key() const noexcept = 0;
     virtual Session& session() const noexcept = 0;
+
+    // Ends all holds of this process and sends their releases, which the round counts. Does not wait for replies.
+    virtual void release_all(const std::shared_ptr<ReleaseRound>& /* round */) {}
 
     // Returns true if nothing would be lost with it: no hold, no waiter, no command that is still to be delivered.
     virtual bool is_idle() = 0;

@@ -49,6 +49,10 @@ public:
         for (const auto& state : all()) state->on_failover();
     }
 
+    void release_all(const std::shared_ptr<ReleaseRound>& round) {
+        for (const auto& state : all()) state->release_all(round);
+    }
+
     // Called when no other thread uses the session any more.
     void abandon() noexcept {
         for (const auto& [_, entry] : states_) entry.state->abandon();

@@ -19,6 +19,7 @@
 #include "redlatch/session/lost_levels.hpp"
 #include "redlatch/session/notifier.hpp"
 #include "redlatch/session/registry.hpp"
+#include "redlatch/session/release_round.hpp"
 #include "redlatch/session/remote_clock.hpp"
 #include "redlatch/session/server_time.hpp"
 #include "redlatch/session/subscriptions.hpp"
@@ -168,7 +169,9 @@ public:
     // --- counters ---------------------------------------------------------------------------------------------
 
     void count_acquisition() { counters_.acquisitions.add(); }
-    void count_wait() { counters_.waits.add(); }
+    [[nodiscard]] CountedWait count_wait() { return CountedWait(counters_); }
+    void count_hold() { counters_.holds.add(); }
+    void count_hold_time(Clock::duration held) { counters_.hold_times.add(held); }
     void count_handoff() { counters_.handoffs.add(); }
     void count_renewal() { counters_.renewals.add(); }
     void count_lost_hold() { counters_.lost_holds.add(); }
@@ -180,6 +183,16 @@ public:
     NamedState& use_state(const StateMaker& maker, const std::string& key) { return registry_.use(maker, *this, key); }
     void leave_state(NamedState& state) { registry_.leave(state); }
     void forget_if_unused(NamedState& state) { registry_.forget_if_unused(state); }
+
+    // Gives back all holds of this process: see Client::release_all(). Waits up to command_timeout for the replies.
+    ReleaseRound::Outcome release_all() {
+        const auto round = std::make_shared<ReleaseRound>();
+        const Instant deadline = Clock::now() + options_.command_timeout;
+        registry_.release_all(round);
+        // A lock over several notices that it has lost members.
+        losses_.look_again();
+        return round->wait(deadline);
+    }
 
     // Returns the record of the threads of this process that hold the key, whatever the kind of lock.
     std::shared_ptr<KeyHolds> key_holds(const std::string& key) { return key_holds_.of(key); }

@@ -147,6 +147,12 @@ inline bool is_from_node_that_is_down(std::string_view text) {
 // Returns true if a node of a cluster redirects the command to another node.
 inline bool is_redirection(std::string_view text) { return text.starts_with("MOVED ") || text.starts_with("ASK "); }
 
+// Returns true if the server says so to a new connection, whatever it is asked, and closes it.
+inline bool precedes_close(const Reply& reply) {
+    return reply.is_error() &&
+           (reply.text.starts_with("DENIED") || reply.text.starts_with("ERR max number of clients"));
+}
+
 // Returns true if the server does not know an option of the command.
 inline bool is_syntax_error(const Reply& reply) { return reply.is_error() && reply.text.starts_with("ERR syntax"); }
 

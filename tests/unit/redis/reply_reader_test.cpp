@@ -279,3 +279,34 @@ TEST_CASE("random bytes neither crash the reader nor make it grow without bound"
         static_cast<void>(parse(bytes, 1 + random() % 8));
     }
 }
+
+// The reply to CLIENT SETNAME comes while other commands wait for theirs. But a server that has no room for a new
+// connection says so once, before it closes it.
+TEST_CASE("a reply that no one waits for is dropped once; an error that ends the connection is not") {
+    const auto after_skip = [](std::string_view bytes, bool all_at_once) {
+        ReplyReader reader;
+        reader.skip_next();
+        std::vector<std::string> texts;
+        for (std::size_t i = 0; i < bytes.size(); i += all_at_once ? bytes.size() : 1) {
+            reader.feed(bytes.data() + i, all_at_once ? bytes.size() : 1);
+            for (Reply reply; reader.next(reply) == Outcome::reply;) texts.push_back(reply.text);
+        }
+        return texts;
+    };
+    using Texts = std::vector<std::string>;
+    for (const bool all_at_once : {true, false}) {
+        CAPTURE(all_at_once);
+        CHECK(after_skip("+OK\r\n", all_at_once).empty());
+        CHECK(after_skip("+OK\r\n+OK\r\n$1\r\nx\r\n", all_at_once) == Texts{"OK", "x"});
+        CHECK(after_skip("-NOPERM no\r\n+PONG\r\n", all_at_once) == Texts{"PONG"});
+        CHECK(after_skip("-ERR max number of clients reached\r\n", all_at_once) ==
+              Texts{"ERR max number of clients reached"});
+        CHECK(after_skip("-DENIED protected\r\n", all_at_once) == Texts{"DENIED protected"});
+    }
+    ReplyReader reader;
+    reader.skip_next();
+    reader.reset();
+    Reply reply;
+    reader.feed("+OK\r\n", 5);
+    CHECK(reader.next(reply) == Outcome::reply);
+}
