@@ -39,8 +39,9 @@ public:
     InMemoryTransport& operator=(InMemoryTransport&&) = delete;
 
     ~InMemoryTransport() {
-        if (server_) server_->disconnect(*connection_);
+        // First, because completions may post more.
         if (connection_) connection_->end();
+        if (server_) server_->disconnect(*connection_);
     }
 
     Reply call(const Command& command, Instant deadline) {

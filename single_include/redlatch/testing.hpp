@@ -716,6 +716,7 @@ public:
     ScriptHost& operator=(const ScriptHost&) = delete;
 
     Reply run(Commands& commands, std::string_view text, Words keys, Words arguments) {
+        lua_settop(lua(), 0);  // an earlier run may have ended by an exception
         auto script = compiled_.find(text);
         if (script == compiled_.end()) {
             if (luaL_loadbuffer(lua(), text.data(), text.size(), "=script") != 0)
@@ -1197,8 +1198,9 @@ public:
     InMemoryTransport& operator=(InMemoryTransport&&) = delete;
 
     ~InMemoryTransport() {
-        if (server_) server_->disconnect(*connection_);
+        // First, because completions may post more.
         if (connection_) connection_->end();
+        if (server_) server_->disconnect(*connection_);
     }
 
     Reply call(const Command& command, Instant deadline) {

@@ -48,6 +48,7 @@ public:
     ScriptHost& operator=(const ScriptHost&) = delete;
 
     Reply run(Commands& commands, std::string_view text, Words keys, Words arguments) {
+        lua_settop(lua(), 0);  // an earlier run may have ended by an exception
         auto script = compiled_.find(text);
         if (script == compiled_.end()) {
             if (luaL_loadbuffer(lua(), text.data(), text.size(), "=script") != 0)

@@ -14,6 +14,7 @@
 #include <shared_mutex>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -38,6 +39,22 @@ struct Fixture {
     Client one;
     Client two;
 };
+
+// Notes what a transport tells.
+struct Told final : Listener {
+    void subscribed(const std::string& channel) override { all.push_back("subscribed " + channel); }
+    void refused(const std::string& channel, const Reply&) override { all.push_back("refused " + channel); }
+    void message(const std::string& channel, std::string_view payload) override {
+        all.push_back(channel + " says " + std::string(payload));
+    }
+    void disconnected() override { all.push_back("disconnected"); }
+    void interrupted(const std::string& channel) override { all.push_back("interrupted " + channel); }
+    void on_failover() override { all.push_back("failover"); }
+
+    std::vector<std::string> all;
+};
+
+using Texts = std::vector<std::string>;
 
 // Waits until the client has waited for a lock that often, and is subscribed.
 bool waits(const Client& client, std::uint64_t times = 1) {
@@ -451,6 +468,62 @@ TEST_CASE("there is nothing to warn about") {
     Fixture f;
     CHECK(f.one.check_server().empty());
     CHECK_THROWS_AS((Client{f.server.transport(), {.require_replicas = 1}}), Error);
+}
+
+TEST_CASE("replies to posted commands and messages come in order, and only within run()") {
+    InMemoryServer server;
+    redlatch::testing::InMemoryTransport transport = server.transport();
+    Told told;
+    const auto post = [&](std::vector<std::string_view> words) {
+        transport.post(Command{words}, [&told, name = std::string(words[0])](const Reply& reply) {
+            told.all.push_back(name + " " + (reply.is_integer() ? std::to_string(reply.integer) : reply.text));
+        });
+    };
+    transport.subscribe("news");
+    post({"INCRBY", "key", "7"});
+    post({"PUBLISH", "news", "hello"});
+    post({"GET", "key"});
+    CHECK(told.all.empty());
+    CHECK(server.command({"GET", "key"}).text == "7");  // carried out at once
+    transport.run(told, never);
+    CHECK(told.all == Texts{"subscribed news", "INCRBY 7", "news says hello", "PUBLISH 1", "GET 7"});
+
+    told.all.clear();
+    server.advance(1s);
+    server.fail_over();
+    server.refuse();
+    post({"GET", "key"});
+    server.refuse(false);
+    transport.run(told, never);
+    CHECK(told.all == Texts{"interrupted news", "subscribed news", "failover", "interrupted news", "subscribed news",
+                            "disconnected", "GET the in-memory server refuses connections", "subscribed news"});
+
+    told.all.clear();
+    transport.unsubscribe("news");
+    post({"PUBLISH", "news", "hello"});
+    transport.run(told, never);
+    CHECK(told.all == Texts{"PUBLISH 0"});
+
+    transport.wake();
+    transport.run(told, never);  // it returns, because somebody woke it
+    const auto until = Clock::now() + 5ms;
+    transport.run(told, until);
+    CHECK(Clock::now() >= until);
+}
+
+TEST_CASE("a posted command is completed even if nobody runs the transport any more") {
+    InMemoryServer server;
+    int completed = 0;
+    {
+        redlatch::testing::InMemoryTransport transport = server.transport();
+        const std::array<std::string_view, 1> words{"PING"};
+        transport.post({words, 0}, [&](const Reply&) {
+            ++completed;
+            transport.post({words, 0}, [&](const Reply&) { ++completed; });
+        });
+    }
+    CHECK(completed == 2);
+    server.fail_over();  // nobody is there any more
 }
 
 TEST_CASE("clients may outlive their server") {
