@@ -357,7 +357,7 @@ private:
             {"pexpire", 3, 3, &Commands::pexpire}, {"ping", 1, 1, &Commands::ping},
             {"pttl", 2, 2, &Commands::pttl},       {"publish", 3, 3, &Commands::publish_message},
             {"rpush", 3, any, &Commands::rpush},   {"set", 3, any, &Commands::set},
-            {"time", 1, 1, &Commands::time},       {"zadd", 4, 4, &Commands::zadd},
+            {"time", 1, 1, &Commands::time},       {"zadd", 4, any, &Commands::zadd},
             {"zcard", 2, 2, &Commands::zcard},     {"zcount", 4, 4, &Commands::zcount},
             {"zrange", 4, 5, &Commands::zrange},   {"zrangebyscore", 4, any, &Commands::zrangebyscore},
             {"zrem", 3, any, &Commands::zrem},     {"zremrangebyscore", 4, 4, &Commands::zremrangebyscore},
@@ -605,10 +605,17 @@ private:
     }
 
     Reply zadd(Words words) {
-        const ScoreBound score(words[2]);
-        if (score.open) throw CommandError{"ERR value is not a valid float"};
+        if (words.size() % 2 != 0) throw CommandError{"ERR syntax error"};
+        std::vector<double> scores;
+        for (std::size_t i = 2; i < words.size(); i += 2) {
+            const ScoreBound score(words[i]);
+            if (score.open) throw CommandError{"ERR value is not a valid float"};
+            scores.push_back(score.value);
+        }
         auto& all = keyspace_.make(words[1], Type::zset).zset;
-        return boolean(all.insert_or_assign(std::string(words[3]), score.value).second);
+        const std::size_t before = all.size();
+        for (std::size_t i = 0; i < scores.size(); ++i) all.insert_or_assign(std::string(words[2 * i + 3]), scores[i]);
+        return count(all.size() - before);
     }
 
     Reply zcard(Words words) {
