@@ -2,9 +2,11 @@
 #pragma once
 
 #include "redlatch/base/config.hpp"
+#include "redlatch/transport/reply.hpp"
 
 #include <algorithm>
 #include <charconv>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -13,7 +15,7 @@
 #include <system_error>
 #include <utility>
 
-// How a modelled server reads the words of a command.
+// How a modelled server reads the words of a command, and writes its reply.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -42,6 +44,15 @@ inline std::int64_t added(std::int64_t a, std::int64_t b) {
     std::int64_t result = 0;
     if (__builtin_add_overflow(a, b, &result)) throw CommandError{"ERR increment or decrement would overflow"};
     return result;
+}
+
+inline Reply nil_reply() { return {}; }
+inline Reply ok_reply() { return Reply::of(std::string("OK")); }
+inline Reply array_reply() { return Reply{Reply::Kind::array, 0, {}, {}}; }
+inline Reply error_reply(std::string text) { return Reply::of(Reply::Kind::error, std::move(text)); }
+template <std::integral Number>
+Reply integer_reply(Number number) {
+    return Reply::of(static_cast<std::int64_t>(number));
 }
 
 // A bound of a range of scores. '(' excludes the bound itself.

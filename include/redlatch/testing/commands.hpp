@@ -3,6 +3,7 @@
 
 #include "redlatch/testing/command_words.hpp"
 #include "redlatch/testing/keyspace.hpp"
+#include "redlatch/testing/sorted_set_commands.hpp"
 #include "redlatch/transport/reply.hpp"
 
 #include <algorithm>
@@ -24,11 +25,11 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Carries out the commands that the library and its scripts send, on a keyspace, as Redis 7 does. Not thread-safe.
-class Commands {
+class Commands : private SortedSetCommands {
 public:
-    using Words = std::span<const std::string_view>;
+    using Words = SortedSetCommands::Words;
 
-    explicit Commands(Keyspace& keyspace) : keyspace_(keyspace) {}
+    explicit Commands(Keyspace& keyspace) : SortedSetCommands(keyspace), keyspace_(keyspace) {}
     Commands(const Commands&) = delete;
     Commands& operator=(const Commands&) = delete;
 
@@ -40,14 +41,14 @@ public:
     Reply call(Words words) try {
         const std::string name = lowered(words[0]);
         const Entry* const entry = find(name);
-        if (!entry) return error("ERR unknown command '" + std::string(words[0]) + "'");
+        if (!entry) return error_reply("ERR unknown command '" + std::string(words[0]) + "'");
         if (words.size() < entry->fewest || words.size() > entry->most)
-            return error("ERR wrong number of arguments for '" + name + "' command");
+            return error_reply("ERR wrong number of arguments for '" + name + "' command");
         return (this->*entry->run)(words);
     } catch (const Keyspace::WrongType&) {
-        return error("WRONGTYPE Operation against a key holding the wrong kind of value");
+        return error_reply("WRONGTYPE Operation against a key holding the wrong kind of value");
     } catch (const CommandError& failure) {
-        return error(failure.text);
+        return error_reply(failure.text);
     }
 
 private:
@@ -87,22 +88,13 @@ private:
         return found != std::end(entries) && found->name == name ? found : nullptr;
     }
 
-    // --- words and replies --------------------------------------------------------------------------------------
-
-    static Reply error(std::string text) { return Reply::of(Reply::Kind::error, std::move(text)); }
-    static Reply nil() { return {}; }
-    static Reply ok() { return Reply::of(std::string("OK")); }
-    static Reply boolean(bool is) { return Reply::of(std::int64_t(is)); }
-    static Reply count(std::size_t n) { return Reply::of(static_cast<std::int64_t>(n)); }
-    static Reply list() { return Reply{Reply::Kind::array, 0, {}, {}}; }
-
     // --- any key ------------------------------------------------------------------------------------------------
 
     Reply ping(Words) { return Reply::of(std::string("PONG")); }
 
     Reply time(Words) {
         const auto us = std::chrono::floor<std::chrono::microseconds>(keyspace_.now()).count();
-        Reply parts = list();
+        Reply parts = array_reply();
         parts.elements = {Reply::of(std::to_string(us / 1'000'000)), Reply::of(std::to_string(us % 1'000'000))};
         return parts;
     }
@@ -116,13 +108,13 @@ private:
             keyspace_.erase(key);
             ++removed;
         }
-        return count(removed);
+        return integer_reply(removed);
     }
 
     Reply exists(Words words) {
         std::size_t found = 0;
         for (const std::string_view key : words.subspan(1)) found += keyspace_.exists(key);
-        return count(found);
+        return integer_reply(found);
     }
 
     Reply pexpire(Words words) {
@@ -164,18 +156,18 @@ private:
             }
         }
         const bool existed = keyspace_.exists(words[1]);
-        if (only_new && existed) return nil();
+        if (only_new && existed) return nil_reply();
         if (expires && *expires <= keyspace_.now_ms()) {  // it ends at once
             if (existed) keyspace_.erase(words[1]);
-            return ok();
+            return ok_reply();
         }
         keyspace_.put(words[1], {.type = Type::string, .text = std::string(words[2]), .expires = expires.value_or(-1)});
-        return ok();
+        return ok_reply();
     }
 
     Reply get(Words words) {
         const Value* const value = keyspace_.find(words[1], Type::string);
-        return value ? Reply::of(value->text) : nil();
+        return value ? Reply::of(value->text) : nil_reply();
     }
 
     Reply incrby(Words words) { return add(words[1], to_integer(words[2])); }
@@ -206,7 +198,7 @@ private:
         auto& hash = keyspace_.make(words[1], Type::hash).hash;
         const std::size_t before = hash.size();
         for (std::size_t i = 2; i < words.size(); i += 2) hash[std::string(words[i])] = words[i + 1];
-        return count(hash.size() - before);
+        return integer_reply(hash.size() - before);
     }
 
     Reply hincrby(Words words) {
@@ -219,18 +211,18 @@ private:
 
     Reply hget(Words words) {
         const std::string* const field = field_of(words);
-        return field ? Reply::of(*field) : nil();
+        return field ? Reply::of(*field) : nil_reply();
     }
 
-    Reply hexists(Words words) { return boolean(field_of(words) != nullptr); }
+    Reply hexists(Words words) { return integer_reply(field_of(words) != nullptr); }
 
     Reply hlen(Words words) {
         const Value* const value = keyspace_.find(words[1], Type::hash);
-        return count(value ? value->hash.size() : 0);
+        return integer_reply(value ? value->hash.size() : 0);
     }
 
     Reply fields(std::string_view key, bool with_values) {
-        Reply all = list();
+        Reply all = array_reply();
         const Value* const value = keyspace_.find(key, Type::hash);
         if (!value) return all;
         for (const auto& [field, content] : value->hash) {
@@ -249,7 +241,7 @@ private:
         for (const std::string_view field : words.subspan(2))
             if (value) removed += value->hash.erase(std::string(field));
         keyspace_.erase_if_empty(words[1]);
-        return count(removed);
+        return integer_reply(removed);
     }
 
     // --- lists --------------------------------------------------------------------------------------------------
@@ -257,23 +249,23 @@ private:
     Reply rpush(Words words) {
         auto& all = keyspace_.make(words[1], Type::list).list;
         for (const std::string_view element : words.subspan(2)) all.emplace_back(element);
-        return count(all.size());
+        return integer_reply(all.size());
     }
 
     Reply llen(Words words) {
         const Value* const value = keyspace_.find(words[1], Type::list);
-        return count(value ? value->list.size() : 0);
+        return integer_reply(value ? value->list.size() : 0);
     }
 
     Reply lindex(Words words) {
         const Value* const value = keyspace_.find(words[1], Type::list);
-        if (!value) return nil();
+        if (!value) return nil_reply();
         const auto [at, end] = slice_of(value->list, words[2], words[2]);
-        return at == end ? nil() : Reply::of(value->list[at]);
+        return at == end ? nil_reply() : Reply::of(value->list[at]);
     }
 
     Reply lrange(Words words) {
-        Reply some = list();
+        Reply some = array_reply();
         const Value* const value = keyspace_.find(words[1], Type::list);
         if (!value) return some;
         const auto [begin, end] = slice_of(value->list, words[2], words[3]);
@@ -283,7 +275,7 @@ private:
 
     Reply lpop(Words words) {
         Value* const value = keyspace_.find(words[1], Type::list);
-        if (!value) return nil();
+        if (!value) return nil_reply();
         std::string first = std::move(value->list.front());
         value->list.pop_front();
         keyspace_.erase_if_empty(words[1]);
@@ -295,112 +287,7 @@ private:
         Value* const value = keyspace_.find(words[1], Type::list);
         const auto removed = value ? std::erase(value->list, words[3]) : 0;
         keyspace_.erase_if_empty(words[1]);
-        return count(removed);
-    }
-
-    // --- sorted sets --------------------------------------------------------------------------------------------
-
-    using Scored = std::vector<std::pair<double, std::string>>;
-
-    // Returns the members with scores in a range, or all of them, sorted by score.
-    Scored scored(std::string_view key, const ScoreBound* least = nullptr, const ScoreBound* most = nullptr) {
-        Scored found;
-        const Value* const value = keyspace_.find(key, Type::zset);
-        if (!value) return found;
-        for (const auto& [member, score] : value->zset)
-            if ((!least || least->is_below(score)) && (!most || most->is_above(score)))
-                found.emplace_back(score, member);
-        std::sort(found.begin(), found.end());
-        return found;
-    }
-
-    static Reply members(const Scored& found, std::size_t begin, std::size_t end, bool with_scores) {
-        Reply all = list();
-        for (std::size_t i = begin; i < end; ++i) {
-            all.elements.push_back(Reply::of(found[i].second));
-            if (with_scores) all.elements.push_back(Reply::of(score_text(found[i].first)));
-        }
-        return all;
-    }
-
-    Reply zadd(Words words) {
-        if (words.size() % 2 != 0) throw CommandError{"ERR syntax error"};
-        std::vector<double> scores;
-        for (std::size_t i = 2; i < words.size(); i += 2) {
-            const ScoreBound score(words[i]);
-            if (score.open) throw CommandError{"ERR value is not a valid float"};
-            scores.push_back(score.value);
-        }
-        auto& all = keyspace_.make(words[1], Type::zset).zset;
-        const std::size_t before = all.size();
-        for (std::size_t i = 0; i < scores.size(); ++i) all.insert_or_assign(std::string(words[2 * i + 3]), scores[i]);
-        return count(all.size() - before);
-    }
-
-    Reply zcard(Words words) {
-        const Value* const value = keyspace_.find(words[1], Type::zset);
-        return count(value ? value->zset.size() : 0);
-    }
-
-    Reply zscore(Words words) {
-        const Value* const value = keyspace_.find(words[1], Type::zset);
-        if (!value) return nil();
-        const auto member = value->zset.find(words[2]);
-        return member == value->zset.end() ? nil() : Reply::of(score_text(member->second));
-    }
-
-    Reply zrem(Words words) {
-        Value* const value = keyspace_.find(words[1], Type::zset);
-        std::size_t removed = 0;
-        for (const std::string_view member : words.subspan(2))
-            if (value) removed += value->zset.erase(std::string(member));
-        keyspace_.erase_if_empty(words[1]);
-        return count(removed);
-    }
-
-    Reply zcount(Words words) {
-        const ScoreBound least(words[2]);
-        const ScoreBound most(words[3]);
-        return count(scored(words[1], &least, &most).size());
-    }
-
-    Reply zremrangebyscore(Words words) {
-        const ScoreBound least(words[2]);
-        const ScoreBound most(words[3]);
-        const Scored found = scored(words[1], &least, &most);
-        for (const auto& [_, member] : found) keyspace_.find(words[1])->zset.erase(member);
-        keyspace_.erase_if_empty(words[1]);
-        return count(found.size());
-    }
-
-    Reply zrange(Words words) {
-        const bool with_scores = words.size() == 5;
-        if (with_scores && lowered(words[4]) != "withscores") throw CommandError{"ERR syntax error"};
-        const Scored all = scored(words[1]);
-        const auto [begin, end] = slice_of(all, words[2], words[3]);
-        return members(all, begin, end, with_scores);
-    }
-
-    Reply zrangebyscore(Words words) {
-        const ScoreBound least(words[2]);
-        const ScoreBound most(words[3]);
-        const Scored found = scored(words[1], &least, &most);
-        std::size_t begin = 0;
-        std::size_t end = found.size();
-        bool with_scores = false;
-        for (std::size_t i = 4; i < words.size(); ++i) {
-            const std::string option = lowered(words[i]);
-            if (option == "withscores") {
-                with_scores = true;
-            } else if (option == "limit" && i + 2 < words.size()) {
-                begin = std::min(found.size(), static_cast<std::size_t>(to_integer(words[i + 1])));
-                end = std::min(found.size() - begin, static_cast<std::size_t>(to_integer(words[i + 2]))) + begin;
-                i += 2;
-            } else {
-                throw CommandError{"ERR syntax error"};
-            }
-        }
-        return members(found, begin, end, with_scores);
+        return integer_reply(removed);
     }
 
     Keyspace& keyspace_;
