@@ -1098,8 +1098,8 @@ mutate(in_memory_key_ends_early testing/keyspace.hpp
 
 # SET NX replaces a key.
 mutate(in_memory_set_replaces testing/commands.hpp
-    "if (only_new && existed) return nil();"
-    ""
+    "if (only_new && existed) return nil_reply();"
+    "if (only_new && existed && words.size() > 9) return nil_reply();"
     "integration/in_memory|unit/in_memory")
 
 # A sorted set forgets digits, and so do numbers that scripts send.

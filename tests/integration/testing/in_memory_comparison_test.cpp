@@ -260,7 +260,7 @@ private:
     Words plain() {
         static const char* const kinds[] = {"", "fair", "rw", "mutex", "semaphore", "permits", "latch", "fenced"};
         const std::string key = pick(kinds) + pick(keys_);
-        switch (below(24)) {
+        switch (below(25)) {
             case 0: return {"DEL", key};
             case 1: return {"SET", key, std::to_string(few())};
             case 2: return {"SET", key, "text", "NX", "PX", std::to_string(lease().count())};
@@ -284,6 +284,8 @@ private:
             case 20: return {"GET"};
             case 21: return {"SET", key, "text", "PX", "0"};
             case 22: return {"EVAL", "return {1, 2.9, 'a', true, false, redis.call('get', KEYS[1])}", "1", key};
+            case 23:
+                return {"EVAL", "redis.call('set', KEYS[1], 2^53 - 1) return redis.call('get', KEYS[1])", "1", key};
             default: return words_of(Call(digested<scripts::server_check>, {"check"}, {"a channel", PublishCommand()}));
         }
     }
