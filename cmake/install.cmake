@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-# Installs headers and package files. The module that finds hiredis is included, because consumers need it, too.
+# Installs headers and package files. The modules that find hiredis and Lua are included, because
+# consumers need them, too.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/redlatch)
-install(TARGETS redlatch redlatch_openssl EXPORT redlatchTargets FILE_SET HEADERS)
+install(TARGETS redlatch redlatch_openssl redlatch_testing EXPORT redlatchTargets FILE_SET HEADERS)
 install(EXPORT redlatchTargets NAMESPACE redlatch:: DESTINATION ${package_dir})
 
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/redlatchConfigVersion.cmake
@@ -14,4 +15,5 @@ install(FILES
     ${PROJECT_SOURCE_DIR}/cmake/compiled.cmake
     ${PROJECT_SOURCE_DIR}/cmake/redlatchConfig.cmake
     ${PROJECT_SOURCE_DIR}/cmake/FindRedlatchHiredis.cmake
+    ${PROJECT_SOURCE_DIR}/cmake/FindRedlatchLua.cmake
     DESTINATION ${package_dir})

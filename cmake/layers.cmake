@@ -8,9 +8,10 @@
 #   redis                   net, transport, base: connections to servers; only the public headers include it
 #   net                     transport, base
 #   scripts, transport      base
+#   testing                 transport, base: a server inside the process; only testing.hpp includes it
 # The public headers are beside the folders and may include all of them. All folders except scripts may also include the
 # vocabulary: error.hpp, inspection.hpp and options.hpp.
-# Only redis and net may include third-party headers. Include cycles are errors.
+# Only redis, net and testing may include third-party headers. Include cycles are errors.
 # All declarations must be in the inline namespace REDLATCH_ABI, which names the version (major and minor).
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
@@ -28,7 +29,8 @@ set(below_lock lock ${below_wait})
 set(below_quorum quorum ${below_lock})
 set(below_net net transport base vocabulary)
 set(below_redis redis ${below_net})
-set(below_public public vocabulary quorum semaphore redis net ${below_lock})
+set(below_testing testing ${below_transport})
+set(below_public public vocabulary quorum semaphore redis net testing ${below_lock})
 set(vocabulary redlatch/error.hpp redlatch/inspection.hpp redlatch/options.hpp)
 
 # Standard headers have no suffix. POSIX and Linux headers are those in these folders and with these names.
@@ -84,11 +86,14 @@ foreach(header IN LISTS headers)
                 complain("${header}: there is no ${target}")
             elseif(NOT target_layer IN_LIST below_${layer})
                 complain("${header}: ${layer} must not include ${target}")
+            elseif(target_layer STREQUAL "testing" AND NOT "${layer};${header}" MATCHES
+                    "^(testing;|public;redlatch/testing.hpp$)")
+                complain("${header}: only redlatch/testing.hpp includes ${target}")
             endif()
             list(APPEND includes_of_${header} ${target})
         elseif(line MATCHES "\"")
             complain("${header}: write \"redlatch/...\" instead of \"${target}\"")
-        elseif(NOT target MATCHES "${system_headers}" AND NOT layer MATCHES "^(redis|net)$")
+        elseif(NOT target MATCHES "${system_headers}" AND NOT layer MATCHES "^(redis|net|testing)$")
             complain("${header}: <${target}> belongs in redis/ or net/")
         endif()
     endforeach()

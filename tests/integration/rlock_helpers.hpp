@@ -137,7 +137,7 @@ auto handed_over(HiredisClient& client, HiredisRLock& lock, Function&& function)
 }
 
 /// Waits until `listeners` clients of any process are subscribed to the releases of this key.
-inline bool is_listened_to(RawRedis& redis, const std::string& key, long long listeners = 1) {
+inline bool is_listened_to(RawCommands& redis, const std::string& key, long long listeners = 1) {
     return eventually(
         [&] {
             return redis.command({"PUBSUB", "NUMSUB", channel_of(key)}).elements.at(1).integer >= listeners;

@@ -1167,3 +1167,67 @@ mutate(half_an_expiry_stays scripts/counter_upkeep.hpp
     "undo = left > 0 and {'pexpire', counter, whole(left)} or {'set', counter, number}})"
     "undo = nil})"
     "faults/access_rights")
+
+# The in-memory server: a key ends a millisecond early.
+mutate(in_memory_key_ends_early testing/keyspace.hpp
+    "value.expires >= 0 && value.expires < now_ms()"
+    "value.expires >= 0 && value.expires <= now_ms()"
+    "integration/in_memory|unit/in_memory")
+
+# SET NX replaces a key.
+mutate(in_memory_set_replaces testing/commands.hpp
+    "if (only_new && existed) return nil_reply();"
+    "if (only_new && existed && words.size() > 9) return nil_reply();"
+    "integration/in_memory|unit/in_memory")
+
+# A sorted set forgets digits, and so do numbers that scripts send.
+mutate(in_memory_short_scores testing/keyspace.hpp
+    "\"%.17g\", score"
+    "\"%.6g\", score"
+    "integration/in_memory")
+mutate(in_memory_short_numbers testing/script_host.hpp
+    "\"%.17g\", lua_tonumber"
+    "\"%.14g\", lua_tonumber"
+    "integration/in_memory")
+
+# A jump of its clock wakes no waiter.
+mutate(in_memory_silent_jump testing/in_memory_redis.hpp
+    "            client.knows_time = false;\n            look_again(*connection, client);"
+    "            client.knows_time = false;"
+    "unit/in_memory")
+
+# After a jump a Mutex is taken for no time.
+mutate(in_memory_old_instants testing/in_memory_redis.hpp
+    "if (client.knows_time || words[0] != \"SET\") return false;"
+    "if (client.knows_time || words[0] != \"SETS\") return false;"
+    "unit/in_memory")
+
+# No reply is lost.
+mutate(in_memory_loses_nothing testing/in_memory_redis.hpp
+    "if (replies_to_drop_ == 0 ||"
+    "if (replies_to_drop_ < 100 ||"
+    "unit/in_memory")
+
+# No message reaches a client.
+mutate(in_memory_without_messages testing/in_memory_redis.hpp
+    "client.channels.find(std::string(channel))"
+    "client.channels.find(std::string(channel) + \"?\")"
+    "unit/in_memory")
+
+# A failover verifies no hold.
+mutate(in_memory_failover_unseen testing/in_memory_redis.hpp
+    "connection->add([](Listener& listener) { listener.on_failover(); });"
+    ""
+    "unit/in_memory")
+
+# A posted command is completed by the thread that posts it.
+mutate(in_memory_completes_inline testing/in_memory_redis.hpp
+    "from.add(std::move(done), std::move(reply));"
+    "done(std::move(reply));"
+    "unit/in_memory")
+
+# The server is too young to vote for a RedLock.
+mutate(in_memory_too_young testing/in_memory_redis.hpp
+    "std::chrono::hours(24)"
+    "std::chrono::hours(0)"
+    "unit/in_memory")

@@ -8,7 +8,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/tree.cmake)
 set(build ${root}/build/mutations/build)
 if(NOT CHECK)
     include(${root}/cmake/setup.cmake)
-    redlatch_setup(compiler make redis hiredis doctest)
+    redlatch_setup(compiler make pkg-config redis hiredis doctest lua)
     copy_tree(${root}/build/mutations/tree)
 endif()
 

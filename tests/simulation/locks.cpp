@@ -19,7 +19,7 @@ void run_lock(Habits habits) {
     Random& r = world.random();
     const std::size_t names = 1 + r.below(2);
     if (r.below(4) == 0) {
-        world.server(0).keyspace().knows_pxat = false;
+        world.server(0).model().commands.knows_pxat = false;
         // A late copy of the plain command of a Mutex holds for a whole lease then.
         if (habits.late_hold > 0) habits.late_hold += World::latest_copy;
     }

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "simulation/server.hpp"
 
-#include <redlatch/base/sha1.hpp>
-
 #include "simulation/late_arrivals.hpp"
-#include "simulation/lua_host.hpp"
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <utility>
 
 namespace sim {
@@ -21,6 +19,14 @@ std::string line_of(const Connection::Words& words) {
     for (const std::string& word : words) line += " " + word.substr(0, 60);
     return line;
 }
+
+// All servers of all seeds run the same few scripts.
+redlatch::detail::ScriptHost& scripts() {
+    static redlatch::detail::ScriptHost host;
+    return host;
+}
+
+std::chrono::nanoseconds since_start(Nanos instant) { return std::chrono::nanoseconds(instant); }
 
 }  // namespace
 
@@ -81,12 +87,10 @@ void Connection::close() {
 // --- the server ------------------------------------------------------------------------------------------------------
 
 Server::Server(std::string name, const Faults& faults, Nanos clock_offset)
-    : name_(std::move(name)),
-      faults_(faults),
-      clock_offset_(clock_offset),
-      // Old enough to vote for a RedLock.
-      started_(clock_at(scheduler().now()) - 600 * second) {
-    keyspace_.publish = [this](std::string_view channel, std::string_view payload) {
+    : name_(std::move(name)), faults_(faults), clock_offset_(clock_offset), model_(scripts()) {
+    // Old enough to vote for a RedLock.
+    model_.started = since_start(clock_at(scheduler().now()) - 600 * second);
+    model_.commands.publish = [this](std::string_view channel, std::string_view payload) {
         return publish(channel, payload);
     };
 }
@@ -113,14 +117,13 @@ std::shared_ptr<Connection> Server::connect(int process) {
     return connection;
 }
 
-Keyspace& Server::keyspace() {
-    keyspace_.set_time(clock_at(scheduler().now()));
-    return keyspace_;
+redlatch::detail::ServerModel& Server::model() {
+    model_.keyspace.set_time(since_start(clock_at(scheduler().now())));
+    return model_;
 }
 
 Reply Server::execute(Connection& from, const Connection::Words& words) {
     ++commands_;
-    keyspace_.set_time(clock_at(scheduler().now()));
     Reply reply;
     if (words[0] == "SUBSCRIBE") {
         auto& all = subscribers_[words[1]];
@@ -129,35 +132,15 @@ Reply Server::execute(Connection& from, const Connection::Words& words) {
     } else if (words[0] == "UNSUBSCRIBE") {
         std::erase_if(subscribers_[words[1]], [&](const auto& c) { return c.get() == &from; });
     } else {
-        reply = run(words);
+        reply = model().execute(std::vector<std::string_view>(words.begin(), words.end()));
     }
     if (scheduler().tracing()) {
         std::string answer = reply.is_integer() ? std::to_string(reply.integer) : reply.text;
         for (const Reply& r : reply.elements) answer += " " + (r.is_integer() ? std::to_string(r.integer) : r.text);
         scheduler().trace(name_ + "/" + std::to_string(from.number) + ":" + line_of(words) + " -> " + answer + "   | " +
-                          keyspace_.dump());
+                          model_.keyspace.dump());
     }
     return reply;
-}
-
-Reply Server::run(const Connection::Words& words) {
-    const std::vector<std::string_view> all(words.begin(), words.end());
-    const std::span<const std::string_view> w(all);
-    if (words[0] == "INFO")
-        return Reply::of("# Server\r\nuptime_in_seconds:" +
-                         std::to_string((clock_at(scheduler().now()) - started_) / second) + "\r\n");
-    if (words[0] != "EVAL" && words[0] != "EVALSHA") return keyspace_.call(w);
-    const auto keys = static_cast<std::size_t>(std::stoul(words[2]));
-    std::string_view text = w[1];
-    if (words[0] == "EVALSHA") {
-        const auto known = scripts_.find(words[1]);
-        if (known == scripts_.end()) return Reply::of(Reply::Kind::error, "NOSCRIPT No matching script.");
-        text = known->second;
-    } else {
-        const auto digest = redlatch::detail::sha1_hex(text);
-        scripts_.try_emplace(std::string(digest.data(), digest.size()), text);
-    }
-    return run_script(keyspace_, text, w.subspan(3, keys), w.subspan(3 + keys));
 }
 
 std::int64_t Server::publish(std::string_view channel, std::string_view payload) {
@@ -180,7 +163,7 @@ void Server::restart(bool keeps_data, Nanos away) {
     scheduler().trace(name_ + (keeps_data ? " restarts" : " restarts and forgets"));
     up_ = false;
     subscribers_.clear();
-    scripts_.clear();
+    model_.forget_scripts();
     if (!keeps_data) keyspace().clear();
     for (const auto& weak : std::exchange(connections_, {}))
         if (const auto connection = weak.lock(); connection && !connection->closed) {
@@ -190,7 +173,7 @@ void Server::restart(bool keeps_data, Nanos away) {
         }
     scheduler().at(scheduler().now() + away, [this] {
         up_ = true;
-        started_ = clock_at(scheduler().now());
+        model_.started = since_start(clock_at(scheduler().now()));
     });
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "simulation/keyspace.hpp"
+#include "simulation/library.hpp"
 #include "simulation/scheduler.hpp"
+
+#include <redlatch/testing/server_model.hpp>
 
 #include <functional>
 #include <map>
@@ -76,7 +78,8 @@ public:
     Nanos clock_at(Nanos now) const { return now + clock_offset_; }
     Nanos instant_of(Nanos clock) const { return clock - clock_offset_; }
 
-    Keyspace& keyspace();  // at the present time
+    redlatch::detail::ServerModel& model();  // at the present time
+    redlatch::detail::Keyspace& keyspace() { return model().keyspace; }
     const Faults& faults() const { return faults_; }
     void calm() { faults_ = Faults{}; }
     Nanos delay();
@@ -89,19 +92,16 @@ public:
 
 private:
     friend struct Connection;
-    redlatch::Reply run(const Connection::Words& words);
     std::int64_t publish(std::string_view channel, std::string_view payload);
     void forget(Connection& connection);
 
     const std::string name_;
     Faults faults_;
     const Nanos clock_offset_;
-    Nanos started_;
     bool up_ = true;
-    Keyspace keyspace_;
+    redlatch::detail::ServerModel model_;
     std::uint64_t commands_ = 0;
     std::uint64_t connections_so_far_ = 0;
-    std::map<std::string, std::string, std::less<>> scripts_;  // by digest
     std::map<std::string, std::vector<std::shared_ptr<Connection>>, std::less<>> subscribers_;
     std::vector<std::weak_ptr<Connection>> connections_;
     std::map<std::string, unsigned, std::less<>> late_rates_;

@@ -12,12 +12,12 @@ namespace {
 void set_key(World& world, const std::string& key, std::int64_t number) {
     const std::string text = std::to_string(number);
     const std::vector<std::string_view> words{"SET", key, text};
-    world.server(0).keyspace().call(words);
+    world.server(0).model().execute(words);
 }
 
 std::string key_text(World& world, const std::string& key) {
     const std::vector<std::string_view> words{"GET", key};
-    return world.server(0).keyspace().call(words).text;
+    return world.server(0).model().execute(words).text;
 }
 
 // Runs a call. An error that it throws must have a reason.
@@ -83,7 +83,7 @@ void drain(World& world, Ledger& ledger, redlatch::Semaphore& semaphore, bool& i
 void set_up_another(World& world, redlatch::Client& client) {
     const std::string key = "deleted" + std::to_string(world.random().next());
     redlatch::Semaphore other(client, key);
-    const auto remove = [&world, key] { world.server(0).keyspace().call(std::vector<std::string_view>{"DEL", key}); };
+    const auto remove = [&world, key] { world.server(0).model().execute(std::vector<std::string_view>{"DEL", key}); };
     const bool is_sure = attempt(world, [&] {
         if (!other.try_set_permits(2)) scheduler().fail("a new semaphore is said to exist");
         return true;

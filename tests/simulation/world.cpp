@@ -91,9 +91,11 @@ World::Process& World::start_process() {
 
 Ward& World::guard(const std::string& key, std::size_t server, const Ward::Bounds& bounds) {
     wards_.emplace_back(server, std::make_unique<Ward>(key, bounds));
-    servers_[server]->keyspace().on_change = [this, server](const std::string& changed, bool exists, Nanos when) {
+    servers_[server]->keyspace().on_change = [this, server](const std::string& changed, bool exists,
+                                                            std::chrono::nanoseconds when) {
         for (const auto& [at, ward] : wards_)
-            if (at == server && ward->key() == changed) ward->changed(exists, servers_[server]->instant_of(when));
+            if (at == server && ward->key() == changed)
+                ward->changed(exists, servers_[server]->instant_of(when.count()));
     };
     return *wards_.back().second;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Preloaded into a redis-server or a test. Shifts its wall clock by a number of microseconds from a mapped file, which
-// may change at any time. A second number shifts CLOCK_BOOTTIME, as if the machine had been suspended for that time.
-// The other clocks stay as they are.
+// may change at any time. A second number shifts CLOCK_BOOTTIME, as if the machine had been suspended for that time. A
+// third, unless it is 0, is the time at which the wall clock stands still. The other clocks stay as they are.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -15,7 +15,7 @@
 namespace {
 
 const volatile std::int64_t* find_offset() {
-    static const std::int64_t none[2] = {0, 0};
+    static const std::int64_t none[3] = {0, 0, 0};
     const char* const path = std::getenv("REDLATCH_CLOCK_OFFSET");
     const int fd = path != nullptr ? ::open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (fd < 0) return none;
@@ -24,15 +24,22 @@ const volatile std::int64_t* find_offset() {
     return memory == MAP_FAILED ? none : static_cast<const std::int64_t*>(memory);
 }
 
-// Makes the system call directly: the C library's function would lead here again.
-std::int64_t now_in_us(clockid_t clock, int which) {
-    static const volatile std::int64_t* const offsets = find_offset();
-    timespec now{};
-    ::syscall(SYS_clock_gettime, clock, &now);
-    return now.tv_sec * 1'000'000 + now.tv_nsec / 1000 + offsets[which];
+const volatile std::int64_t* offsets() {
+    static const volatile std::int64_t* const found = find_offset();
+    return found;
 }
 
-std::int64_t wall_time() { return now_in_us(CLOCK_REALTIME, 0); }
+std::int64_t now_in_us(clockid_t clock, int which) {
+    timespec now{};
+    // Directly: the C library's function would lead here again.
+    ::syscall(SYS_clock_gettime, clock, &now);
+    return now.tv_sec * 1'000'000 + now.tv_nsec / 1000 + offsets()[which];
+}
+
+std::int64_t wall_time() {
+    const std::int64_t frozen = offsets()[2];
+    return frozen != 0 ? frozen : now_in_us(CLOCK_REALTIME, 0);
+}
 
 }  // namespace
 

@@ -35,30 +35,11 @@ struct RawReply {
     bool operator==(const RawReply&) const = default;
 };
 
-/// A plain connection to examine a server, independent of the library under test. hiredis encodes and decodes; the
-/// socket is ours (close-on-exec, a deadline for everything, no SIGPIPE). One thread at a time may use it.
-///
-/// Every function throws std::runtime_error if the connection breaks or the reply is of the wrong kind. Only `command`
-/// returns error replies instead of throwing.
-class RawRedis {
+/// Commands to examine a server. Every function throws std::runtime_error if the reply is of the wrong kind. Only
+/// `command` returns error replies instead of throwing.
+class RawCommands {
 public:
-    explicit RawRedis(const RedisServer& server) : RawRedis(server.url()) {}
-
-    /// Takes unix:///path, redis://127.0.0.1:port, or a bare path.
-    explicit RawRedis(const std::string& url, std::chrono::milliseconds timeout = std::chrono::seconds{10})
-        : endpoint_(Endpoint::parse(url)), timeout_(timeout) {
-        reconnect();
-    }
-
-    void reconnect() {
-        reader_.reset(redisReaderCreate());
-        fd_ = connect_to(endpoint_, std::chrono::steady_clock::now() + timeout_);
-    }
-
-    RawReply command(const std::vector<std::string>& words) {
-        send(words);
-        return receive();
-    }
+    virtual RawReply command(const std::vector<std::string>& words) = 0;
 
     /// The same with words of several types: redis.call("HGET", key, 7).
     template <class... Words>
@@ -107,6 +88,43 @@ public:
 
     std::vector<std::string> pubsub_channels(std::string_view pattern = "*") {
         return list("PUBSUB", "CHANNELS", pattern);
+    }
+
+protected:
+    ~RawCommands() = default;
+
+    static std::string word(std::string_view text) { return std::string{text}; }
+    static std::string word(std::integral auto number) { return std::to_string(number); }
+
+    RawReply checked(const std::vector<std::string>& words) {
+        RawReply reply = command(words);
+        if (reply.is_error()) throw std::runtime_error(words.at(0) + ": " + reply.string);
+        return reply;
+    }
+};
+
+/// A plain connection to examine a server, independent of the library under test. hiredis encodes and decodes; the
+/// socket is ours (close-on-exec, a deadline for everything, no SIGPIPE). One thread at a time may use it.
+///
+/// Every function throws std::runtime_error if the connection breaks.
+class RawRedis final : public RawCommands {
+public:
+    explicit RawRedis(const RedisServer& server) : RawRedis(server.url()) {}
+
+    /// Takes unix:///path, redis://127.0.0.1:port, or a bare path.
+    explicit RawRedis(const std::string& url, std::chrono::milliseconds timeout = std::chrono::seconds{10})
+        : endpoint_(Endpoint::parse(url)), timeout_(timeout) {
+        reconnect();
+    }
+
+    void reconnect() {
+        reader_.reset(redisReaderCreate());
+        fd_ = connect_to(endpoint_, std::chrono::steady_clock::now() + timeout_);
+    }
+
+    RawReply command(const std::vector<std::string>& words) override {
+        send(words);
+        return receive();
     }
 
     /// Returns one field of INFO, such as info("server", "run_id"), or an empty string if there is none.
@@ -209,9 +227,6 @@ public:
     }
 
 private:
-    static std::string word(std::string_view text) { return std::string{text}; }
-    static std::string word(std::integral auto number) { return std::to_string(number); }
-
     static RawReply copy(const redisReply& reply) {
         RawReply result;
         switch (reply.type) {
@@ -242,12 +257,6 @@ private:
         for (char& letter : text)
             letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
         return text;
-    }
-
-    RawReply checked(const std::vector<std::string>& words) {
-        RawReply reply = command(words);
-        if (reply.is_error()) throw std::runtime_error(words.at(0) + ": " + reply.string);
-        return reply;
     }
 
     long long sum_of(const std::vector<std::string>& names) {

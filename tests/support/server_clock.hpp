@@ -29,12 +29,16 @@ public:
         std::atomic<std::int64_t> wall;
         std::atomic<std::int64_t>
             suspended;  // CLOCK_BOOTTIME is ahead by it, as if the machine had been suspended for that time
+        std::atomic<std::int64_t> frozen;  // since 1970; the wall clock stands still there, unless it is 0
     };
 
     std::string file() const { return dir_.file("offset"); }
 
     /// Sets how far the clock is ahead of the machine's clock from now on.
     void set(std::chrono::microseconds offset) { offsets_->wall = offset.count(); }
+
+    /// Stops the clock at this time since 1970.
+    void freeze_at(std::chrono::microseconds time) { offsets_->frozen = time.count(); }
 
     std::chrono::microseconds offset() const { return std::chrono::microseconds{offsets_->wall.load()}; }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Hold: a hold that belongs to an object, of every kind of lock.
+// ctest: in_memory
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -15,6 +16,8 @@
 #include <vector>
 
 #include "integration/rlock_helpers.hpp"
+
+#include "support/any_server.hpp"
 
 using namespace redlatch;
 using namespace redlatch::test;

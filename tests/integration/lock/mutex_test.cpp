@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// ctest: long
+// ctest: long in_memory
 // Mutex: the SET NX PX lock, among our own clients and with others that lock in this way.
 #include <doctest/doctest.h>
 
@@ -22,6 +22,8 @@
 #include "support/proxy.hpp"
 #include "support/shared_memory.hpp"
 
+#include "support/any_server.hpp"
+
 using namespace redlatch::test;
 using namespace std::chrono_literals;
 using redlatch::Client;
@@ -42,23 +44,24 @@ const std::string acquire_digest{digested<redlatch::detail::scripts::mutex_acqui
 const std::string release_digest{digested<redlatch::detail::scripts::mutex_release>.digest()};
 const std::string plain_acquire = "\r\nNX\r\n";  // occurs in no other command here
 
-// Returns the server's own command for deleting by value, in lower case, or EVALSHA.
-std::string release_command(RawRedis& redis) {
-    for (const char* name : {"delex", "delifeq"})
-        if (!redis.command({"COMMAND", "INFO", name}).elements.at(0).is_nil()) return name;
-    return "evalsha";
-}
-
 // The release of the Redis documentation, which many libraries use.
 const std::string documented_release =
     "if redis.call(\"get\",KEYS[1]) == ARGV[1] then return redis.call(\"del\",KEYS[1]) else return 0 end";
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 // Short timeouts of the library, but not too short for a busy machine.
 ClientOptions quick() {
     ClientOptions options;
     options.command_timeout = 2s;
     options.unreachable_timeout = 20s;
     return options;
+}
+
+// Returns the server's own command for deleting by value, in lower case, or EVALSHA.
+std::string release_command(RawRedis& redis) {
+    for (const char* name : {"delex", "delifeq"})
+        if (!redis.command({"COMMAND", "INFO", name}).elements.at(0).is_nil()) return name;
+    return "evalsha";
 }
 
 // A server with the scripts cached, so that each operation is one command. The client, behind a proxy, already knows
@@ -100,6 +103,7 @@ void fill_memory(RawRedis& redis) {
     redis.text("CONFIG", "SET", "maxmemory", 1 << 20);
     REQUIRE(redis.call("SET", "more", "x").string.starts_with("OOM"));
 }
+#endif
 
 const Role counting{"count under a mutex", [](std::span<const std::string> args) {
                         auto counter = SharedMemory<PlainCounter>::open(args[1]);
@@ -154,6 +158,7 @@ TEST_CASE("threads of one process and of two clients count under a mutex without
     }
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("processes count under a mutex without a lost update") {
     RedisServer server;
     RawRedis redis{server};
@@ -167,6 +172,7 @@ TEST_CASE("processes count under a mutex without a lost update") {
     CHECK(redis.keys().empty());
     CHECK(redis.pubsub_channels().empty());
 }
+#endif
 
 TEST_CASE("a mutex works with the guards of the standard library") {
     RedisServer server;
@@ -236,6 +242,7 @@ TEST_CASE("a hold is one string with a lease under the plain name, and a release
     CHECK(orders.remaining_lease() == std::nullopt);
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("uncontended lock and unlock are two commands, the first of them a plain SET") {
     RedisServer server;
     Client client{server.url()};
@@ -302,6 +309,7 @@ TEST_CASE("a release with an old value ends no later hold") {
     CHECK(orders.is_held());
     orders.unlock();
 }
+#endif
 
 TEST_CASE("force_unlock() ends the hold of any client") {
     RedisServer server;
@@ -422,6 +430,7 @@ TEST_CASE("the watchdog keeps a hold beyond its lease, with the same value") {
     CHECK(client.stats().lost_holds == 0);
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("a renewal prolongs no other hold, creates no key, and shortens no lease") {
     RedisServer server;
     RawRedis redis{server};
@@ -441,6 +450,7 @@ TEST_CASE("a renewal prolongs no other hold, creates no key, and shortens no lea
     CHECK(redis.pttl("list") == -1);
     CHECK_FALSE(redis.exists("none"));
 }
+#endif
 
 TEST_CASE("a deleted or overwritten key is reported as a lost hold") {
     for (const bool overwritten : {false, true}) {
@@ -472,6 +482,7 @@ TEST_CASE("a deleted or overwritten key is reported as a lost hold") {
     }
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("the hold of a killed process expires with its lease") {
     RedisServer server;
     RawRedis redis{server};
@@ -484,6 +495,7 @@ TEST_CASE("the hold of a killed process expires with its lease") {
     CHECK(orders.try_lock_for(20s));
     orders.unlock();
 }
+#endif
 
 // --- waiting --------------------------------------------------------------------------------------------------
 
@@ -526,6 +538,7 @@ TEST_CASE("a waiter with long pauses retries when the holder's lease is over") {
 
 // --- lost replies ---------------------------------------------------------------------------------------------
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("an acquire whose reply is lost is one hold, and one unlock() releases it") {
     FaultyPath path;
     path.proxy.drop_next_replies(1, plain_acquire);
@@ -552,6 +565,7 @@ TEST_CASE("an acquire whose request is lost is resent") {
     CHECK(path.redis.keys().empty());
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("an acquire without a waiting caller is released") {
     FaultyPath path;
     path.proxy.hold_next_replies(1, plain_acquire);
@@ -568,6 +582,7 @@ TEST_CASE("an acquire without a waiting caller is released") {
     path.orders.unlock();
     CHECK(path.redis.keys().empty());
 }
+#endif
 
 TEST_CASE("a release whose reply is lost succeeds, and ends no other hold") {
     FaultyPath path;
@@ -606,9 +621,12 @@ TEST_CASE("a delayed copy of a mutex's release does not affect a later hold of t
     CHECK_FALSE(ec);
     CHECK(path.redis.keys().empty());
 }
+#endif
 
 // --- a server without memory ----------------------------------------------------------------------------------
 
+#ifndef REDLATCH_TEST_IN_MEMORY
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("without memory a mutex is refused, but renewals, hand-overs and releases still work") {
     FaultyPath path;
     Client client{path.server.url(), with_watchdog(4 * short_lease)};
@@ -657,3 +675,5 @@ TEST_CASE("a hold can be handed over without memory") {
     CHECK(redis.integer("EVAL", script, 1, "orders", "our value", "the heir's", 90'000, always) == 1);
     CHECK(redis.pttl("orders") <= 9000);
 }
+#endif
+#endif

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ReadWriteLock on real servers: exclusion, wake-ups, and its keys in Redis.
+// ctest: in_memory
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -17,6 +18,8 @@
 #include "support/plain_counter.hpp"
 #include "support/process.hpp"
 #include "support/proxy.hpp"
+
+#include "support/any_server.hpp"
 
 using namespace redlatch::test;
 using namespace std::chrono_literals;
@@ -196,6 +199,7 @@ TEST_CASE("the lease of a reader in Java excludes writers, and its other keys do
     f.orders.unlock();
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("a lock and an unlock are two commands, on either side") {
     Fixture f;
     // From here on the scripts are cached.
@@ -211,6 +215,7 @@ TEST_CASE("a lock and an unlock are two commands, on either side") {
     f.orders.unlock_shared();
     CHECK(monitor.take_total() == 2);
 }
+#endif
 
 // --- exclusion -----------------------------------------------------------------------------------------------------
 
@@ -492,6 +497,7 @@ TEST_CASE("a renewal never restores a read hold that has ended") {
     orders.read_lock().force_unlock();
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("a killed reader excludes writers until its lease is over, and no longer") {
     RedisServer server;
     RawRedis redis{server};
@@ -508,6 +514,7 @@ TEST_CASE("a killed reader excludes writers until its lease is over, and no long
     CHECK(redis.hgetall("orders").size() == 2);
     orders.force_unlock();
 }
+#endif
 
 TEST_CASE("fault: reader killed among others: it blocks no writer once the others have left") {
     Fixture f;
@@ -615,6 +622,7 @@ TEST_CASE("a waiting writer excludes new readers, not present ones, and none onc
     CHECK(f.redis.keys().empty());
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE(
     "a writer with preference is asked to retry in time to renew its mark, and only its own withdrawal removes it") {
     namespace scripts = redlatch::detail::scripts;
@@ -654,9 +662,11 @@ TEST_CASE("a waiting writer sends nothing until it is notified") {
     CHECK(writer.get());
     f.orders.force_unlock();
 }
+#endif
 
 // --- lost replies, and no memory -----------------------------------------------------------------------------------
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("fault: reply to a read-write lock lost: each command takes effect once") {
     namespace scripts = redlatch::detail::scripts;
     using redlatch::detail::digested;
@@ -798,3 +808,4 @@ TEST_CASE("without memory acquires are refused, but renewals and releases still 
     CHECK_FALSE(ec);
     CHECK(redis.keys() == Words{"ballast"});
 }
+#endif

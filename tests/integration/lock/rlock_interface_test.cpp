@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Every member and overload of RLock, and the standard library's tools with it.
+// ctest: in_memory
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -19,6 +20,8 @@
 #include "integration/rlock_helpers.hpp"
 #include "support/lockable.hpp"
 #include "support/plain_counter.hpp"
+
+#include "support/any_server.hpp"
 
 using namespace redlatch::test;
 using namespace std::chrono_literals;

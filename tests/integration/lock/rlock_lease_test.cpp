@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Holds with a lease of their own, alone and mixed with those under the watchdog.
+// ctest: in_memory
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include "integration/rlock_helpers.hpp"
+
+#include "support/any_server.hpp"
 
 using namespace redlatch::test;
 using namespace std::chrono_literals;
@@ -25,6 +28,7 @@ bool outlives(RawRedis& redis, const std::string& key, std::chrono::milliseconds
 
 }  // namespace
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("a hold with a lease expires by itself and is never renewed") {
     RedisServer server;
     RawRedis redis{server};
@@ -71,6 +75,7 @@ TEST_CASE("leases are rounded down to milliseconds") {
     CHECK(lease_of(Lease{2h}) == "7200000");
     CHECK(lease_of(Lease{std::chrono::duration<int, std::ratio<86400>>{36500}}) == "3153600000000");
 }
+#endif
 
 TEST_CASE("reentry with a shorter lease never shortens the hold, nor does releasing that level") {
     RedisServer server;

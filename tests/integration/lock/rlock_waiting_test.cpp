@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Waiting for another holder: the order of service, timing, and waiters that give up.
+// ctest: in_memory
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -21,6 +22,8 @@
 #include "support/process.hpp"
 #include "support/proxy.hpp"
 #include "support/shared_memory.hpp"
+
+#include "support/any_server.hpp"
 
 using namespace redlatch::test;
 using namespace std::chrono_literals;
@@ -113,6 +116,7 @@ TEST_CASE("a second client waits until the first releases the lock") {
     CHECK(ready(second));
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("a second process waits until the first releases the lock") {
     RedisServer server;
     TempDir dir;
@@ -155,6 +159,7 @@ TEST_CASE("a release wakes a waiter of another client within 50 ms") {
     }
     CHECK(best <= 50ms);
 }
+#endif
 
 TEST_CASE("threads of one process get the lock in order of arrival") {
     RedisServer server;
@@ -206,6 +211,7 @@ TEST_CASE("all of eight threads get their turn, and the lock synchronizes their 
     CHECK(client.stats().acquisitions == total);
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("local_handoff_limit lets another process in") {
     RedisServer server;
     TempDir dir;
@@ -236,6 +242,7 @@ TEST_CASE("local_handoff_limit lets another process in") {
     CHECK(stats.handoffs > 0);
     CHECK(stats.handoffs <= 4 * (stats.acquisitions - stats.handoffs));
 }
+#endif
 
 TEST_CASE("with a local_handoff_limit of 0 every release reaches the server") {
     RedisServer server;
@@ -252,6 +259,7 @@ TEST_CASE("with a local_handoff_limit of 0 every release reaches the server") {
     CHECK(messages.take() == Words{"0", "0"});
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("timed waits end on time") {
     RedisServer server;
     Client client{server.url()};
@@ -328,6 +336,7 @@ TEST_CASE("a stop request ends a wait promptly, and leaves nothing") {
     CHECK(client.stats().handoffs == 0);
     CHECK(redis.keys().empty());
 }
+#endif
 
 TEST_CASE("a stop request or a deadline that removes the first waiter does not delay the next") {
     RedisServer server;
@@ -375,6 +384,7 @@ TEST_CASE("force_unlock() wakes the waiters") {
     CHECK(RawRedis{server}.keys().empty());
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 // The waiter that force_unlock() wakes may acquire the lock before the reply to that command arrives. Its hold is not
 // the one that was ended.
 TEST_CASE("a thread that acquires the lock by a force_unlock() of its own process keeps it") {
@@ -553,6 +563,7 @@ TEST_CASE("the end of another thread's lease lets a waiting thread of the same p
     CHECK(best <= 300ms);
     CHECK(redis.keys().empty());
 }
+#endif
 
 TEST_CASE("a wait too short to connect is a failed try, not an unreachable server") {
     RedisServer server;
@@ -568,6 +579,7 @@ TEST_CASE("a wait too short to connect is a failed try, not an unreachable serve
     CHECK(eventually([&] { return RawRedis{server}.keys().empty(); }));
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("fault: release between try and subscription: the waiter still acquires the lock") {
     RedisServer server;
     RawRedis redis{server};
@@ -648,6 +660,7 @@ TEST_CASE("one subscription serves all waiting threads, and is kept for a while"
     }
     CHECK(redis.subscribe_calls() == 1);
 }
+#endif
 
 TEST_CASE("cancellation at random times leaves no key, no queue and, after a while, no channel") {
     RedisServer server;

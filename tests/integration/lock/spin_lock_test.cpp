@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // SpinLock: an RLock whose waiters retry after pauses.
+// ctest: in_memory
 #include <doctest/doctest.h>
 
 #include <array>
@@ -11,6 +12,8 @@
 
 #include "integration/rlock_helpers.hpp"
 #include "support/plain_counter.hpp"
+
+#include "support/any_server.hpp"
 
 using namespace redlatch::test;
 using namespace std::chrono_literals;
@@ -79,6 +82,7 @@ TEST_CASE("a spin lock keeps retrying while other threads of its process try and
     orders.force_unlock();
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("a spin lock waits where an RLock of its process fails for lack of the right to subscribe") {
     RedisServer server;
     RawRedis redis{server};
@@ -98,6 +102,7 @@ TEST_CASE("a spin lock waits where an RLock of its process fails for lack of the
     CHECK(waiting.get());
     redis.call("DEL", "orders");
 }
+#endif
 
 TEST_CASE("a spin lock and an RLock with one name are one lock, and a release wakes both kinds") {
     RedisServer server;

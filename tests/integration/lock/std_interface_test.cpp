@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Every kind of lock with the standard library: guards, algorithms, condition variables, and code written for
 // std::mutex.
+// ctest: in_memory
 #include <doctest/doctest.h>
 #include <redlatch/redlatch.hpp>
 
@@ -22,6 +23,8 @@
 #include "integration/rlock_helpers.hpp"
 #include "support/lockable.hpp"
 #include "support/plain_counter.hpp"
+
+#include "support/any_server.hpp"
 
 using namespace redlatch::test;
 using namespace std::chrono_literals;
@@ -260,7 +263,7 @@ TEST_CASE("condition_variable_any lets several readers wait for a writer's chang
 TEST_CASE("scoped_lock acquires locks of every kind, in any order, without a deadlock") {
     RedisServer server;
     struct Locks {
-        explicit Locks(const std::string& url) : client(url, with_watchdog(240s)) {}
+        explicit Locks(RedisServer& server) : client(server.url(), with_watchdog(240s)) {}
         HiredisClient client;
         RLock plain{client, "plain"};
         FairLock fair{client, "fair"};
@@ -273,8 +276,8 @@ TEST_CASE("scoped_lock acquires locks of every kind, in any order, without a dea
         RLock right{client, "right"};
         MultiLock both{left, right};
     };
-    Locks near{server.url()};
-    Locks far{server.url()};
+    Locks near{server};
+    Locks far{server};
     PlainCounter counter;
     constexpr std::uint64_t times = 10;
     const auto repeatedly = [&](auto&... locks) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// ctest: long
+// ctest: long in_memory
 // MultiLock: several locks as one, all of them or none.
 #include <doctest/doctest.h>
 
@@ -26,6 +26,8 @@
 #include "support/process.hpp"
 #include "support/proxy.hpp"
 #include "support/shared_memory.hpp"
+
+#include "support/any_server.hpp"
 
 using namespace redlatch::test;
 using namespace std::chrono_literals;
@@ -278,6 +280,7 @@ TEST_CASE("a lock that is a member twice is refused, under any kind and object, 
     CHECK(client.stats().commands == 0);
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("every overload works on a MultiLock: try, timed, until, with a stop token, a lease, or an error code") {
     RedisServer server;
     RawRedis redis{server};
@@ -337,6 +340,7 @@ TEST_CASE("every overload works on a MultiLock: try, timed, until, with a stop t
     theirs.b.unlock();
     CHECK(becomes_clean(redis));
 }
+#endif
 
 TEST_CASE("a MultiLock is as reentrant as its members") {
     RedisServer server;
@@ -411,6 +415,7 @@ TEST_CASE("a failed, timed-out or cancelled wait leaves no key and no subscripti
     CHECK(redis.keys().empty());
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 // Each client had the nearest member, was refused the others, and released it again.
 TEST_CASE("of several clients that try at the same time one wins, whatever member each reaches first") {
     constexpr std::size_t parties = 4;
@@ -496,6 +501,7 @@ TEST_CASE("a refusal counts at once, even if another member's server is slow") {
     CHECK(waiting.get());
     CHECK(becomes_clean(redis));
 }
+#endif
 
 // A wait that ends at its deadline sends no further command, so it finds no server unreachable.
 TEST_CASE("a timed wait for a held lock returns false without an error, however long it was") {
@@ -797,6 +803,7 @@ TEST_CASE("force_unlock() ends the holds of all members, by any owner, and retur
     CHECK(redis.keys().empty());
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("lock() and unlock() are two commands per member, without any others") {
     RedisServer server;
     Client client{server.url()};
@@ -985,6 +992,7 @@ TEST_CASE("a lost reply to one member's acquire leaves nothing behind, and count
     CHECK(becomes_clean(redis));
     CHECK(becomes_clean(there));
 }
+#endif
 
 TEST_CASE("a member's key of another type is an error that names that lock, and the other members are released") {
     RedisServer server;
@@ -998,6 +1006,7 @@ TEST_CASE("a member's key of another type is an error that names that lock, and 
     CHECK(eventually([&] { return keys_of(redis) == Words{"b"}; }, 20s));
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("a child forked by a holder holds nothing, and does not disturb the parent") {
     struct Findings {
         std::atomic<int> passed{0};
@@ -1049,6 +1058,7 @@ TEST_CASE("a child forked by a holder holds nothing, and does not disturb the pa
     mine.all.unlock();
     CHECK(becomes_clean(redis));
 }
+#endif
 
 // --- many threads and processes, in any order
 // ----------------------------------------------------------------------------------------
@@ -1096,6 +1106,7 @@ const Role banker{"multi lock: banker", [](std::span<const std::string> args) {
 
 }  // namespace
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("many threads and processes that lock members in opposite orders exclude each other without a deadlock") {
     RedisServer server;
     RawRedis redis{server};
@@ -1140,3 +1151,4 @@ TEST_CASE("a killed holder of several locks blocks others only until its leases 
     mine.all.unlock();
     CHECK(becomes_clean(redis));
 }
+#endif

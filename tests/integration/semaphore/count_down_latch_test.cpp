@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // CountDownLatch on a real server: counting, waiting, keys and messages, and lost replies.
+// ctest: in_memory
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -22,6 +23,8 @@
 #include "support/raw_redis.hpp"
 #include "support/redis_server.hpp"
 #include "support/wait.hpp"
+
+#include "support/any_server.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -121,6 +124,7 @@ TEST_CASE("a count is set once, counted down to zero, and then absent") {
     CHECK(bench.latch.name() == "start");
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("invalid counts are refused before anything is sent") {
     Bench bench;
     CommandMonitor monitor(bench.server);
@@ -175,6 +179,7 @@ TEST_CASE("a waiting process sends nothing, and at the end one query for all of 
     for (auto& thread : threads) thread.get();
     CHECK(monitor.take()["evalsha"] <= 2);
 }
+#endif
 
 TEST_CASE("a wait ends at its deadline or by a stop request, and leaves nothing") {
     Bench bench;
@@ -203,6 +208,7 @@ TEST_CASE("a wait ends at its deadline or by a stop request, and leaves nothing"
     CHECK(bench.latch.count() == 1);
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("the last thread to arrive needs one command") {
     Bench bench;
     bench.latch.try_set_count(1);
@@ -213,6 +219,7 @@ TEST_CASE("the last thread to arrive needs one command") {
     bench.latch.arrive_and_wait();
     CHECK(monitor.take_total() == 1);
 }
+#endif
 
 // Java's waiters open their gate on "0" and close it on "1". Deleting a latch sends them "1", which wakes no waiter.
 TEST_CASE("messages are those that Redisson's waiters expect, and reset() wakes them, too") {
@@ -272,6 +279,7 @@ TEST_CASE("a waiter continues even if another count is set right after the end o
     CHECK_FALSE(bench.latch.wait_for(30ms));
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("fault: message of a latch's end lost: the waiter continues when the subscription is back") {
     Bench bench;
     bench.latch.try_set_count(1);
@@ -283,6 +291,7 @@ TEST_CASE("fault: message of a latch's end lost: the waiter continues when the s
     CHECK(waiting.get());
     CHECK(watch.within(patient(4s)));
 }
+#endif
 
 TEST_CASE("a latch keeps a TTL on its key, and all other keys expire") {
     Bench bench;
@@ -315,6 +324,7 @@ TEST_CASE("a latch's key of another type is an error, and stays unchanged") {
     CHECK(bench.redis.text("GET", "start") == "many");
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("fault: reply or request of a count-down lost: each change takes effect once") {
     Bench bench;
     Proxy proxy(bench.server.url());
@@ -425,3 +435,4 @@ TEST_CASE("fault: a count that could not be set in time does not appear after a 
     REQUIRE(eventually([&] { return scripts() > before; }, 20s));
     CHECK_FALSE(bench.redis.exists("start"));
 }
+#endif

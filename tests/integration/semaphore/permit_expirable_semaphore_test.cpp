@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // PermitExpirableSemaphore on a real server: ids, leases, the watchdog, keys and messages, and lost replies.
+// ctest: in_memory
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -25,6 +26,8 @@
 #include "support/raw_redis.hpp"
 #include "support/redis_server.hpp"
 #include "support/wait.hpp"
+
+#include "support/any_server.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -57,6 +60,7 @@ struct Bench {
     HiredisPermits seats;
 };
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 struct FaultyBench : Bench {
     explicit FaultyBench(std::ptrdiff_t permits)
         : Bench(permits), far_client(proxy.url(), {.command_timeout = 150ms}), far_seats(far_client, "seats") {
@@ -71,6 +75,7 @@ struct FaultyBench : Bench {
     Client far_client;
     HiredisPermits far_seats;
 };
+#endif
 
 // Acquires a permit and dies. Arguments: URL, watchdog timeout in ms.
 const Role dying{"permit holder that dies", [](std::span<const std::string> args) {
@@ -159,6 +164,7 @@ TEST_CASE("fault: number of permits changed while some are acquired: it takes ef
     CHECK(bench.seats.permits() == 4);
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("a number of permits above Redisson's limit is refused, permits that are taken included") {
     Bench bench;
     constexpr std::ptrdiff_t most = HiredisPermits::max();
@@ -206,6 +212,7 @@ TEST_CASE("an invalid number of permits or lease is refused before anything is s
     CHECK(refused([&] { PermitId::parse("0123456789abcdef0123456789abcdeg"); }));
     CHECK(monitor.take_total() == 0);
 }
+#endif
 
 // Redisson stores 16 raw bytes as member, the end of the lease in ms as score, and a constant for "never".
 TEST_CASE("the keys have the format that Redisson reads") {
@@ -255,6 +262,7 @@ TEST_CASE("fault: twenty thousand permits expired: all become available at once"
     CHECK(bench.seats.try_acquire());
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("the watchdog keeps all permits, with one command per hundred") {
     Bench bench(200, with_watchdog(short_lease));
     CommandMonitor monitor(bench.server);
@@ -287,6 +295,7 @@ TEST_CASE("fault: holder of a permit killed: its permit expires, and a waiter ac
     CHECK(watch.within(patient(4s)));  // before the waiter would retry by itself
     bench.seats.release(*id);
 }
+#endif
 
 TEST_CASE("the loss of a permit under the watchdog is reported") {
     EventLog log;
@@ -370,6 +379,7 @@ TEST_CASE("a TTL on the semaphore holds for its leases, too, and all other keys 
     }
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("fault: reply or request of a permit lost: each change takes effect once") {
     FaultyBench bench(10);
     const auto strike = [&](const Script& script, bool reply, Then then) {
@@ -401,6 +411,7 @@ TEST_CASE("fault: reply or request of a permit lost: each change takes effect on
     CHECK(bench.left() == "24");
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("an acquire by id that is abandoned with an unknown outcome is undone") {
     FaultyBench bench(4);
     const std::string digest{digested<scripts::permit_acquire>.digest()};
@@ -431,6 +442,7 @@ TEST_CASE("an acquire by id that is abandoned with an unknown outcome is undone"
     CHECK(bench.far_seats.acquired_permits() == 1);
     CHECK(bench.left() == "3");
 }
+#endif
 
 TEST_CASE("a delayed acquire that arrives after the release of the permit takes no effect") {
     FaultyBench bench(1);
@@ -458,6 +470,7 @@ TEST_CASE("without memory an acquire by id is refused, but releases and renewals
     bench.seats.release(id);
     CHECK(bench.left() == "3");
 }
+#endif
 
 TEST_CASE("keys of another type in a semaphore with leases are an error, and stay unchanged") {
     Bench bench;
@@ -498,6 +511,7 @@ TEST_CASE("a Permit releases its permit") {
     CHECK(bench.left() == "1");
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("a forked child renews no permit of its parent, and may release one") {
     Bench bench(2);
     const PermitId id = bench.seats.acquire();
@@ -511,3 +525,4 @@ TEST_CASE("a forked child renews no permit of its parent, and may release one") 
     CHECK(status->ok());
     CHECK(bench.left() == "2");
 }
+#endif

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Semaphore on a real server: permits, waiting, keys and messages, and lost replies.
+// ctest: in_memory
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -26,6 +27,8 @@
 #include "support/redis_server.hpp"
 #include "support/shared_memory.hpp"
 #include "support/wait.hpp"
+
+#include "support/any_server.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -55,6 +58,7 @@ struct Bench {
     HiredisSemaphore seats;
 };
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 // The same behind a proxy.
 struct FaultyBench : Bench {
     explicit FaultyBench(std::ptrdiff_t permits, const ClientOptions& options = {.command_timeout = 150ms})
@@ -69,6 +73,7 @@ struct FaultyBench : Bench {
     Client far_client;
     HiredisSemaphore far_seats;
 };
+#endif
 
 // The members that code written for std::counting_semaphore uses.
 template <class Any>
@@ -176,6 +181,7 @@ TEST_CASE("permits are set once, acquired, released, added and drained") {
     CHECK(bench.left() == "1");
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("an invalid number of permits is refused before anything is sent") {
     Bench bench;
     CommandMonitor monitor(bench.server);
@@ -257,6 +263,7 @@ TEST_CASE("a waiting process sends nothing, and one query serves all of its thre
     CHECK(bench.left() == "0");
     CHECK(bench.client.stats().acquisitions == 8);
 }
+#endif
 
 TEST_CASE("a waiter for many permits is served before later waiters for few") {
     Bench bench;
@@ -341,6 +348,7 @@ TEST_CASE("a number of permits above Redisson's limit is refused") {
     CHECK(bench.left() == "-2147483647");
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("try_acquire() does not retry a temporary refusal of the server") {
     Bench bench(2, {.command_timeout = 20s});
     bench.seats.acquire();
@@ -349,6 +357,7 @@ TEST_CASE("try_acquire() does not retry a temporary refusal of the server") {
     CHECK(error_of_call([&] { return bench.seats.try_acquire(); }) == errc::overloaded);
     CHECK(watch.within(10s));
 }
+#endif
 
 TEST_CASE("a wait ends at its deadline or by a stop request, and takes no permit") {
     Bench bench(1);
@@ -422,6 +431,7 @@ TEST_CASE("a Redisson client's release wakes our waiter, whatever the message co
     }
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("a release whose message was lost wakes the waiter when the subscription is back") {
     Bench bench;
     // Not by a retry, which takes five seconds at least. The best of some rounds.
@@ -437,6 +447,7 @@ TEST_CASE("a release whose message was lost wakes the waiter when the subscripti
     }
     CHECK(best <= 3s);
 }
+#endif
 
 TEST_CASE("a semaphore keeps a TTL on its key, and all other keys expire") {
     Bench bench(5);
@@ -481,6 +492,7 @@ TEST_CASE("a semaphore's key of another type is an error, and stays unchanged") 
     CHECK(bench.left() == "many");
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("fault: reply or request of a semaphore lost: each change takes effect once") {
     FaultyBench bench(10);
     for (const Then then : {Then::close, Then::silence}) {
@@ -546,6 +558,7 @@ TEST_CASE("a delayed release that arrives after its resend adds no permit") {
     CHECK(bench.far_seats.available_permits() == 0);
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("an acquire that is abandoned with an unknown outcome is undone") {
     // Long enough to send a query, and over before its connection counts as dead.
     constexpr auto a_while = 500ms;
@@ -591,6 +604,7 @@ TEST_CASE("an acquire that is abandoned with an unknown outcome is undone") {
     CHECK(is_given_back(6));
     CHECK(eventually([&] { return bench.left() == "3"; }));  // one of the six may be an earlier one, resent
 }
+#endif
 
 TEST_CASE("without memory an acquire is refused, but a release still works") {
     Bench bench(2, {.unreachable_timeout = 500ms});
@@ -623,6 +637,7 @@ TEST_CASE("a release without a reply fails in time, and takes effect once when t
     CHECK_FALSE(eventually([&] { return bench.left() == "3"; }, 200ms));
     CHECK(eventually([&] { return bench.left() == "2"; }, 20s));
 }
+#endif
 
 TEST_CASE("two objects with one name are the same semaphore, even after the first is destroyed") {
     Bench bench(3);
@@ -635,6 +650,7 @@ TEST_CASE("two objects with one name are the same semaphore, even after the firs
     CHECK(bench.left() == "3");
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("a forked child has its own marks") {
     Bench bench(3);
     bench.seats.acquire();
@@ -649,3 +665,4 @@ TEST_CASE("a forked child has its own marks") {
     bench.seats.release();
     CHECK(bench.left() == "2");
 }
+#endif
