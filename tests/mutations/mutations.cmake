@@ -277,8 +277,8 @@ mutate(fair_forgets_foreign_patience scripts/fair_lock.hpp
 
 # A message that arrives during a try is lost.
 mutate(fair_message_during_a_try_forgotten lock/server_queue.hpp
-    "if (ask_or_queue(lock, request, me, false)) ticket.room.queue.asked(generation, me.ask_again);"
-    "static_cast<void>(generation);\n        if (ask_or_queue(lock, request, me, false)) ticket.room.queue.asked(ticket.room.queue.generation(), me.ask_again);"
+    "if (answered) ticket.room.queue.asked(generation, me.ask_again);"
+    "static_cast<void>(generation);\n        if (answered) ticket.room.queue.asked(ticket.room.queue.generation(), me.ask_again);"
     "unit/fair_lock")
 
 # The last in the queue is served first.
@@ -339,7 +339,7 @@ mutate(downgrade_wakes_nobody scripts/read_write_lock.hpp
 
 # A reader waits for itself.
 mutate(upgrade_waits_for_ever read_write_lock.ipp
-    "if (detail::LockAccess::valid_until(readers_, request.owner) > now && valid_until_of(request.owner) <= now)"
+    "if (readers_.state().valid_until(request.owner) > now && state().valid_until(request.owner) <= now)"
     "if (false)"
     "integration/read_write")
 
@@ -864,8 +864,8 @@ mutate(late_tries_go_on lock/background_tries.hpp
 
 # The members of a failed round are not released.
 mutate(some_are_kept_in_vain quorum/quorum_acquire.hpp
-    "releases_.give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);"
-    "static_cast<void>(had);"
+    "releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return round->had(i); });"
+    "QuorumReleases::Sent{};"
     "integration/multi_lock")
 
 # Clocks are assumed to run at the same speed.
@@ -1068,8 +1068,8 @@ mutate(several_locks_try_again quorum/quorum_acquire.hpp
 
 # The first round of a short wait gets no time of its own.
 mutate(first_round_is_too_short quorum/quorum_acquire.hpp
-    "round.deadline = std::max(request.deadline, asked + Patience::honest_try);"
-    "round.deadline = request.deadline;"
+    "std::exchange(me.asked, true) ? request.deadline : std::max(request.deadline, asked + Patience::honest_try);"
+    "request.deadline;"
     "faults/network")
 
 # A Mutex relies on an old reading of the server's clock.

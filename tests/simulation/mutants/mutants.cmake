@@ -81,3 +81,40 @@ mutate(late_acquire_not_released_again lock/outbox.hpp
 mutate(late_mutex_holds_for_a_lease protocol/mutex.hpp
     "if (form == NativeCommands::Set::until)"
     "if (form == NativeCommands::Set::until && claim.lease_end == 0)")
+
+# --- operations ---------------------------------------------------------------------------------------------------------
+
+# An operation completes inside the call that cancels it.
+mutate(completion_inline session/running.hpp
+    "        post_completion();\n        stop_.request_stop();"
+    "        complete();\n        stop_.request_stop();")
+
+# What an operation acquires after it was given up stays held: nobody releases it.
+mutate(given_up_and_kept session/running.hpp
+    "            outcome = {};"
+    "            new Outcome<R>(std::move(outcome));")
+
+# Both the one who gives up and the task decide.
+mutate(grant_delivered_twice session/running.hpp
+    "        if (!decided_.exchange(true)) {\n            outcome_ = std::move(outcome);"
+    "        if (true) {\n            outcome_ = std::move(outcome);")
+
+# Cancelling does not tell the task, which goes on waiting.
+mutate(cancel_forgets_the_task session/running.hpp
+    "        post_completion();\n        stop_.request_stop();"
+    "        post_completion();")
+
+# A coroutine that is destroyed does not cancel its operation.
+mutate(destroyed_and_not_cancelled session/operation.hpp
+    "if (meeting_ && !meeting_->is_over.exchange(true)) running_->give_up();"
+    "if (meeting_) meeting_->is_over = true;")
+
+# A wake-up that comes before its coroutine has fallen asleep is lost.
+mutate(early_wake_up_lost session/continuations.hpp
+    "                sleeper.woken_ = true;\n"
+    "")
+
+# A reply that comes after its deadline resumes nobody, and neither does the deadline.
+mutate(deadline_of_a_posted_call_forgotten session/awaiting.hpp
+    "return by_->sleep(posted->sleeper, coroutine, deadline_);"
+    "return by_->sleep(posted->sleeper, coroutine, never);")
