@@ -1231,3 +1231,29 @@ mutate(in_memory_too_young testing/in_memory_redis.hpp
     "std::chrono::hours(24)"
     "std::chrono::hours(0)"
     "unit/in_memory")
+
+# --- operations ---------------------------------------------------------------------------------------------------------
+
+# Cancelling does not tell the task, which goes on waiting.
+mutate(cancel_forgets_the_task session/running.hpp
+    "        post_completion();\n        stop_.request_stop();"
+    "        post_completion();"
+    "integration/async_lock")
+
+# The destructor of a hold waits for the server.
+mutate(hold_destructor_waits lock/hold.ipp
+    "level_.keeper->release_later(level_.owner);"
+    "static_cast<void>(level_.keeper->release(level_.owner));"
+    "integration/async_lock")
+
+# Completions run on the thread that renews and receives.
+mutate(callback_on_the_background_thread session/running.hpp
+    "(executor_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));"
+    "Notifier::Job job = std::move(completion_);\n        job.front()();"
+    "integration/async_lock")
+
+# A task that was suspended continues its caller on another thread than the one on which it ended.
+mutate(task_continues_too_late base/task.hpp
+    "if (suspends) promise.caller = caller;\n        coroutine.resume();"
+    "coroutine.resume();\n        if (suspends) promise.caller = caller;"
+    "unit/task")

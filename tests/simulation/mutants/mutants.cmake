@@ -99,11 +99,6 @@ mutate(grant_delivered_twice session/running.hpp
     "        if (!decided_.exchange(true)) {\n            outcome_ = std::move(outcome);"
     "        if (true) {\n            outcome_ = std::move(outcome);")
 
-# Cancelling does not tell the task, which goes on waiting.
-mutate(cancel_forgets_the_task session/running.hpp
-    "        post_completion();\n        stop_.request_stop();"
-    "        post_completion();")
-
 # A coroutine that is destroyed does not cancel its operation.
 mutate(destroyed_and_not_cancelled session/operation.hpp
     "if (meeting_ && !meeting_->is_over.exchange(true)) running_->give_up();"
