@@ -1240,6 +1240,12 @@ mutate(cancel_forgets_the_task session/running.hpp
     "        post_completion();"
     "integration/async_lock")
 
+# A coroutine that is destroyed does not cancel its operation.
+mutate(destroyed_and_not_cancelled session/operation.hpp
+    "if (meeting_ && !meeting_->is_over.exchange(true)) running_->give_up();"
+    "if (meeting_) meeting_->is_over = true;"
+    "integration/async_lock")
+
 # The destructor of a hold waits for the server.
 mutate(hold_destructor_waits lock/hold.ipp
     "level_.keeper->release_later(level_.owner);"

@@ -339,8 +339,9 @@ TEST_CASE("async: a coroutine that is destroyed while it waits cancels the opera
         };
         {
             const Fiber gone = waiting();
-            REQUIRE(eventually([&] { return bench.client.stats().waits > 0; }));
+            REQUIRE(eventually([&] { return bench.client.stats().waiting > 0; }));
         }
+        CHECK(eventually([&] { return bench.client.stats().waiting == 0; }));
         first.reset();
         CHECK(eventually([&] { return bench.is_clean(); }));
         executor.run();

@@ -99,11 +99,6 @@ mutate(grant_delivered_twice session/running.hpp
     "        if (!decided_.exchange(true)) {\n            outcome_ = std::move(outcome);"
     "        if (true) {\n            outcome_ = std::move(outcome);")
 
-# A coroutine that is destroyed does not cancel its operation.
-mutate(destroyed_and_not_cancelled session/operation.hpp
-    "if (meeting_ && !meeting_->is_over.exchange(true)) running_->give_up();"
-    "if (meeting_) meeting_->is_over = true;")
-
 # A wake-up that comes before its coroutine has fallen asleep is lost.
 mutate(early_wake_up_lost session/continuations.hpp
     "                sleeper.woken_ = true;\n"
