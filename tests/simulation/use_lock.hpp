@@ -126,13 +126,15 @@ private:
     redlatch::Operation<redlatch::Hold> begin_async(std::stop_source& source, bool cancels, Nanos most, Nanos& until) {
         const auto token = source.get_token();
         const redlatch::Milliseconds time = some_ms(1, most / ms);
+        // The first command gets 250 ms, however short the time.
+        const Nanos bound = std::max(time.count() * ms, 250 * ms) + world_.slack();
         switch (random().below(cancels ? 4 : 3)) {
             case 0: return lock_.async_try_lock().stop_on(token);
             case 1:
-                until = now() + time.count() * ms + world_.slack();
+                until = now() + bound;
                 return lock_.async_try_lock_for(time, some_lease()).stop_on(token);
             case 2:
-                until = now() + time.count() * ms + world_.slack();
+                until = now() + bound;
                 return lock_.async_try_lock_for(time).stop_on(token);
             default: return random().below(2) ? lock_.async_lock(token) : lock_.async_lock(some_lease(), token);
         }
