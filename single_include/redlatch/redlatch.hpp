@@ -12,12 +12,14 @@
 #include <compare>
 #include <concepts>
 #include <condition_variable>
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <future>
 #include <initializer_list>
 #include <iosfwd>
 #include <iterator>
@@ -134,6 +136,7 @@ enum class errc {
     protocol_error,        // the reply has an unexpected shape; a malformed one also closes the connection
     unsupported,           // recognised, but not possible with this build
     not_replicated,        // fewer replicas than required confirmed it; what was acquired is released
+    cancelled,             // it was cancelled before it succeeded; what is acquired all the same is released
 };
 
 }  // namespace REDLATCH_ABI
@@ -165,6 +168,7 @@ inline namespace REDLATCH_ABI {
                 case errc::protocol_error: return "the server sent an unexpected reply";
                 case errc::unsupported: return "not supported by this build";
                 case errc::not_replicated: return "too few replicas confirmed the command";
+                case errc::cancelled: return "the operation was cancelled";
             }
             return "unknown error";
         }
@@ -176,6 +180,7 @@ inline namespace REDLATCH_ABI {
                 case errc::not_owner: return std::errc::operation_not_permitted;
                 case errc::would_deadlock: return std::errc::resource_deadlock_would_occur;
                 case errc::unsupported: return std::errc::not_supported;
+                case errc::cancelled: return std::errc::operation_canceled;
                 case errc::protocol_error: return std::errc::protocol_error;
                 default: return {value, *this};
             }
@@ -1707,6 +1712,134 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/session/continuations.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Where one coroutine sleeps. Continuations guards its members.
+class Sleeper {
+public:
+    Sleeper() = default;
+    Sleeper(const Sleeper&) = delete;
+    Sleeper& operator=(const Sleeper&) = delete;
+
+private:
+    friend class Continuations;
+    using Alarms = std::multimap<Instant, Sleeper*>;
+
+    std::coroutine_handle<> asleep_{};  // null if it does not sleep
+    bool woken_ = false;                // woken before it could fall asleep
+    Alarms::iterator alarm_{};
+    bool has_alarm_ = false;
+    bool is_due_ = false;      // among those that are to be resumed
+    Sleeper* next_ = nullptr;  // of these
+};
+
+// The coroutines of one client that sleep, each until it is woken or an instant comes. The background thread resumes
+// them, never the thread that wakes them: that one may hold locks, and the coroutine goes on for a while.
+//
+// mutex_ guards all members and all sleepers. No thread waits here. wake_() wakes the background thread if it sleeps
+// although there is a coroutine to resume, or beyond the next instant. A state's mutex may be held during wake().
+class Continuations {
+public:
+    explicit Continuations(std::function<void()> wake) : wake_(std::move(wake)) {}
+    Continuations(const Continuations&) = delete;
+    Continuations& operator=(const Continuations&) = delete;
+
+    // Puts the coroutine to sleep. Returns false if it was woken before. Otherwise it may be resumed, and gone, before
+    // this returns. Throws std::bad_alloc.
+    bool sleep(Sleeper& sleeper, std::coroutine_handle<> coroutine, Instant until) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (std::exchange(sleeper.woken_, false)) return false;
+            if (until != never) {
+                sleeper.alarm_ = alarms_.emplace(until, &sleeper);
+                sleeper.has_alarm_ = true;
+            }
+            sleeper.asleep_ = coroutine;
+            if (until >= sleeping_until_) return true;
+            sleeping_until_ = until;
+        }
+        wake_();
+        return true;
+    }
+
+    // Wakes the coroutine; one that does not sleep yet will not fall asleep.
+    void wake(Sleeper& sleeper) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (sleeper.is_due_) return;
+            if (!sleeper.asleep_) {
+                sleeper.woken_ = true;
+                return;
+            }
+            if (std::exchange(sleeper.has_alarm_, false)) alarms_.erase(sleeper.alarm_);
+            resume_later(sleeper);
+            if (std::exchange(sleeping_until_, Instant{}) == Instant{}) return;
+        }
+        wake_();
+    }
+
+    // --- the background thread's ------------------------------------------------------------------------------
+
+    // Returns until when the thread may sleep. It calls this when it is about to sleep.
+    Instant sleep_until() {
+        const std::lock_guard lock(mutex_);
+        sleeping_until_ = first_ ? Instant{} : alarms_.empty() ? never : alarms_.begin()->first;
+        return sleeping_until_;
+    }
+
+    // Resumes the coroutines that were woken, and those whose instant has come. Those that are woken meanwhile wait for
+    // the next call.
+    void resume_due(Instant now) {
+        std::unique_lock lock(mutex_);
+        sleeping_until_ = {};
+        while (!alarms_.empty() && alarms_.begin()->first <= now) {
+            Sleeper& sleeper = *alarms_.begin()->second;
+            alarms_.erase(alarms_.begin());
+            sleeper.has_alarm_ = false;
+            resume_later(sleeper);
+        }
+        Sleeper* const last = last_;
+        for (bool more = first_ != nullptr; more;) {
+            Sleeper& sleeper = *first_;
+            first_ = sleeper.next_;
+            if (!first_) last_ = nullptr;
+            sleeper.is_due_ = false;
+            more = &sleeper != last;
+            const std::coroutine_handle<> coroutine = std::exchange(sleeper.asleep_, nullptr);
+            lock.unlock();
+            coroutine.resume();
+            lock.lock();
+        }
+    }
+
+private:
+    void resume_later(Sleeper& sleeper) {
+        sleeper.is_due_ = true;
+        sleeper.next_ = nullptr;
+        (last_ ? last_->next_ : first_) = &sleeper;
+        last_ = &sleeper;
+    }
+
+    const std::function<void()> wake_;
+    std::mutex mutex_;
+    Sleeper::Alarms alarms_;
+    Sleeper* first_ = nullptr;  // those to resume, in the order of their waking
+    Sleeper* last_ = nullptr;
+    Instant sleeping_until_{};  // of the background thread; the least instant while it is awake
+};
+
+// How the caller of a task waits: null if it blocks its thread, otherwise those that resume it.
+using WaitBy = Continuations*;
+inline constexpr WaitBy by_thread = nullptr;
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/session/call_words.hpp
 
 namespace redlatch {
@@ -1792,16 +1925,16 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Runs the user's event handlers on a thread of its own, in order, with no lock of ours held. So a handler that blocks,
-// throws or uses the library does not affect renewals or wake-ups and delays no lost() token. The thread starts with
-// the first notification or with start(). If no thread can be started, queued events wait until the next notification.
+// Runs the user's functions on a thread of its own, in order, with no lock of ours held. So a function that blocks, throws
+// or uses the library does not affect renewals or wake-ups and delays no lost() token. The thread starts with the first
+// job or with start(). If no thread can be started, queued jobs wait until the next one.
 class Notifier {
 public:
     Notifier() = default;
     Notifier(const Notifier&) = delete;
     Notifier& operator=(const Notifier&) = delete;
 
-    // Waits for the running handler, unless that handler is what destroys us. Queued events are dropped.
+    // Waits for the running job, unless that job is what destroys us. Queued jobs are dropped.
     ~Notifier() {
         {
             const std::lock_guard lock(queue_->mutex);
@@ -1822,15 +1955,24 @@ public:
         start_locked();
     }
 
+    // One job, or none. It is made before it is needed, so that queueing it cannot fail.
+    using Job = std::list<std::function<void()>>;
+
     // Queues a job. Throws only std::bad_alloc.
     void notify(std::function<void()> job) {
+        Job one;
+        one.push_back(std::move(job));
+        notify(std::move(one));
+    }
+
+    void notify(Job job) noexcept {
         const std::lock_guard lock(queue_->mutex);
         if (queue_->stopped) return;
-        queue_->jobs.push_back(std::move(job));
+        queue_->jobs.splice(queue_->jobs.end(), job);
         queue_->changed.notify_one();
         try {
             start_locked();
-        } catch (const std::system_error&) {  // the next notification retries
+        } catch (...) {  // no thread: the next job retries
         }
     }
 
@@ -1840,7 +1982,7 @@ private:
     struct Queue {
         std::mutex mutex;
         std::condition_variable changed;
-        std::deque<std::function<void()>> jobs;
+        Job jobs;
         bool stopped = false;
     };
 
@@ -1854,15 +1996,15 @@ private:
         for (;;) {
             queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
             if (queue.stopped) return;
-            std::function<void()> job = std::move(queue.jobs.front());
-            queue.jobs.pop_front();
+            Job job;
+            job.splice(job.end(), queue.jobs, queue.jobs.begin());
             lock.unlock();
             try {
-                job();
+                job.front()();
             } catch (...) {
                 // Swallow: there is no caller to report to.
             }
-            job = nullptr;
+            job.clear();
             lock.lock();
         }
     }
@@ -2246,12 +2388,15 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Sleeps until the instant, or until a stop is requested.
-inline void pause(Instant until, const std::stop_token& stop) {
+// Sleeps until the instant, or until a stop is requested; only briefly if memory is short.
+inline void pause(Instant until, const std::stop_token& stop) try {
+    if (until <= Clock::now()) return;
     std::mutex mutex;
     std::condition_variable_any never_notified;
     std::unique_lock lock(mutex);
     never_notified.wait_until(lock, stop, until, [] { return false; });
+} catch (const std::bad_alloc&) {
+    std::this_thread::sleep_for(Milliseconds(1));
 }
 
 }  // namespace detail
@@ -2433,20 +2578,26 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Decides whether a command is sent again, until it is answered or refused for good, until a deadline, or until a stop
-// is requested. It sends nothing itself:
+// is requested. It sends nothing itself. A caller that blocks its thread:
 //   do
 //       reply = …call(…, retry.deadline());
 //   while (retry.again(reply));
+// A task rests between rest_after() and goes_on(), which together do what again() does.
 class Retry {
 public:
     struct Limits {
         Instant deadline;
         std::stop_token stop{};
         bool one_try = false;  // true if a temporary refusal ends the call, too
+        WaitBy by = by_thread;
     };
 
-    Retry(const Limits& limits, Milliseconds command_timeout, RemoteClock& clock, Events& events, Counters& counters)
-        : limits_(limits), command_timeout_(command_timeout), clock_(clock), events_(events), counters_(counters) {}
+    Retry(Limits limits, Milliseconds command_timeout, RemoteClock& clock, Events& events, Counters& counters)
+        : limits_(std::move(limits)),
+          command_timeout_(command_timeout),
+          clock_(clock),
+          events_(events),
+          counters_(counters) {}
 
     // Returns until when the next try may take. Each has command_timeout.
     Instant deadline() const { return std::min(limits_.deadline, Clock::now() + command_timeout_); }
@@ -2454,43 +2605,48 @@ public:
     // Returns true if an earlier try may have taken effect.
     bool is_resend() const noexcept { return is_resend_; }
 
-    // Takes the reply to a try. Returns true if the command has to be sent again; then it has paused, if the server or
-    // a shortage of memory demands it.
-    bool again(const Reply& reply) {
+    // Takes the reply to a try. Returns until when to rest before the command is sent again, perhaps not at all; nothing
+    // if it is not sent again.
+    std::optional<Instant> rest_after(const Reply& reply) {
         const ReplyClass verdict = classify(reply);
         if (verdict == ReplyClass::answered) {
             events_.on_reconnect();
-            return false;
+            return std::nullopt;
         }
         // no_script here: the server rejected even the text. late: the sender has already resent it with the time that
         // the reply reported.
         if (verdict == ReplyClass::refused || verdict == ReplyClass::no_script || verdict == ReplyClass::late ||
             limits_.stop.stop_requested())
-            return false;
-        if (limits_.one_try && verdict == ReplyClass::refused_now) return false;
+            return std::nullopt;
+        if (limits_.one_try && verdict == ReplyClass::refused_now) return std::nullopt;
         if (reply.kind == Reply::Kind::unanswered) is_resend_ = true;
-        // The transport itself waits for its connection; only a temporary refusal by the server needs a pause.
-        if (verdict == ReplyClass::refused_now) rest(std::min(limits_.deadline, Clock::now() + backoff_.next()));
-        if (Clock::now() >= limits_.deadline) return false;
         if (verdict == ReplyClass::no_answer) {
             // The next reply may come from another server, or from this one with another clock.
             clock_.doubt();
             events_.on_disconnect();
         }
+        const Instant now = Clock::now();
+        // A call waits for its connection in the transport. A posted command does not wait.
+        if (verdict != ReplyClass::refused_now && limits_.by == by_thread) return now;
+        return std::min(limits_.deadline, now + backoff_.next());
+    }
+
+    // Called after the rest. Returns true if there is time to send the command again.
+    bool goes_on() {
+        if (Clock::now() >= limits_.deadline) return false;
         counters_.resends.add();
         return true;
     }
 
-private:
-    // Sleeps until `until`; only briefly if memory is short.
-    void rest(Instant until) const {
-        try {
-            pause(until, limits_.stop);
-        } catch (const std::bad_alloc&) {
-            std::this_thread::sleep_for(Milliseconds(1));
-        }
+    // Takes the reply to a try, and rests. Returns true if the command has to be sent again.
+    bool again(const Reply& reply) {
+        const auto rest = rest_after(reply);
+        if (!rest) return false;
+        pause(*rest, limits_.stop);
+        return goes_on();
     }
 
+private:
     const Limits limits_;
     const Milliseconds command_timeout_;
     RemoteClock& clock_;
@@ -2510,9 +2666,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Returns the reply to a command for which memory was short, after a moment in which there may be more.
-inline Reply short_of_memory() {
-    std::this_thread::sleep_for(Milliseconds(1));
+// Returns the reply to a command for which memory was short. For a thread, after a moment in which there may be more; a
+// task that is a coroutine rests by itself.
+inline Reply short_of_memory(WaitBy by = by_thread) {
+    if (by == by_thread) std::this_thread::sleep_for(Milliseconds(1));
     return Reply::of(Reply::Kind::not_sent, no_memory);
 }
 
@@ -2569,8 +2726,8 @@ public:
     }
 
     // Decides whether a call is sent again: see Retry.
-    Retry retry(const Retry::Limits& limits) {
-        return Retry(limits, options_.command_timeout, clock_, events_, counters_);
+    Retry retry(Retry::Limits limits) {
+        return Retry(std::move(limits), options_.command_timeout, clock_, events_, counters_);
     }
 
     // --- without waiting: needs a thread in run() of the transport ----------------------------------------------
@@ -3115,24 +3272,35 @@ public:
     // Returns the current time of the server that has this key. Sends one query (one round trip) if the time is not
     // known. Returns nothing, and the reason in `failure`, if there is no reply.
     std::optional<ServerMilliseconds> now(std::string_view key, Instant deadline, Reply& failure) {
-        const std::uint32_t route = route_of(key);
+        if (const auto time = known(key)) return time;
         const Instant asked = Clock::now();
-        if (const auto known = clock().at(route, asked)) return known;
+        failure = executor_.call(question(key), deadline);
+        return learn(key, asked, failure);
+    }
+
+    // The same in three steps, for a caller that sends the query itself: the time, if it is known; the query; and the
+    // time from the reply to a query that was sent at `asked`.
+    std::optional<ServerMilliseconds> known(std::string_view key) { return clock().at(route_of(key), Clock::now()); }
+
+    static Command question(std::string_view key) {
         static constexpr std::array<std::string_view, 1> words{"TIME"};
-        failure = executor_.call({words, 0, key}, deadline);
-        return learn(route, asked, failure);
+        return {words, 0, key};
+    }
+
+    // If there is no time in the reply, nothing was changed, so the command that was to follow counts as not sent.
+    std::optional<ServerMilliseconds> learn(std::string_view key, Instant asked, Reply& reply) {
+        return learn(route_of(key), asked, reply);
     }
 
     // Does the same without waiting. `then(time, failure, receiver)` is called at once, or on any thread after the
     // reply. By then the poster may have stopped attending, so the background thread receives what follows.
     template <class Then>
     void with_now(std::string_view key, Receiver receiver, Then then) {
+        if (const auto time = known(key)) return then(time, Reply{}, receiver);
         const std::uint32_t route = route_of(key);
         const Instant asked = Clock::now();
-        if (const auto known = clock().at(route, asked)) return then(known, Reply{}, receiver);
-        static constexpr std::array<std::string_view, 1> words{"TIME"};
         executor_.post(
-            Command{words, 0, key},
+            question(key),
             [this, route, asked, then = std::move(then)](Reply reply) mutable {
                 const auto time = learn(route, asked, reply);
                 then(time, std::move(reply), Receiver::background);
@@ -3162,8 +3330,6 @@ public:
     }
 
 private:
-    // Reads the reply to TIME. If there is none, nothing was changed, so the command that was to follow counts as not
-    // sent.
     std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {
@@ -3300,17 +3466,19 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The background thread of a session. It starts with the first try, wait or posted command. It runs the transport,
-// serves the timers and sends renewals. It never waits for a reply or a connection, and never calls user code. Timers,
-// subscriptions and the executor wake it through the transport.
+// serves the timers, sends renewals and resumes coroutines of ours. It never waits for a reply or a connection, and never
+// calls user code. Timers, continuations, subscriptions and the executor wake it through the transport.
 //
 // mutex_ guards the start of the thread. No thread waits here but the one in end().
 class Background {
 public:
-    Background(Executor& executor, Watchdog& watchdog, Timers& timers, Subscriptions& subscriptions, Listener& listener)
+    Background(Executor& executor, Watchdog& watchdog, Timers& timers, Continuations& continuations,
+               Subscriptions& subscriptions, Listener& listener)
         : executor_(executor),
           transport_(executor.transport()),
           watchdog_(watchdog),
           timers_(timers),
+          continuations_(continuations),
           subscriptions_(subscriptions),
           listener_(listener) {}
     Background(const Background&) = delete;
@@ -3346,8 +3514,10 @@ private:
     void serve() {
         while (!executor_.has_ended()) {
             try {
-                transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
+                transport_.run(listener_, std::min({timers_.sleep_until(), continuations_.sleep_until(),
+                                                    subscriptions_.due(), unfinished_until_}));
                 look_after(Clock::now());
+                continuations_.resume_due(Clock::now());
             } catch (...) {
                 // Out of memory: the tasks left in unfinished_ are served in a moment.
                 unfinished_until_ = Clock::now() + Milliseconds(5);
@@ -3379,6 +3549,7 @@ private:
     TransportPort& transport_;
     Watchdog& watchdog_;
     Timers& timers_;
+    Continuations& continuations_;
     Subscriptions& subscriptions_;
     Listener& listener_;
     std::mutex mutex_;
@@ -3926,6 +4097,7 @@ public:
           options_(options),
           parent_(parent),
           timers_([this] { executor_.wake(); }),
+          continuations_([this] { executor_.wake(); }),
           subscriptions_([this](const std::string& channel, bool wanted) { executor_.subscribe(channel, wanted); },
                          [this] { executor_.wake(); }) {}
 
@@ -3960,6 +4132,7 @@ public:
     // Also valid while the transport is being destroyed.
     TransportPort& transport() noexcept { return executor_.transport(); }
     Timers& timers() noexcept { return timers_; }
+    Continuations& continuations() noexcept { return continuations_; }
     Losses& losses() noexcept { return losses_; }
     Subscriptions& subscriptions() noexcept { return subscriptions_; }
     LostLevels& lost_levels() noexcept { return lost_levels_; }
@@ -3969,10 +4142,9 @@ public:
     Reply call(const Command& command, Instant deadline) { return executor_.call(command, deadline); }
     Reply call(const Call& call, Instant deadline) { return executor_.call(call, deadline); }
 
-    // Decides whether a call is sent again: `do reply = call(…, retry.deadline()); while (retry.again(reply));`
-    Retry retry(Instant deadline, std::stop_token stop = {}, bool one_try = false) {
-        return executor_.retry({deadline, std::move(stop), one_try});
-    }
+    // Decides whether a call is sent again: see Retry.
+    Retry retry(Retry::Limits limits) { return executor_.retry(std::move(limits)); }
+    Retry retry(Instant deadline) { return retry(Retry::Limits{deadline}); }
 
     void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
         start_background();
@@ -3990,6 +4162,11 @@ public:
 
     std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
         return server_time_.now(key, deadline, failure);
+    }
+
+    std::optional<ServerMilliseconds> known_server_time(std::string_view key) { return server_time_.known(key); }
+    std::optional<ServerMilliseconds> learn_server_time(std::string_view key, Instant asked, Reply& reply) {
+        return server_time_.learn(key, asked, reply);
     }
 
     template <class Then>
@@ -4015,6 +4192,10 @@ public:
     bool watch(Instant until, std::uint64_t seen) { return background_.watch(until, seen); }
     std::uint64_t interrupts() { return background_.interrupts(); }
     void interrupt_watch() { background_.interrupt_watch(); }
+
+    // Run the completions of operations: the first those that named no executor, the second hands the others to theirs.
+    Notifier& completions() noexcept { return completions_; }
+    Notifier& dispatcher() noexcept { return dispatcher_; }
 
     void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
         events_.raise(kind, name, detail);
@@ -4065,15 +4246,18 @@ private:
     KeyHoldsTable key_holds_;
     Counters counters_;
     Events events_{options_};
+    Notifier completions_;
+    Notifier dispatcher_;
     Losses losses_;
     Executor executor_{*transport_, options_, counters_, events_};
     ServerTime server_time_{executor_, options_};
     Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout};
     Timers timers_;
+    Continuations continuations_;
     Subscriptions subscriptions_;
     Registry registry_;
     ConnectionListener listener_{subscriptions_, events_, registry_, executor_.clock(), executor_.replicas()};
-    Background background_{executor_, watchdog_, timers_, subscriptions_, listener_};
+    Background background_{executor_, watchdog_, timers_, continuations_, subscriptions_, listener_};
 };
 
 }  // namespace detail
@@ -4273,6 +4457,305 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/base/task.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The result of a task: a value or an exception.
+template <class T>
+class TaskResult {
+public:
+    void return_value(T value) { value_.emplace(std::move(value)); }
+    void unhandled_exception() noexcept { error_ = std::current_exception(); }
+
+    T take() {
+        if (error_) std::rethrow_exception(std::move(error_));
+        return *std::move(value_);
+    }
+
+private:
+    std::optional<T> value_;
+    std::exception_ptr error_;
+};
+
+template <>
+class TaskResult<void> {
+public:
+    void return_void() noexcept {}
+    void unhandled_exception() noexcept { error_ = std::current_exception(); }
+
+    void take() {
+        if (error_) std::rethrow_exception(std::move(error_));
+    }
+
+private:
+    std::exception_ptr error_;
+};
+
+// Work that waits: for replies, for messages, for its turn. The same code serves both kinds of callers. A caller may
+// block its thread: then nothing in the task suspends, and run() returns the result. Or it is a coroutine: then the task
+// suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited or run, once.
+//
+// A task that was suspended continues its caller on the thread on which it ends, so a lock that a task has taken belongs
+// to that thread. A task that blocks returns to its caller, whose stack does not grow from one such task to the next.
+//
+// Every await_suspend() of ours is [[gnu::noinline]], because another thread may resume the coroutine before that
+// function returns. If it is inlined, clang before version 18 may keep its variables in the frame of the coroutine, which
+// may be gone by then.
+template <class T>
+class [[nodiscard]] Task {
+public:
+    class promise_type : public TaskResult<T> {
+    public:
+        Task get_return_object() noexcept { return Task(std::coroutine_handle<promise_type>::from_promise(*this)); }
+        std::suspend_always initial_suspend() noexcept { return {}; }
+        auto final_suspend() noexcept {
+            struct End {
+                bool await_ready() noexcept { return false; }
+                [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
+                    const std::coroutine_handle<> caller = ended.promise().caller;
+                    if (caller) caller.resume();
+                }
+                void await_resume() noexcept {}
+            };
+            return End{};
+        }
+
+        std::coroutine_handle<> caller{};  // to continue at the end; null if the task blocks
+        bool blocks = false;               // True if its caller blocks its thread
+    };
+
+    Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
+    Task& operator=(Task&&) = delete;
+    ~Task() {
+        if (coroutine_) coroutine_.destroy();
+    }
+
+    // For a caller that blocks its thread.
+    T run() {
+        coroutine_.promise().blocks = true;
+        coroutine_.resume();
+        return coroutine_.promise().take();
+    }
+
+    // For a caller that is a coroutine, or a task itself.
+    bool await_ready() const noexcept { return false; }
+    template <class Promise>
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<Promise> caller) {
+        const std::coroutine_handle<promise_type> coroutine = coroutine_;
+        promise_type& promise = coroutine.promise();
+        if constexpr (requires { caller.promise().blocks; }) promise.blocks = caller.promise().blocks;
+        const bool suspends = !promise.blocks;
+        if (suspends) promise.caller = caller;
+        coroutine.resume();
+        return suspends;
+    }
+    T await_resume() { return coroutine_.promise().take(); }
+
+private:
+    explicit Task(std::coroutine_handle<promise_type> coroutine) noexcept : coroutine_(coroutine) {}
+
+    std::coroutine_handle<promise_type> coroutine_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/any_executor.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Runs functions somewhere: in a thread pool, an event loop, a strand. Made from any object `e` that can be copied and
+// for which e.execute(f) or e(f) arranges that f() is called once, for an f of type std::function<void()>. An empty one
+// stands for the client's own thread.
+class AnyExecutor {
+public:
+    AnyExecutor() noexcept = default;
+
+    template <class Executor>
+    requires(!std::is_same_v<std::remove_cvref_t<Executor>, AnyExecutor>) AnyExecutor(Executor&& executor)
+        : execute_([e = std::forward<Executor>(executor)](std::function<void()> f) mutable {
+              if constexpr (requires { e.execute(std::move(f)); })
+                  e.execute(std::move(f));
+              else
+                  e(std::move(f));
+          }) {}
+
+    explicit operator bool() const noexcept { return static_cast<bool>(execute_); }
+
+    // Throws what the executor throws. Not to be called on an empty one.
+    void execute(std::function<void()> f) const { execute_(std::move(f)); }
+
+private:
+    std::function<void(std::function<void()>)> execute_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/running.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// What an operation needs of the client that it runs on. An object of this class keeps the client's session alive.
+class OperationHost {
+public:
+    virtual ~OperationHost() = default;
+
+    // Starts the threads that an operation needs. Throws std::system_error. `dispatches`: true if it has an executor.
+    virtual void start(bool dispatches) = 0;
+
+    virtual Continuations& continuations() = 0;
+
+    // Run the completions of operations: the first those that named no executor, the second hands the others to theirs.
+    virtual Notifier& completions() noexcept = 0;
+    virtual Notifier& dispatcher() noexcept = 0;
+};
+
+// How an operation ended: with a result or with an error.
+template <class R>
+struct Outcome {
+    std::optional<R> result{};
+    std::exception_ptr error{};
+};
+
+// An operation under way. A task does the work, on the thread that begins it and on the background thread. Somebody else
+// may give the operation up meanwhile: a stop token, the destructor of a coroutine.
+//
+// Whoever decides first determines the outcome, by one atomic exchange: the task that ended, or who gives up. The
+// completion is called once, on the executor, with that outcome; neither of the two waits for the other. If the task
+// succeeds later, its result is destroyed, which releases what it holds.
+//
+// It is kept alive by its task and by the job that completes it. The last reference ends on the thread of completions or
+// on the user's executor, not on the background thread, which cannot end the session that it belongs to.
+template <class R>
+class Running final : public std::enable_shared_from_this<Running<R>> {
+public:
+    // Makes the work, which may wait as the second argument says, and ends early once a stop is requested.
+    using Work = std::function<Task<R>(const std::stop_token&, WaitBy)>;
+    using Complete = std::function<void(Outcome<R>&&)>;
+
+    Running(std::shared_ptr<OperationHost> host, Work work, AnyExecutor executor, Complete complete)
+        : host_(std::move(host)),
+          work_(std::move(work)),
+          executor_(std::move(executor)),
+          complete_(std::move(complete)) {}
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+
+    // Begins the work. If it throws, for want of memory or of a thread, nothing was begun, and nothing completes.
+    void begin(const std::stop_token& stop) {
+        host_->start(static_cast<bool>(executor_));
+        const auto self = this->shared_from_this();
+        // Both are made here, so that neither completing nor ending can fail.
+        Notifier::Job completion(1, executor_ ? std::function<void()>([self] { self->dispatch(); })
+                                              : std::function<void()>([self] { self->complete(); }));
+        Notifier::Job farewell(1, [self] {});
+        const Root root = drive(*this);
+        completion_.swap(completion);
+        farewell_.swap(farewell);
+        on_stop_.emplace(stop, GiveUp{*this});  // a stop that was requested before completes the operation at once
+        root.coroutine.resume();
+    }
+
+    // Completes the operation with errc::cancelled, unless it has been decided. Any thread may call it. Does nothing in a
+    // forked child, where the operation of the parent does not go on.
+    void give_up() noexcept {
+        if (process_ != this_process() || decided_.exchange(true)) return;
+        try {
+            outcome_.error = std::make_exception_ptr(Error(errc::cancelled, {}, "it was given up before it succeeded"));
+        } catch (...) {
+            outcome_.error = std::current_exception();
+        }
+        post_completion();
+        stop_.request_stop();
+    }
+
+private:
+    struct GiveUp {
+        Running& running;
+        void operator()() const noexcept { running.give_up(); }
+    };
+
+    // The coroutine that awaits the work. Its frame ends by itself.
+    struct Root {
+        struct promise_type {
+            Root get_return_object() noexcept { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
+            std::suspend_always initial_suspend() noexcept { return {}; }
+            std::suspend_never final_suspend() noexcept { return {}; }
+            void return_void() noexcept {}
+            void unhandled_exception() noexcept { std::terminate(); }
+        };
+
+        std::coroutine_handle<promise_type> coroutine;
+    };
+
+    static Root drive(Running& running) {
+        Outcome<R> outcome;
+        try {
+            outcome.result = co_await running.work_(running.stop_.get_token(), &running.host_->continuations());
+        } catch (...) {
+            outcome.error = std::current_exception();
+        }
+        running.end(std::move(outcome));
+    }
+
+    // Afterwards this object may be gone.
+    void end(Outcome<R> outcome) noexcept {
+        if (!decided_.exchange(true)) {
+            outcome_ = std::move(outcome);
+            has_ended_ = true;
+            post_completion();
+        } else {
+            outcome = {};
+            host_->completions().notify(std::move(farewell_));
+        }
+    }
+
+    void post_completion() noexcept {
+        (executor_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));
+    }
+
+    // Lets the user's executor complete it. If that refuses, this thread does it.
+    void dispatch() {
+        try {
+            executor_.execute([self = this->shared_from_this()] { self->complete(); });
+        } catch (...) {
+            complete();
+        }
+    }
+
+    void complete() {
+        if (has_ended_) farewell_.clear();
+        const Complete complete = std::move(complete_);
+        complete(std::move(outcome_));
+    }
+
+    const ProcessMark process_ = this_process();
+    const std::shared_ptr<OperationHost> host_;
+    const Work work_;
+    const AnyExecutor executor_;
+    Complete complete_;
+    Notifier::Job completion_;
+    Notifier::Job farewell_;  // ends the task's reference; needed if the task ends after the completion
+    std::atomic<bool> decided_{false};
+    bool has_ended_ = false;  // True if the task decided, so it has ended
+    Outcome<R> outcome_;      // written by the one who decided
+    std::stop_source stop_;   // tells the task that the operation was given up
+    // Destroyed first: its callback uses the other members.
+    std::optional<std::stop_callback<GiveUp>> on_stop_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/session/session_handle.hpp
 
 namespace redlatch {
@@ -4284,14 +4767,14 @@ namespace detail {
 // After a fork the child gets its own session at its first use, with a new identity, new connections and no holds. The
 // parent's session is left alone, because threads that do not exist in the child may hold its mutexes. mutex_ makes one
 // thread of the child create the session.
-class SessionHandle {
+class SessionHandle final : public OperationHost {
 public:
     SessionHandle(std::unique_ptr<TransportPort> transport, const ClientOptions& options)
         : session_(new Session(std::move(transport), options)) {}
     SessionHandle(const SessionHandle&) = delete;
     SessionHandle& operator=(const SessionHandle&) = delete;
 
-    ~SessionHandle() {
+    ~SessionHandle() override {
         const KeepErrno kept;
         Session* session = session_.load();
         // In a child that never used it there is no session to end. Only descriptors are closed.
@@ -4305,6 +4788,17 @@ public:
         Session* session = session_.load(std::memory_order_acquire);
         return session->is_of_this_process() ? *session : after_fork();
     }
+
+    // --- for operations ---------------------------------------------------------------------------------------
+
+    void start(bool dispatches) override {
+        session().start_background();
+        session().completions().start();
+        if (dispatches) session().dispatcher().start();
+    }
+    Continuations& continuations() override { return session().continuations(); }
+    Notifier& completions() noexcept override { return session_.load()->completions(); }
+    Notifier& dispatcher() noexcept override { return session_.load()->dispatcher(); }
 
 private:
     Session& after_fork() {
@@ -9881,6 +10375,10 @@ Result answer(Function call, Result otherwise, Tail&... tail) {
 template <class... Tail>
 concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
 
+// Trailing options of an operation: Lease, std::stop_token. Its completion has the error.
+template <class... Tail>
+concept AsyncOption = LockOption<Tail...> && !detail::has_error_code<Tail...>;
+
 // Trailing options of a call that does not wait: Lease, std::error_code&.
 template <class... Tail>
 concept TryOption = LockOption<Tail...> && !detail::has_stop_token<Tail...>;
@@ -9988,6 +10486,7 @@ struct WaitRequest {
     Instant deadline = never;
     bool one_try = false;  // do not wait, whatever the deadline
     std::stop_token stop{};
+    WaitBy by = by_thread;
 };
 
 // Returns a request with the deadline and the stop token among the arguments, if there is one.
@@ -10755,11 +11254,135 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/session/awaiting.hpp
+
+// What a task awaits: the reply to a call, and the end of a pause. A thread waits in await_ready(), so the task goes on
+// without suspending. A coroutine is suspended, and the background thread resumes it.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Waits for the reply to a call or command, like Session::call(). `What` is Call or Command, and must live until then.
+template <class What>
+class [[nodiscard]] ReplyTo {
+public:
+    ReplyTo(Session& session, WaitBy by, const What& what, Instant deadline)
+        : session_(session), by_(by), what_(what), deadline_(deadline) {}
+
+    bool await_ready() {
+        if (by_) return false;
+        reply_ = session_.call(what_, deadline_);
+        return true;
+    }
+
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) noexcept {
+        bool is_sent = false;
+        try {
+            const auto posted = posted_ = std::make_shared<Posted>();
+            session_.post(what_, [posted, by = by_](Reply reply) { posted->take(std::move(reply), *by); });
+            is_sent = true;
+            // This object may be gone afterwards.
+            return by_->sleep(posted->sleeper, coroutine, deadline_);
+        } catch (const std::bad_alloc&) {
+            if (posted_) posted_->give_up_waiting();
+            reply_ = Reply::of(is_sent ? Reply::Kind::unanswered : Reply::Kind::not_sent, no_memory);
+            return false;
+        }
+    }
+
+    Reply await_resume() {
+        if (reply_) return *std::move(reply_);
+        return posted_->give_up_waiting();
+    }
+
+private:
+    // The reply, and the coroutine that waits for it. The reply may come when the coroutine waits no longer.
+    //
+    // mutex guards reply and is_over. The sleeper is the continuations'.
+    struct Posted {
+        std::mutex mutex;
+        Reply reply = Reply::of(Reply::Kind::unanswered, "no reply in time");
+        bool is_over = false;
+        Sleeper sleeper;
+
+        // `by` lives as long as somebody waits.
+        void take(Reply answer, Continuations& by) {
+            const std::lock_guard lock(mutex);
+            if (is_over) return;
+            reply = std::move(answer);
+            by.wake(sleeper);
+        }
+
+        Reply give_up_waiting() {
+            const std::lock_guard lock(mutex);
+            is_over = true;
+            return std::move(reply);
+        }
+    };
+
+    Session& session_;
+    const WaitBy by_;
+    const What& what_;
+    const Instant deadline_;
+    std::shared_ptr<Posted> posted_;
+    std::optional<Reply> reply_;  // of a thread, or if memory was short
+};
+
+// Asks the server that has this key for its time. Returns nothing, and the reason in `failure`, if there is no reply. A
+// caller that may know the time already looks at Session::known_server_time() first.
+inline Task<std::optional<ServerMilliseconds>> server_time(Session& session, WaitBy by, std::string_view key,
+                                                           Instant deadline, Reply& failure) {
+    const Command question = ServerTime::question(key);
+    const Instant asked = Clock::now();
+    failure = co_await ReplyTo(session, by, question, deadline);
+    co_return session.learn_server_time(key, asked, failure);
+}
+
+// Sleeps until the instant, or until a stop is requested.
+class [[nodiscard]] Pause {
+public:
+    Pause(WaitBy by, Instant until, const std::stop_token& stop) : by_(by), until_(until), stop_(stop) {}
+
+    bool await_ready() const {
+        if (!by_) pause(until_, stop_);
+        return !by_ || until_ <= Clock::now();
+    }
+
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) noexcept try {
+        on_stop_.emplace(stop_, Wake{*by_, sleeper_});
+        return by_->sleep(sleeper_, coroutine, until_);
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
+
+    void await_resume() const noexcept {}
+
+private:
+    struct Wake {
+        Continuations& continuations;
+        Sleeper& sleeper;
+        void operator()() const { continuations.wake(sleeper); }
+    };
+
+    const WaitBy by_;
+    const Instant until_;
+    const std::stop_token& stop_;
+    Sleeper sleeper_;
+    std::optional<std::stop_callback<Wake>> on_stop_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/semaphore/idempotent_sender.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
+
+// Builds the call of a request.
+using MakeCall = std::function<Call(const RequestId&)>;
 
 // Sends requests that take effect at most once, and records in their ids what the replies reveal.
 class IdempotentSender {
@@ -10768,19 +11391,20 @@ public:
 
     // Sends the request that `make(request_id)` builds. If it certainly did not take effect because it came too late,
     // sends it again as a new request, up to three tries in all. If the outcome is unknown, sets
-    // request_id.is_unknowable and returns a final reply.
-    template <class Make>
-    Reply send(RequestId& request_id, Instant deadline, const Make& make) const {
+    // request_id.is_unknowable and returns a final reply. All arguments must outlive the task.
+    Task<Reply> send(RequestId& request_id, WaitBy by, Instant deadline, const MakeCall& make) const {
         for (int tries = 1;; ++tries) {
             if (request_id.wanted_until == 0) {
                 Reply failure;
-                const auto now = session_.server_time(marks_.key(), deadline, failure);
-                if (!now) return failure;
+                auto now = session_.known_server_time(marks_.key());
+                if (!now) now = co_await server_time(session_, by, marks_.key(), deadline, failure);
+                if (!now) co_return failure;
                 request_id.wanted_until = marks_.wanted_from(*now);
             }
             const Instant sent = Clock::now();
-            Reply reply = session_.call(make(std::as_const(request_id)), deadline);
-            if (!note(request_id, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+            const Call call = make(std::as_const(request_id));
+            Reply reply = co_await ReplyTo(session_, by, call, deadline);
+            if (!note(request_id, sent, reply) || tries == 3 || Clock::now() >= deadline) co_return reply;
         }
     }
 
@@ -11106,16 +11730,18 @@ struct NoReceiver {
     static void interrupt_watch() {}
 };
 
-// Lets one waiting thread sleep: in its own condition variable, or in the transport, where it receives messages itself.
-// Guarded by the mutex of the local state that the thread waits in; every caller here holds it.
+// Lets one waiter sleep: a thread in its own condition variable, or in the transport, where it receives messages itself;
+// a coroutine among the continuations. Guarded by the mutex of the local state that the waiter waits in; every caller
+// here holds it.
 class WaitSlot {
 public:
-    // Puts the owner to sleep until the instant or until woken.
-    void sleep(std::unique_lock<std::mutex>& lock, Instant until) { wait_on(wake_, lock, until); }
+    explicit WaitSlot(WaitBy by) : by_(by) {}
 
-    // Does the same in the transport, where messages arrive. Returns false if another thread has to receive them.
+    // Puts a thread to sleep in the transport until the instant or until woken. Returns false if it cannot receive
+    // messages there: another thread does so, or the waiter is a coroutine.
     template <class Session>
     bool watch(std::unique_lock<std::mutex>& lock, Session& session, Instant until) {
+        if (by_) return false;
         watching_ = true;
         // A wake-up from here on is not missed, even if another thread takes the interrupt.
         const std::uint64_t seen = session.interrupts();
@@ -11126,17 +11752,68 @@ public:
         return watched;
     }
 
-    // Wakes the owner, in either place.
+    // Wakes the waiter, wherever it sleeps.
+    void wake() {
+        NoReceiver none;
+        wake(none);
+    }
     template <class Session>
     void wake(Session& session) {
+        if (by_) return by_->wake(sleeper_);
         wake_.notify_one();
         if (watching_ && thread_ != std::this_thread::get_id()) session.interrupt_watch();
     }
 
+    // Awaited, puts the waiter to sleep until the instant or until woken. Releases the mutex meanwhile.
+    class [[nodiscard]] Sleep {
+    public:
+        Sleep(WaitSlot& slot, std::unique_lock<std::mutex>& lock, Instant until)
+            : slot_(slot), lock_(lock), until_(until) {}
+
+        bool await_ready() {
+            if (slot_.by_) return false;
+            wait_on(slot_.wake_, lock_, until_);
+            return true;
+        }
+
+        [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) {
+            std::mutex& mutex = *(mutex_ = lock_.release());
+            // This object may be gone once the mutex is free.
+            std::unique_lock held(mutex, std::adopt_lock);
+            try {
+                if (slot_.by_->sleep(slot_.sleeper_, coroutine, until_)) return true;
+            } catch (...) {
+                stay(held);
+                throw;
+            }
+            stay(held);
+            return false;
+        }
+
+        void await_resume() {
+            if (mutex_) lock_ = std::unique_lock(*mutex_);
+        }
+
+    private:
+        void stay(std::unique_lock<std::mutex>& held) noexcept {
+            lock_ = std::move(held);
+            mutex_ = nullptr;
+        }
+
+        WaitSlot& slot_;
+        std::unique_lock<std::mutex>& lock_;
+        const Instant until_;
+        std::mutex* mutex_ = nullptr;  // set while it is free
+    };
+
+    Sleep sleep(std::unique_lock<std::mutex>& lock, Instant until) { return Sleep(*this, lock, until); }
+
 private:
+    const WaitBy by_;
     std::condition_variable wake_;
     bool watching_ = false;
     const std::thread::id thread_ = std::this_thread::get_id();
+    Sleeper sleeper_;
 };
 
 }  // namespace detail
@@ -11151,6 +11828,8 @@ namespace detail {
 
 // A caller that waits for a lock, for permits or for a count. The mutex of the state that it waits in guards it.
 struct Waiter {
+    explicit Waiter(WaitBy by = by_thread) : slot(by) {}
+
     enum class Phase {
         waiting,  // in the queue
         asking,   // queries the server
@@ -11162,7 +11841,7 @@ struct Waiter {
     bool listens = true;         // false if it retries after pauses of its own and needs no messages
     std::uint64_t number = 0;    // in the order of arrival; set by the queue
     std::exception_ptr error{};  // set in phase failed
-    WaitSlot slot{};
+    WaitSlot slot;
 
     bool is_served() const noexcept { return phase == Phase::served; }
 
@@ -11188,10 +11867,10 @@ struct RefusedQuery {
     Answer answer;
 };
 
-// One thread that waits for permits, or for the end of a count.
+// One caller that waits for permits, or for the end of a count.
 template <class Want>
 struct RequestWaiter : Waiter {
-    explicit RequestWaiter(Want what) : want(std::move(what)) {}
+    explicit RequestWaiter(Want what, WaitBy by = by_thread) : Waiter(by), want(std::move(what)) {}
 
     Want want;
     std::optional<RefusedQuery> refusal{};  // of its query before it joined the queue
@@ -11380,24 +12059,26 @@ struct NextStep {
     bool receives = false;  // true if it should receive messages for this process while it sleeps
 };
 
-// Waits until `me` is served: the only loop in which a thread waits for its turn. Returns false if the request's
-// deadline passes, a stop is requested, or the host says that `me` leaves. `lock` holds the mutex that guards the
-// waiters; it is released while the thread sleeps or asks.
+// Waits until `me` is served: the only loop in which a caller waits for its turn, be it a thread or a coroutine. Returns
+// false if the request's deadline passes, a stop is requested, or the host says that `me` leaves. `lock` holds the mutex
+// that guards the waiters; it is free while the caller sleeps or asks.
 //
-// `host.next(me, now)` is the state machine of the waiter: it decides, without blocking, and throws if waiting cannot
-// succeed. `host.ask(lock, me, request)` queries the server and applies the reply to `me` and perhaps to others.
+// `host.next(me, now)` is the state machine of the waiter: it decides, without waiting, and throws if waiting cannot
+// succeed. `host.ask(lock, me, request)` is a task that queries the server and applies the reply to `me` and perhaps to
+// others.
 template <class Session, class Host, class Member, class Request>
-bool wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host, Member& me, const Request& request) {
+Task<bool> wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host, Member& me,
+                     const Request& request) {
     bool may_receive = true;
     for (;;) {
         const Instant now = Clock::now();
         const NextStep next = host.next(me, now);
-        if (next.kind == NextStep::Kind::served) return true;
+        if (next.kind == NextStep::Kind::served) co_return true;
         if (next.kind == NextStep::Kind::leave || request.stop.stop_requested() || now >= request.deadline)
-            return false;
+            co_return false;
         if (next.kind == NextStep::Kind::ask) {
             me.phase = Waiter::Phase::asking;
-            host.ask(lock, me, request);
+            co_await host.ask(lock, me, request);
             // It may have been served, or have failed, meanwhile.
             if (me.phase == Waiter::Phase::asking) me.phase = Waiter::Phase::waiting;
             continue;
@@ -11408,7 +12089,7 @@ bool wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host,
             continue;  // the state may have changed meanwhile
         }
         may_receive = true;
-        me.slot.sleep(lock, until);
+        co_await me.slot.sleep(lock, until);
     }
 }
 
@@ -11425,7 +12106,8 @@ namespace detail {
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
 //
 // The mutex of the state that the room belongs to guards all members. Each waiter sleeps in its own slot; the
-// representative sleeps in the transport where possible (not in a cluster), to receive the message itself. A waiter is
+// representative, if it is a thread, sleeps in the transport where possible (not in a cluster), to receive the message
+// itself. A waiter is
 // woken by
 //   the caller that serves it,
 //   any change of state, if it is the representative: a message (received by itself or by the background thread), a
@@ -11493,9 +12175,9 @@ public:
     //   next(), ask()      see wait_loop()
     //   left(lock, me)     it has left the queue
     template <class Host, class Request>
-    bool wait(std::mutex& mutex, Host& host, Member& me, const Request& request) {
+    Task<bool> wait(std::mutex& mutex, Host& host, Member& me, const Request& request) {
         // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [&] {
+        const std::stop_callback on_stop(request.stop, [this, &mutex, &me] {
             const std::lock_guard lock(mutex);
             wake(me);
         });
@@ -11503,9 +12185,9 @@ public:
         try {
             queue.join(me);
             host.joined(me);
-            const bool served = wait_loop(lock, session_, host, me, request);
+            const bool served = co_await wait_loop(lock, session_, host, me, request);
             leave(lock, host, me);
-            return served;
+            co_return served;
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
             leave(lock, host, me);
@@ -11625,25 +12307,25 @@ public:
     // --- asking and waiting -----------------------------------------------------------------------------------
 
     // Returns true if `want` was served. Returns false if the deadline passes or a stop is requested; then nothing was
-    // taken. Throws Error.
-    bool obtain(Want& want, const WaitRequest& request) {
-        if (request.stop.stop_requested()) return false;
+    // taken. Throws Error. Both arguments must outlive the task.
+    Task<bool> obtain(Want& want, const WaitRequest& request) {
+        if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) patience_.answered();
-        Member me{want};
+        Member me(want, request.by);
         if (request.one_try || room_.queue.empty() || !Protocol::takes) {
             const std::uint64_t generation = room_.queue.generation();
-            const std::optional<Answer> answer = ask(lock, {&want, 1}, request, true);
-            if (want.served) return true;
-            if (!answer || request.one_try) return false;
+            const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(&want, 1), request, true);
+            if (want.served) co_return true;
+            if (!answer || request.one_try) co_return false;
             me.want = want;
             me.refusal = {generation, *answer};
         }
         lock.unlock();
         core_.session.count_wait();
-        const bool is_served = room_.wait(core_.mutex, *this, me, request);
+        const bool is_served = co_await room_.wait(core_.mutex, *this, me, request);
         want = me.want;
-        return is_served;
+        co_return is_served;
     }
 
     // --- changing ---------------------------------------------------------------------------------------------
@@ -11711,7 +12393,7 @@ public:
     }
 
     // Sends one request for the first callers in the queue, `me` among them. Some may leave meanwhile.
-    void ask(std::unique_lock<std::mutex>& lock, Member& me, const WaitRequest& request) {
+    Task<void> ask(std::unique_lock<std::mutex>& lock, Member& me, const WaitRequest& request) {
         std::vector<Want> wants;
         std::vector<std::uint64_t> numbers;
         const Instant asked = Clock::now();
@@ -11722,7 +12404,7 @@ public:
             numbers.push_back(member->number);
         }
         const std::uint64_t generation = room_.queue.generation();
-        const std::optional<Answer> answer = ask(lock, wants, request);
+        const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(wants), request, false);
         if (answer) hand_out(lock, me, wants, numbers, {generation, *answer});
     }
 
@@ -11818,22 +12500,38 @@ private:
 
     // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
     // Otherwise throws. `first`: True before any waiting.
-    std::optional<Answer> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const WaitRequest& request,
-                              bool first = false) {
+    Task<std::optional<Answer>> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
+                                    const WaitRequest& request, bool first) {
         RequestId request_id = core_.take_slot();
         const Instant give_up = patience_.give_up_at(request, first);
         const Instant begun = Clock::now();
         lock.unlock();
-        Retry retry = core_.session.retry(give_up, request.stop, request.one_try);
+        Retry retry = core_.session.retry({give_up, request.stop, request.one_try, request.by});
         Reply reply;
-        do reply = send(wants, request_id, retry.deadline());
-        while (retry.again(reply));
+        std::optional<Instant> rest;
+        do {
+            const Instant deadline = retry.deadline();
+            try {
+                if constexpr (Protocol::takes) {
+                    const MakeCall make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
+                    reply = co_await core_.sender.send(request_id, request.by, deadline, make);
+                } else {
+                    const Call call = core_.protocol.ask(wants, request_id);
+                    reply = co_await ReplyTo(core_.session, request.by, call, deadline);
+                    if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
+                }
+            } catch (const std::bad_alloc&) {
+                reply = detail::short_of_memory(request.by);
+            }
+            rest = retry.rest_after(reply);
+            if (rest) co_await Pause(request.by, *rest, request.stop);
+        } while (rest && retry.goes_on());
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
             patience_.failed(begun, reply);
             settle(lock, request_id, wants, request_id.may_be_done);
-            if (request.stop.stop_requested()) return std::nullopt;
-            if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) return std::nullopt;
+            if (request.stop.stop_requested()) co_return std::nullopt;
+            if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) co_return std::nullopt;
             throw core_.sender.failure(request_id, reply);
         }
         patience_.answered();
@@ -11847,7 +12545,7 @@ private:
                 for (const Want& want : wants)
                     if (want.served) core_.session.count_acquisition();
             }
-            return answer;
+            co_return answer;
         } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
             for (const Want& want : wants) leases_.discard(want);
             settle(lock, request_id, wants, true);
@@ -11858,20 +12556,8 @@ private:
     template <class Make>
     Reply change_once(RequestId& request_id, const Make& make, Instant deadline) try {
         deliveries_.deliver_first();
-        return core_.sender.send(request_id, deadline, make);
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
-    }
-
-    Reply send(std::span<const Want> wants, RequestId& request_id, Instant deadline) try {
-        const auto make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
-        if constexpr (Protocol::takes) {
-            return core_.sender.send(request_id, deadline, make);
-        } else {
-            Reply reply = core_.session.call(make(request_id), deadline);
-            if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
-            return reply;
-        }
+        const MakeCall call = std::cref(make);
+        return core_.sender.send(request_id, by_thread, deadline, call).run();
     } catch (const std::bad_alloc&) {
         return detail::short_of_memory();
     }
@@ -11955,7 +12641,7 @@ REDLATCH_INLINE bool CountDownLatch::reset() {
 
 REDLATCH_INLINE bool CountDownLatch::wait_for_end(const detail::WaitRequest& request) const {
     detail::LatchProtocol::Want want;
-    return detail::latch_of(handle_).obtain(want, request);
+    return detail::latch_of(handle_).obtain(want, request).run();
 }
 
 REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, const detail::WaitRequest& request) {
@@ -11963,7 +12649,7 @@ REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, const detail::Wait
     if (n == 0) return wait_for_end(request);
     auto& latch = detail::latch_of(handle_);
     auto [before, want] = detail::lower(latch, n);
-    return before <= n || latch.obtain(want, request);
+    return before <= n || latch.obtain(want, request).run();
 }
 
 }  // namespace REDLATCH_ABI
@@ -11989,6 +12675,7 @@ struct LockRequest {
     std::optional<Milliseconds> lease;  // none: under the watchdog
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
+    WaitBy by = by_thread;
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
     bool again = false;       // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
 };
@@ -12038,7 +12725,9 @@ public:
     };
     virtual Facts facts(OwnerNumber owner) = 0;
 
-    virtual bool acquire(const LockRequest& request) = 0;
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error. The request must outlive
+    // the task.
+    virtual Task<bool> acquire(const LockRequest& request) = 0;
 
     // Releases one level: waits for the reply; throws Error(errc::not_owner).
     virtual std::error_code release(OwnerNumber owner) = 0;
@@ -12407,11 +13096,218 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
 
 REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) const {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
-    if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request))
+    if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request).run())
         throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
     return Hold(level_);
 }
 
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/operation.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+struct OperationAccess;
+
+inline std::error_code code_of(const std::exception_ptr& error) noexcept {
+    if (!error) return {};
+    try {
+        std::rethrow_exception(error);
+    } catch (const std::system_error& e) {
+        return e.code();
+    } catch (...) {
+        return make_error_code(std::errc::not_enough_memory);
+    }
+}
+
+}  // namespace detail
+
+// Work that has not begun yet: an acquire, say, whose result is an R. It is begun once, in one of four ways:
+//
+//   redlatch::Hold hold = co_await orders.async_lock();                     // in a coroutine of any kind
+//   orders.async_lock().start([](std::error_code ec, redlatch::Hold hold) { … });
+//   std::future<redlatch::Hold> later = orders.async_lock().future();
+//   redlatch::Hold hold = orders.async_lock().get();                        // blocks this thread, like lock()
+//
+// The first three wait without a thread. They complete on the executor that was named with on(), by default on a thread
+// of the client that runs completions one after another. Nothing completes inside the call that begins the operation, in
+// the call that releases a lock, or on the thread that renews leases and receives messages. So a completion may block; it
+// delays only those that share its executor.
+//
+// Cancelling: when a stop is requested on the token (stop_on()), or the coroutine that awaits the operation is
+// destroyed, the operation completes at once with errc::cancelled, and what it acquires all the same is released in the
+// background. Either the completion has the result, or it has the error: never both, never neither. A coroutine must not
+// be destroyed while its executor may be resuming it.
+//
+// An operation under way keeps the client's connections and threads alive. The objects that it was made from may be
+// destroyed, but a MultiLock or RedLock gives up its operations. Movable; not thread-safe.
+template <class R>
+class [[nodiscard]] Operation {
+public:
+    Operation(Operation&&) noexcept = default;
+    Operation& operator=(Operation&&) noexcept = default;
+
+    // Names the executor on which the operation completes: see AnyExecutor.
+    Operation on(AnyExecutor executor) && {
+        executor_ = std::move(executor);
+        return std::move(*this);
+    }
+
+    // Names the token that cancels the operation. Replaces an earlier one.
+    Operation stop_on(std::stop_token stop) && {
+        stop_ = std::move(stop);
+        return std::move(*this);
+    }
+
+    // Begins the operation. The completion is called as `callback(ec, result)`; the result is a default R if there is an
+    // error. If R is std::error_code, it is called as `callback(ec)`. Throws std::bad_alloc or std::system_error if the
+    // operation cannot begin; then the callback is not called.
+    template <class Callback>
+    void start(Callback callback) && {
+        // std::function wants to copy its target.
+        const auto kept = std::make_shared<Callback>(std::move(callback));
+        begin([kept](detail::Outcome<R>&& outcome) {
+            const std::error_code ec = detail::code_of(outcome.error);
+            if constexpr (std::is_same_v<R, std::error_code>)
+                (*kept)(outcome.result ? *outcome.result : ec);
+            else
+                (*kept)(ec, outcome.result ? *std::move(outcome.result) : R());
+        });
+    }
+
+    // Begins the operation. The future throws the error. Dropping the future cancels nothing.
+    std::future<R> future() && {
+        const auto promise = std::make_shared<std::promise<R>>();
+        std::future<R> result = promise->get_future();
+        begin([promise](detail::Outcome<R>&& outcome) {
+            if (outcome.error)
+                promise->set_exception(outcome.error);
+            else
+                promise->set_value(*std::move(outcome.result));
+        });
+        return result;
+    }
+
+    // Does the work on this thread, which waits. Throws the error.
+    R get() && { return work_(stop_, detail::by_thread).run(); }
+
+private:
+    // Awaits the operation. `Answer` makes the result of co_await from the outcome.
+    template <class Answer>
+    class Awaiter {
+    public:
+        explicit Awaiter(Operation&& operation) : operation_(std::move(operation)) {}
+        Awaiter(const Awaiter&) = delete;
+        Awaiter& operator=(const Awaiter&) = delete;
+
+        // A coroutine that is destroyed here cancels the operation.
+        ~Awaiter() {
+            if (meeting_ && !meeting_->is_over.exchange(true)) running_->give_up();
+        }
+
+        bool await_ready() const noexcept { return false; }
+
+        [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) {
+            const auto meeting = meeting_ = std::make_shared<Meeting>();
+            const auto running = running_ = operation_.make([meeting, coroutine](detail::Outcome<R>&& outcome) {
+                if (meeting->is_over.exchange(true)) return;
+                meeting->outcome = std::move(outcome);
+                coroutine.resume();
+            });
+            // This object may be gone before begin() returns.
+            try {
+                running->begin(operation_.stop_);
+            } catch (...) {
+                meeting->is_over = true;
+                throw;
+            }
+        }
+
+        auto await_resume() { return Answer()(std::move(meeting_->outcome)); }
+
+    private:
+        struct Meeting {
+            std::atomic<bool> is_over{false};  // True once the coroutine goes on, or is gone
+            detail::Outcome<R> outcome;
+        };
+
+        Operation operation_;
+        std::shared_ptr<Meeting> meeting_;
+        std::shared_ptr<detail::Running<R>> running_;
+    };
+
+    struct Throwing {
+        R operator()(detail::Outcome<R>&& outcome) const {
+            if (outcome.error) std::rethrow_exception(outcome.error);
+            return *std::move(outcome.result);
+        }
+    };
+
+    struct Telling {
+        std::pair<std::error_code, R> operator()(detail::Outcome<R>&& outcome) const {
+            return {detail::code_of(outcome.error), outcome.result ? *std::move(outcome.result) : R()};
+        }
+    };
+
+public:
+    // Begins the operation when it is awaited. Throws the error.
+    auto operator co_await() && { return Awaiter<Throwing>(std::move(*this)); }
+
+    // To be awaited instead: the result is a std::pair of the std::error_code and the R.
+    auto no_throw() && {
+        struct NoThrow {
+            Operation operation;
+            auto operator co_await() && { return Awaiter<Telling>(std::move(operation)); }
+        };
+        return NoThrow{std::move(*this)};
+    }
+
+private:
+    friend struct detail::OperationAccess;
+    using Running = detail::Running<R>;
+
+    Operation(std::shared_ptr<detail::OperationHost> host, typename Running::Work work, std::stop_token stop)
+        : host_(std::move(host)), work_(std::move(work)), stop_(std::move(stop)) {}
+
+    std::shared_ptr<Running> make(typename Running::Complete complete) {
+        return std::make_shared<Running>(std::move(host_), std::move(work_), std::move(executor_), std::move(complete));
+    }
+
+    void begin(typename Running::Complete complete) { make(std::move(complete))->begin(stop_); }
+
+    std::shared_ptr<detail::OperationHost> host_;
+    typename Running::Work work_;
+    AnyExecutor executor_;
+    std::stop_token stop_;
+};
+
+namespace detail {
+
+// Makes operations, for the primitives.
+struct OperationAccess {
+    template <class R>
+    static Operation<R> make(std::shared_ptr<OperationHost> host, typename Running<R>::Work work,
+                             std::stop_token stop) {
+        return Operation<R>(std::move(host), std::move(work), std::move(stop));
+    }
+
+    // Begin an operation in two steps, for those who may give it up before it completes.
+    template <class R>
+    static std::shared_ptr<Running<R>> prepare(Operation<R>& operation, typename Running<R>::Complete complete) {
+        return operation.make(std::move(complete));
+    }
+
+    template <class R>
+    static void begin(const Operation<R>& operation, Running<R>& running) {
+        running.begin(operation.stop_);
+    }
+};
+
+}  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -12497,20 +13393,47 @@ public:
         return held_until(deadline, deadline <= Clock::now(), tail...);
     }
 
+    // Acquire the lock for an object without a thread that waits: see Operation. They wait, try and fail as hold() and its
+    // kin do; a hold that was not acquired in time is empty. Take an optional Lease and std::stop_token, which cancels the
+    // operation. Nothing is sent before the operation begins.
+    //   redlatch::Hold hold = co_await orders.async_lock();
+    template <class... Tail>
+    requires AsyncOption<Tail...> Operation<Hold> async_lock(Tail&&... tail) { return later(never, false, tail...); }
+
+    template <class... Tail>
+    requires AsyncOption<Tail...> && TryOption<Tail...> Operation<Hold> async_try_lock(Tail&&... tail) {
+        return later(never, true, tail...);
+    }
+
+    // The time begins to run with this call.
+    template <class Rep, class Period, class... Tail>
+    requires AsyncOption<Tail...> Operation<Hold> async_try_lock_for(std::chrono::duration<Rep, Period> timeout,
+                                                                     Tail&&... tail) {
+        const Instant deadline = deadline_after(Clock::now(), timeout);
+        return later(deadline, deadline <= Clock::now(), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires AsyncOption<Tail...> Operation<Hold> async_try_lock_until(std::chrono::time_point<AnyClock, Duration> when,
+                                                                       Tail&&... tail) {
+        const Instant deadline = deadline_at(when);
+        return later(deadline, deadline <= Clock::now(), tail...);
+    }
+
     // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
     // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
     // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
     // errno.
     void unlock() {
         const KeepErrno kept;
-        [[maybe_unused]] const std::error_code quiet = release(this_thread_number());
+        [[maybe_unused]] const std::error_code quiet = keeper().release(this_thread_number());
     }
 
     // Does the same without throwing. `ec` holds every outcome: not_owner, hold_lost, unreachable, …
     void unlock(std::error_code& ec) {
         const KeepErrno kept;
         try {
-            ec = release(this_thread_number());
+            ec = keeper().release(this_thread_number());
         } catch (const std::system_error& error) {
             ec = error.code();
         }
@@ -12543,14 +13466,16 @@ public:
     // Returns until when this thread certainly holds the lock, a conservative estimate; time_point::min() if it holds
     // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
     // come late. Counts the time for which the machine was suspended (Linux).
-    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() { return valid_until_of(this_thread_number()); }
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
+        return keeper().valid_until(this_thread_number());
+    }
 
     // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
     // valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of the machine
     // (Linux), within a second of its resumption. It is also requested when the client is destroyed during the hold,
     // and from the start if this thread holds nothing. The callbacks should be short: a thread of the client runs them
     // one after another. When a client is destroyed, the destroying thread runs them. Sends no command.
-    [[nodiscard]] std::stop_token lost() { return lost_of(this_thread_number()); }
+    [[nodiscard]] std::stop_token lost() { return keeper().lost(this_thread_number()); }
 
     // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
     // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
@@ -12567,12 +13492,17 @@ private:
 
     // --- on behalf of an owner ----------------------------------------------------------------------------------
 
-    virtual bool acquire(const LockRequest& request) = 0;
-    virtual std::error_code release(OwnerNumber owner) = 0;
+    // The state of the lock in this process. The second form keeps it alive, for objects that hold the lock.
+    virtual HoldKeeper& keeper() = 0;
     virtual HeldLevel keeper_of_holds() = 0;
+
+    // The client whose threads serve the operations of this lock.
+    virtual std::shared_ptr<OperationHost> operation_host() = 0;
+
+    // Adds to a request what this object determines. Throws Error if the request must not be made.
+    virtual void prepare(LockRequest&) {}
+
     virtual bool force_release(Instant limit) = 0;
-    virtual Instant valid_until_of(OwnerNumber owner) = 0;
-    virtual std::stop_token lost_of(OwnerNumber owner) = 0;
 
     // Queries. They try to reach the server until `limit`, but for unreachable_timeout at most.
     virtual bool ask_locked(Instant limit) = 0;
@@ -12587,9 +13517,14 @@ private:
         return lock_request(this_thread_number(), deadline, tail...);
     }
 
+    bool acquire(LockRequest& request) {
+        prepare(request);
+        return keeper().acquire(request).run();
+    }
+
     // Acquires the lock, and stores the error if the caller wants that.
     template <class... Tail>
-    bool obtain(const LockRequest& request, Tail&... tail) {
+    bool obtain(LockRequest request, Tail&... tail) {
         if constexpr (detail::has_error_code<Tail&...>)
             return detail::answer([&] { return acquire(request); }, false, tail...);
         else
@@ -12616,6 +13551,32 @@ private:
         };
         return detail::answer(acquired, Hold(), tail...);
     }
+
+    template <class... Tail>
+    Operation<Hold> later(Instant deadline, bool one_try, const Tail&... tail) {
+        LockRequest request = lock_request(0, deadline, tail...);
+        request.one_try = one_try;
+        prepare(request);
+        std::stop_token stop = std::exchange(request.stop, {});
+        HeldLevel level = keeper_of_holds();
+        std::shared_ptr<OperationHost> host = operation_host();
+        return OperationAccess::make<Hold>(
+            std::move(host),
+            [level = std::move(level), request = std::move(request)](const std::stop_token& given_up, WaitBy by) {
+                return hold_for(level, request, given_up, by);
+            },
+            std::move(stop));
+    }
+
+    static Task<Hold> hold_for(HeldLevel level, LockRequest request, std::stop_token stop, WaitBy by) {
+        request.owner = level.owner = new_hold_owner();
+        request.stop = std::move(stop);
+        request.by = by;
+        const bool held = co_await level.keeper->acquire(request);
+        if (!held && request.stop.stop_requested())
+            throw Error(errc::cancelled, level.keeper->name_as_given(), "it was cancelled before it succeeded");
+        co_return held ? Hold(std::move(level)) : Hold();
+    }
 };
 
 }  // namespace detail
@@ -12635,11 +13596,10 @@ struct LockAccess {
     static auto state(Lock& lock) -> decltype(lock.state()) {
         return lock.state();
     }
-    static bool acquire(LockApi& lock, const LockRequest& request) { return lock.acquire(request); }
-    static std::error_code release(LockApi& lock, OwnerNumber owner) { return lock.release(owner); }
+    static void prepare(LockApi& lock, LockRequest& request) { lock.prepare(request); }
+    static HoldKeeper& keeper(LockApi& lock) { return lock.keeper(); }
     static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
-    static Instant valid_until(LockApi& lock, OwnerNumber owner) { return lock.valid_until_of(owner); }
-    static std::stop_token lost(LockApi& lock, OwnerNumber owner) { return lock.lost_of(owner); }
+    static std::shared_ptr<OperationHost> operation_host(LockApi& lock) { return lock.operation_host(); }
     static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }
     static bool ask_locked(LockApi& lock, Instant limit = never) { return lock.ask_locked(limit); }
     static int ask_hold_count(LockApi& lock, OwnerNumber owner, Instant limit = never) {
@@ -12675,12 +13635,10 @@ protected:
     // Returns this process's state of the lock.
     LockState& state();
 
-    REDLATCH_INLINE bool acquire(const LockRequest& request) override;
-    REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
+    REDLATCH_INLINE std::shared_ptr<OperationHost> operation_host() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
-    REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
-    REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
     REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
@@ -13776,21 +14734,21 @@ public:
     //
     // With `waiting`, the caller keeps waiting under that number if it is blocked, and releases the number itself if
     // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect.
-    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                     std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
+    Task<std::optional<AcquireAnswer>> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                           std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
         if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
         Claim claim = core_.claim_of(request.owner, number, 1, request.lease);
         claim.announced = request.precedence && !request.one_try;
         claim.first = first;
         claim.queues = waiting != nullptr;
-        Asked asked = send_acquire(lock, request, claim, first);
+        Asked asked = co_await send_acquire(lock, request, claim, first);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
             if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);
             no_answer(request, asked);
-            return std::nullopt;
+            co_return std::nullopt;
         }
-        return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
+        co_return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
     }
 
     // Applies the reply to the acquire command for a first hold. `waits_on`: see ask().
@@ -13824,27 +14782,34 @@ public:
 
     // --- reentry ----------------------------------------------------------------------------------------------
 
-    // Acquires one more level for a thread that holds the lock. Returns true if it has one more, false if its stop
-    // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
-    // out to be lost: then it has to acquire the lock like any other thread.
-    std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+    // Returns the hold that gets one more level; null if the owner holds nothing. Throws if it cannot have one.
+    HoldRecord* hold_to_reenter(const LockRequest& request) {
         HoldRecord* hold = leases_.live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
         hold = leases_.live_hold(request.owner);
-        if (!hold) return first_hold_instead(request);
-        const std::uint64_t id = hold->id;
-        const std::uint32_t count = hold->count + 1;
+        if (!hold) check_first_hold(request);
+        return hold;
+    }
+
+    // Acquires one more level for an owner that holds the lock. Returns true if it has one more, false if its stop token
+    // or deadline ended the call. Returns nothing if its hold turned out to be lost: then it has to acquire the lock
+    // like any other.
+    Task<std::optional<bool>> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                      const HoldRecord& held) {
+        const std::uint64_t id = held.id;
+        const std::uint32_t count = held.count + 1;
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, core_.key(),
                         "this thread has locked it too many times; each lock() needs an unlock()");
         const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
-        const Asked asked = send_acquire(lock, request, claim, true);
-        if (hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
+        const Asked asked = co_await send_acquire(lock, request, claim, true);
+        if (HoldRecord* hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
             hold->doubtful = true;
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
-        if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
-        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
-        return first_hold_instead(request);
+        if (classify(asked.reply) != ReplyClass::answered) co_return no_answer(request, asked);
+        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) co_return true;
+        check_first_hold(request);
+        co_return std::nullopt;
     }
 
     // Applies the reply to a reentry. Returns false if the hold is lost.
@@ -13884,15 +14849,16 @@ public:
     }
 
 private:
-    // Returns nothing, unless the owner wants one more level of a hold that it no longer has.
-    std::optional<bool> first_hold_instead(const LockRequest& request) const {
+    // Throws if the owner wants one more level of a hold that it no longer has.
+    void check_first_hold(const LockRequest& request) const {
         if (request.again) throw Error(errc::hold_lost, core_.key(), "the hold has ended");
-        return std::nullopt;
     }
 
     // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
     // patience ends. `first`: True for the first command of a call.
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim, bool first) {
+    Task<Asked> send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim,
+                             bool first) {
+        using Next = AcquireAttempt::Next;
         Session& session = core_.session;
         // Start these before there is a hold: supervising a hold must not fail.
         session.start_losses();
@@ -13900,34 +14866,38 @@ private:
         const Instant give_up = core_.patience.give_up_at(request, first);
         lock.unlock();
         AcquireAttempt attempt(core_, claim);
-        Retry retry = session.retry(give_up, request.stop, request.one_try);
+        Retry retry = session.retry({give_up, request.stop, request.one_try, request.by});
+        std::optional<Instant> rest;
         do {
             if (retry.is_resend()) attempt.claim.first = false;
-            attempt.asked.reply = send_once(attempt, retry.deadline());
-        } while (retry.again(attempt.asked.reply));
+            const Instant deadline = retry.deadline();
+            try {
+                Next next = Next::time;
+                do {
+                    if (next == Next::time) {
+                        attempt.asks_time();
+                        auto now = session.known_server_time(core_.key());
+                        if (!now)
+                            now = co_await server_time(session, request.by, core_.key(), deadline, attempt.asked.reply);
+                        if (!now) break;
+                        attempt.begin(*now);
+                    }
+                    Reply reply = co_await ReplyTo(session, request.by, attempt.call(), deadline);
+                    next = attempt.replied(std::move(reply));
+                } while (next == Next::call || (next == Next::time && Clock::now() < deadline));
+            } catch (const std::bad_alloc&) {
+                attempt.asked.reply = short_of_memory(request.by);
+            }
+            rest = retry.rest_after(attempt.asked.reply);
+            if (rest) co_await Pause(request.by, *rest, request.stop);
+        } while (rest && retry.goes_on());
         lock.lock();
         const Asked& asked = attempt.asked;
         if (classify(asked.reply) == ReplyClass::answered)
             core_.patience.answered();
         else
             core_.patience.failed(asked.begun, asked.reply);
-        return std::move(attempt.asked);
-    }
-
-    Reply send_once(AcquireAttempt& attempt, Instant deadline) try {
-        using Next = AcquireAttempt::Next;
-        for (;;) {
-            Reply failure;
-            attempt.asks_time();
-            const auto now = core_.session.server_time(core_.key(), deadline, failure);
-            if (!now) return failure;
-            attempt.begin(*now);
-            Next next = Next::call;
-            while (next == Next::call) next = attempt.replied(core_.session.call(attempt.call(), deadline));
-            if (next == Next::done || Clock::now() >= deadline) return std::move(attempt.asked.reply);
-        }
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
+        co_return std::move(attempt.asked);
     }
 
     // Returns false if the caller's stop token or deadline ended the call; otherwise throws.
@@ -14446,8 +15416,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// One thread that waits for a lock.
+// One caller that waits for a lock.
 struct LockWaiter : Waiter {
+    using Waiter::Waiter;
+
     OwnerNumber owner = 0;
     std::optional<Milliseconds> lease{};
     std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
@@ -14510,8 +15482,9 @@ public:
 
     virtual bool is_waited_for() const = 0;
 
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    virtual bool acquire(const LockRequest& request) = 0;
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error. The request must outlive
+    // the task.
+    virtual Task<bool> acquire(const LockRequest& request) = 0;
 
     // Releases the last level of a hold.
     virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) = 0;
@@ -14556,22 +15529,28 @@ public:
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) override {
+    Task<bool> acquire(const LockRequest& request) override {
+        if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) core_.patience.answered();
-        if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
-        if (request.one_try || (room_.queue.empty() && !is_busy())) {
-            if (ask(lock, request, true)) return true;
-            if (request.one_try) return false;
+        if (const HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+            const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
+            if (reentered) co_return *reentered;
         }
-        LockWaiter me;
+        if (request.one_try || (room_.queue.empty() && !is_busy())) {
+            const std::uint64_t generation = room_.queue.generation();
+            if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), true)))
+                co_return true;
+            if (request.one_try) co_return false;
+        }
+        LockWaiter me(request.by);
         me.owner = request.owner;
         me.lease = request.lease;
         me.listens = !request.polling;
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
         lock.unlock();
         core_.session.count_wait();
-        return room_.wait(core_.mutex, *this, me, request);
+        co_return co_await room_.wait(core_.mutex, *this, me, request);
     }
 
     // --- the waiter's state machine; called by the waiting room -------------------------------------------------
@@ -14593,8 +15572,9 @@ public:
         return {NextStep::Kind::sleep, step.sleep_until, room_.is_subscribed()};
     }
 
-    void ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
-        if (ask(lock, request, false))
+    Task<void> ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
+        const std::uint64_t generation = room_.queue.generation();
+        if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), false)))
             me.phase = Waiter::Phase::served;
         else
             pause(me);
@@ -14686,11 +15666,9 @@ private:
         }
     }
 
-    // Sends the acquire command for a first hold. Returns true if held; otherwise the queue knows for how long it is
-    // blocked. `first`: True before any waiting.
-    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
-        const std::uint64_t generation = room_.queue.generation();
-        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, core_.next_number(), first);
+    // Learns from the answer to a query made at `generation`. Returns true if held; otherwise the queue knows for how
+    // long it is blocked.
+    bool learn(std::uint64_t generation, const std::optional<AcquireAnswer>& answer) {
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
             acquired_locally();
@@ -14889,10 +15867,7 @@ public:
 
     // --- acquiring and releasing ------------------------------------------------------------------------------
 
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) override {
-        return !request.stop.stop_requested() && queue_->acquire(request);
-    }
+    Task<bool> acquire(const LockRequest& request) override { return queue_->acquire(request); }
 
     // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
     // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
@@ -15027,20 +16002,16 @@ namespace detail {
 
 REDLATCH_INLINE LockState& NamedLock::state() { return static_cast<LockState&>(handle_.state()); }
 
-REDLATCH_INLINE bool NamedLock::acquire(const LockRequest& request) { return state().acquire(request); }
-
-REDLATCH_INLINE std::error_code NamedLock::release(OwnerNumber owner) { return state().release(owner); }
+REDLATCH_INLINE HoldKeeper& NamedLock::keeper() { return state(); }
 
 REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     LockState& s = state();
     return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
 }
 
+REDLATCH_INLINE std::shared_ptr<OperationHost> NamedLock::operation_host() { return handle_.session_handle(); }
+
 REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
-
-REDLATCH_INLINE Instant NamedLock::valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
-
-REDLATCH_INLINE std::stop_token NamedLock::lost_of(OwnerNumber owner) { return state().lost(owner); }
 
 REDLATCH_INLINE bool NamedLock::ask_locked(Instant limit) {
     LockState& s = state();
@@ -15422,8 +16393,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// One thread that stands in the server's queue, and what it knows from its last command.
+// One caller that stands in the server's queue, and what it knows from its last command.
 struct FairWaiter : Waiter {
+    using Waiter::Waiter;
+
     std::uint64_t id = 0;        // of the slot in the queue, and of the hold
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
@@ -15452,28 +16425,34 @@ public:
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) override {
+    Task<bool> acquire(const LockRequest& request) override {
+        if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (waiting_ == 0) core_.patience.answered();
-        if (const std::optional<bool> reentered = parts_.acquires.reenter(lock, request)) return *reentered;
+        if (const HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+            const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
+            if (reentered) co_return *reentered;
+        }
         if (request.one_try) {
-            const auto answer = parts_.acquires.ask(lock, request, core_.next_number(), true);
-            return answer && answer->kind == AcquireAnswer::Kind::held;
+            const auto answer = co_await parts_.acquires.ask(lock, request, core_.next_number(), true);
+            co_return answer && answer->kind == AcquireAnswer::Kind::held;
         }
         for (;;) {
             // Checked before anything is sent, so a refusal leaves nothing to release.
             if (auto refusal = parts_.leases.mixed_kinds()) throw *std::move(refusal);
-            FairWaiter me;
+            FairWaiter me(request.by);
             me.id = spare_id();
             // A waiter that is still subscribed from an earlier wait misses no message between the command and the
             // sleep.
             const auto warm = tickets_.find(me.id);
             const std::uint64_t generation = warm == tickets_.end() ? 0 : warm->second.room.queue.generation();
-            if (!ask_at_first(lock, request, me)) return false;
-            if (me.is_served()) return true;
+            const bool answered = co_await ask_at_first(lock, request, me);
+            if (!answered) co_return false;
+            if (me.is_served()) co_return true;
             core_.session.count_wait();
-            if (wait(lock, request, me, generation)) return true;
-            if (!me.too_late) return false;
+            const bool held = co_await wait(lock, request, me, generation);
+            if (held) co_return true;
+            if (!me.too_late) co_return false;
         }
     }
 
@@ -15491,11 +16470,12 @@ public:
         return {NextStep::Kind::sleep, ask_again, ticket.room.is_subscribed()};
     }
 
-    void ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {
+    Task<void> ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {
         Ticket& ticket = tickets_.at(me.id);
         const std::uint64_t generation = ticket.room.queue.generation();
         ticket.told_at = never;
-        if (ask_or_queue(lock, request, me, false)) ticket.room.queue.asked(generation, me.ask_again);
+        const bool answered = co_await ask_or_queue(lock, request, me, false);
+        if (answered) ticket.room.queue.asked(generation, me.ask_again);
     }
 
     void left(std::unique_lock<std::mutex>&, FairWaiter&) {}
@@ -15592,10 +16572,10 @@ private:
     // --- asking -----------------------------------------------------------------------------------------------
 
     // Sends the first command, before there is a ticket. Without success, releases what it may have acquired.
-    bool ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me) {
+    Task<bool> ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me) {
         bool answered = false;
         try {
-            answered = ask_or_queue(lock, request, me, true);
+            answered = co_await ask_or_queue(lock, request, me, true);
         } catch (const Error& error) {
             if (!lock.owns_lock()) lock.lock();
             // A server that was not reached has nothing to release.
@@ -15607,20 +16587,22 @@ private:
             throw;
         }
         if (!answered && me.unsettled != 0) undo_acquire(lock, request, me);
-        return answered;
+        co_return answered;
     }
 
     // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
-    bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me, bool first) {
-        const std::optional<AcquireAnswer> answer = parts_.acquires.ask(lock, request, me.id, first, &me.unsettled);
-        if (!answer) return false;
+    Task<bool> ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
+                            bool first) {
+        const std::optional<AcquireAnswer> answer =
+            co_await parts_.acquires.ask(lock, request, me.id, first, &me.unsettled);
+        if (!answer) co_return false;
         if (answer->kind == AcquireAnswer::Kind::held) me.phase = Waiter::Phase::served;
         me.too_late = !me.is_served() && core_.outbox.has(me.id);
         // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
         const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
         // One ms more: the key exists until the end of its last millisecond.
         me.ask_again = Clock::now() + std::min(left, longest_sleep) + Milliseconds(1);
-        return true;
+        co_return true;
     }
 
     void undo_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
@@ -15631,8 +16613,8 @@ private:
     // --- waiting ----------------------------------------------------------------------------------------------
 
     // `generation`: of the ticket from before the first command; 0 if there was no ticket.
-    bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
-              std::uint64_t generation) {
+    Task<bool> wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
+                    std::uint64_t generation) {
         Ticket& ticket = ticket_or_leave(lock, request, me);
         ++waiting_;
         ticket.idle_since = ticket.told_at = never;
@@ -15644,7 +16626,7 @@ private:
         lock.unlock();
         bool held = false;
         try {
-            held = ticket.room.wait(core_.mutex, *this, me, request);
+            held = co_await ticket.room.wait(core_.mutex, *this, me, request);
         } catch (...) {
             lock.lock();
             leave(lock, request, me, false);
@@ -15652,7 +16634,7 @@ private:
         }
         lock.lock();
         leave(lock, request, me, held);
-        return held;
+        co_return held;
     }
 
     // Without memory for a ticket, gives up the slot in the queue and rethrows.
@@ -16176,12 +17158,10 @@ private:
 
     // --- on behalf of an owner --------------------------------------------------------------------------------
 
-    REDLATCH_INLINE bool acquire(const LockRequest& request) override;
-    REDLATCH_INLINE std::error_code release(OwnerNumber owner) override;
+    REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
+    REDLATCH_INLINE std::shared_ptr<OperationHost> operation_host() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
-    REDLATCH_INLINE Instant valid_until_of(OwnerNumber owner) override;
-    REDLATCH_INLINE std::stop_token lost_of(OwnerNumber owner) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
     REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
@@ -16264,7 +17244,8 @@ public:
     virtual const void* lock() const = 0;    // equal for two objects of one lock
     virtual const void* client() const = 0;  // equal for two locks of one client
 
-    virtual bool acquire(const LockRequest& request) = 0;
+    // The request must outlive the task.
+    virtual Task<bool> acquire(const LockRequest& request) = 0;
     virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                                    std::function<bool(const TryAnswer&)> tell, Receiver receiver) = 0;
     // If it throws, the hold is still released, in the background or by the end of its lease.
@@ -16284,6 +17265,7 @@ public:
     virtual void ask_info(Completion done) = 0;
 
     // Access to its client.
+    virtual std::shared_ptr<OperationHost> operation_host() = 0;
     virtual const ClientOptions& options() = 0;
     virtual Timers& timers() = 0;
     virtual void start_background() = 0;
@@ -16312,7 +17294,11 @@ public:
     const void* lock() const override { return &state(); }
     const void* client() const override { return &session(); }
 
-    bool acquire(const LockRequest& request) override { return LockAccess::acquire(lock_, request); }
+    Task<bool> acquire(const LockRequest& request) override {
+        LockRequest mine = request;
+        LockAccess::prepare(lock_, mine);
+        co_return co_await LockAccess::keeper(lock_).acquire(mine);
+    }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
         state().try_in_background(owner, lease, std::move(tell), receiver);
@@ -16340,6 +17326,7 @@ public:
         session().post({words, 0}, std::move(done));
     }
 
+    std::shared_ptr<OperationHost> operation_host() override { return LockAccess::operation_host(lock_); }
     const ClientOptions& options() override { return session().options(); }
     Timers& timers() override { return session().timers(); }
     void start_background() override { session().start_background(); }
@@ -16367,10 +17354,10 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // One request to all members at once: their replies so far, and the outcome that follows. Plain data except for the
-// condition variable on which the requesting thread sleeps. The owner of the round guards it.
+// slot in which the caller sleeps. The owner of the round guards it.
 class QuorumRound {
 public:
-    explicit QuorumRound(std::size_t members) : parts_(members) {}
+    explicit QuorumRound(std::size_t members, WaitBy by = by_thread) : changed(by), parts_(members) {}
 
     // Records a vote that counts from `votes_from` on, usually at once.
     void held(std::size_t member, Instant votes_from) {
@@ -16462,7 +17449,7 @@ public:
     Instant votes_from(std::size_t member) const { return parts_[member].votes_from; }
 
     Instant whole_time = never;  // until when a member may answer
-    std::condition_variable changed;
+    WaitSlot changed;
     bool stopped = false;    // True if the caller has stopped the request
     bool over = false;       // True if the outcome is known: later replies go to `hold`, or their holds are released
     std::uint64_t hold = 0;  // the resulting hold; 0 for none
@@ -16505,7 +17492,7 @@ namespace detail {
 //
 // mutex guards all members except the constant ones, and the parts. It is held while the members' validity is read,
 // which locks their mutexes; but nothing is sent and no user code runs meanwhile. idle notifies close() when no thread
-// is inside a member any more.
+// is inside a member, or no coroutine acquires the lock any more.
 struct QuorumCore {
     QuorumCore(BackgroundTask& state, std::vector<std::shared_ptr<QuorumMember>> of, const QuorumRules& by,
                const std::string& called)
@@ -16529,23 +17516,24 @@ struct QuorumCore {
         return longest;
     }
 
-    // Waits until `done()` or `until`. This thread spins to receive replies of near servers; the background receives
+    // Waits until `done()` or `until`. A thread spins first, to receive replies of near servers; the background receives
     // the others.
     template <class Done>
-    void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Instant until, Done done) {
-        if (done()) return;
-        lock.unlock();
-        const auto came = [&] {
-            try {
-                for (const auto& member : members) member->attend();
-            } catch (const std::bad_alloc&) {  // the background receives then
-            }
-            const std::lock_guard look(mutex);
-            return done();
-        };
-        if (!brief_wait.reply_came(until, came, brief_wait.for_several)) stop_attending();
-        lock.lock();
-        changed.wait_until(lock, until, done);
+    Task<void> await(std::unique_lock<std::mutex>& lock, WaitSlot& changed, WaitBy by, Instant until, Done done) {
+        if (by == by_thread && !done()) {
+            lock.unlock();
+            const auto came = [&] {
+                try {
+                    for (const auto& member : members) member->attend();
+                } catch (const std::bad_alloc&) {  // the background receives then
+                }
+                const std::lock_guard look(mutex);
+                return done();
+            };
+            if (!brief_wait.reply_came(until, came, brief_wait.for_several)) stop_attending();
+            lock.lock();
+        }
+        while (!done() && Clock::now() < until) co_await changed.sleep(lock, until);
     }
 
     void stop_attending() {
@@ -16560,7 +17548,9 @@ struct QuorumCore {
 
     std::mutex mutex;
     std::condition_variable idle;
-    std::size_t inside = 0;  // number of InsideMembers
+    std::size_t inside = 0;     // number of InsideMembers
+    std::size_t acquiring = 0;  // number of coroutines in acquire()
+    std::stop_source closing;   // requested when the lock is being destroyed
     bool closed = false;
 };
 
@@ -16957,8 +17947,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Releases the members of one lock over several, all at the same time. A thread that waits for the replies sleeps on the
-// condition variable of its releases; each reply wakes it.
+// Releases the members of one lock over several, all at the same time. A caller that waits for the replies sleeps in the
+// slot of its releases; each reply wakes it.
 class QuorumReleases {
 public:
     QuorumReleases(QuorumCore& core, QuorumHolds& holds) : core_(core), holds_(holds) {}
@@ -16972,68 +17962,88 @@ public:
         const auto end = holds_.leave_level(owner);
         if (!end) return std::nullopt;
         const auto& shares = end->shares->of;
-        const Releases releases = give_back(
-            lock, owner, [&](std::size_t i) { return shares[i].leaving; }, limit);
-        give_back(
-            lock, owner, [&](std::size_t i) { return shares[i].owed; }, Clock::now());
+        const Sent leaving = send(lock, owner, by_thread, [&](std::size_t i) { return shares[i].leaving; });
+        const Outcome outcome = wait_for(lock, leaving, limit);
+        const Sent owed = send(lock, owner, by_thread, [&](std::size_t i) { return shares[i].owed; });
+        wait_for(lock, owed, Clock::now());
         if (!end->live) return errc::hold_lost;
-        if (releases.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
+        if (outcome.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
         // Others can acquire the lock as soon as too few members are left with this owner.
-        if (releases.asked - releases.done <= core_.members.size() - core_.rules.needed) return std::error_code();
-        return releases.lost > 0 ? errc::hold_lost : errc::unreachable;
+        if (leaving.asked - outcome.done <= core_.members.size() - core_.rules.needed) return std::error_code();
+        return outcome.lost > 0 ? errc::hold_lost : errc::unreachable;
     }
 
-    struct Releases {
-        std::size_t asked = 0;
+    struct Outcome {
         std::size_t answered = 0;
         std::size_t done = 0;
         std::size_t lost = 0;
     };
 
-    // Releases `how_many(i)` levels of each member i. Returns the outcome once all have replied, or after node_timeout,
-    // or at `limit`. Without memory it does not wait for the replies.
-    template <class HowMany>
-    Releases give_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, HowMany how_many, Instant limit = never) {
-        struct Shared {
-            Releases count;
-            std::condition_variable changed;
+    // Releases that were sent, and what has become of them so far.
+    struct Sent {
+        struct Replies {
+            explicit Replies(WaitBy by) : changed(by) {}
+
+            Outcome outcome;
+            WaitSlot changed;
         };
-        Releases none;
-        for (std::size_t i = 0; i < core_.members.size(); ++i) none.asked += how_many(i);
-        if (none.asked == 0) return none;
+
+        std::size_t asked = 0;
+        std::shared_ptr<Replies> replies;  // null if there is nothing to wait for, or no memory to wait
+    };
+
+    // Releases `how_many(i)` levels of each member i. `by`: how the caller waits for the replies.
+    template <class HowMany>
+    Sent send(std::unique_lock<std::mutex>& lock, OwnerNumber owner, WaitBy by, HowMany how_many) {
+        Sent sent;
+        for (std::size_t i = 0; i < core_.members.size(); ++i) sent.asked += how_many(i);
+        if (sent.asked == 0) return sent;
         lock.unlock();
-        std::shared_ptr<Shared> shared;
         std::function<void(std::error_code)> told = [](std::error_code) {};
         try {
-            shared = std::make_shared<Shared>();
-            shared->count = none;
-            told = [this, keep = core_.keep(), shared](std::error_code ec) {
+            sent.replies = std::make_shared<Sent::Replies>(by);
+            told = [this, keep = core_.keep(), replies = sent.replies](std::error_code ec) {
                 const std::lock_guard relock(core_.mutex);
-                ++shared->count.answered;
-                if (!ec) ++shared->count.done;
-                if (ec == errc::hold_lost) ++shared->count.lost;
-                shared->changed.notify_all();
+                Outcome& outcome = replies->outcome;
+                ++outcome.answered;
+                if (!ec) ++outcome.done;
+                if (ec == errc::hold_lost) ++outcome.lost;
+                replies->changed.wake();
             };
         } catch (const std::bad_alloc&) {
-            shared.reset();
+            sent.replies.reset();
         }
         for (std::size_t i = 0; i < core_.members.size(); ++i) {
             lock.lock();
             std::size_t levels = how_many(i);
             lock.unlock();
-            for (; levels > 0; --levels) give_back(i, owner, told);
+            for (; levels > 0; --levels) release(i, owner, by, told);
         }
-        const Instant until = std::min(limit, Clock::now() + core_.rules.node_timeout);
         lock.lock();
-        if (!shared) return none;
-        core_.await(lock, shared->changed, until, [&] { return shared->count.answered == shared->count.asked; });
-        return shared->count;
+        return sent;
+    }
+
+    // Waits until all have replied, for node_timeout at most, and until `limit` at most.
+    Task<Outcome> outcome(std::unique_lock<std::mutex>& lock, Sent sent, WaitBy by, Instant limit) {
+        if (!sent.replies) co_return Outcome{};
+        const Instant until = std::min(limit, Clock::now() + core_.rules.node_timeout);
+        const Outcome& outcome = sent.replies->outcome;
+        co_await core_.await(lock, sent.replies->changed, by, until, [&] { return outcome.answered == sent.asked; });
+        co_return outcome;
     }
 
 private:
-    void give_back(std::size_t member, OwnerNumber owner, const std::function<void(std::error_code)>& told) {
+    // Without memory it does not wait.
+    Outcome wait_for(std::unique_lock<std::mutex>& lock, const Sent& sent, Instant limit) try {
+        return outcome(lock, sent, by_thread, limit).run();
+    } catch (const std::bad_alloc&) {
+        return {};
+    }
+
+    void release(std::size_t member, OwnerNumber owner, WaitBy by, const std::function<void(std::error_code)>& told) {
         try {
-            core_.members[member]->release_in_background(owner, told, Receiver::poster);
+            core_.members[member]->release_in_background(owner, told,
+                                                         by == by_thread ? Receiver::poster : Receiver::background);
         } catch (const std::exception&) {  // no memory, no thread: the member retries by itself, or its lease ends
             told(make_error_code(std::errc::not_enough_memory));
         }
@@ -17057,8 +18067,8 @@ namespace detail {
 // waiter holds no member: it waits for one that another owner has, acquires it, and asks the others again. So no order
 // of members makes two callers wait for each other.
 //
-// A thread that waits for the replies of a round sleeps on the round's condition variable; replies and its stop token
-// wake it. Between two rounds it sleeps in its own slot; only its stop token wakes it.
+// A caller that waits for the replies of a round sleeps in the round's slot; replies and its stop token wake it. Between
+// two rounds it sleeps in its own slot; only its stop token wakes it.
 class QuorumAcquire {
 public:
     QuorumAcquire(QuorumCore& core, QuorumVotes& votes, QuorumHolds& holds, QuorumReleases& releases)
@@ -17070,25 +18080,57 @@ public:
     }
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(LockRequest request) {
-        if (request.stop.stop_requested()) return false;
+    Task<bool> acquire(const LockRequest& wanted) {
+        LockRequest request = wanted;
+        std::optional<UnderWay> under_way;
+        if (request.by) request.stop = under_way.emplace(core_, wanted.stop).stop.get_token();
+        if (request.stop.stop_requested()) co_return false;
         if (request.one_try) request.deadline = never;
         check_lease(request);
-        Caller me;
+        Caller me(request.by);
         {
             std::unique_lock lock(core_.mutex);
             if (request.again && (core_.closed || !holds_.live_hold(request.owner)))
                 throw Error(errc::hold_lost, core_.name, "the hold has ended");
-            ask(lock, me, request);
+            co_await ask(lock, me, request);
         }
         // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [&] {
+        const std::stop_callback on_stop(request.stop, [this, &me] {
             const std::lock_guard lock(core_.mutex);
-            me.slot.wake(no_receiver_);
+            me.slot.wake();
         });
         std::unique_lock lock(core_.mutex);
-        return wait_loop(lock, no_receiver_, *this, me, request);
+        const bool held = co_await wait_loop(lock, no_receiver_, *this, me, request);
+        if (!held && under_way && core_.closing.stop_requested()) throw destroyed(core_);
+        co_return held;
     }
+
+    static Error destroyed(const QuorumCore& core) { return {errc::cancelled, core.name, "the lock was destroyed"}; }
+
+    // Counts a coroutine that acquires the lock. It stops when its caller wants that, or when the lock is destroyed.
+    struct UnderWay {
+        UnderWay(QuorumCore& quorum, const std::stop_token& callers)
+            : core(quorum), by_caller(callers, Stop{stop}), by_close(quorum.closing.get_token(), Stop{stop}) {
+            const std::lock_guard lock(core.mutex);
+            if (core.closing.stop_requested()) throw destroyed(core);
+            ++core.acquiring;
+        }
+        UnderWay(const UnderWay&) = delete;
+        UnderWay& operator=(const UnderWay&) = delete;
+        ~UnderWay() {
+            const std::lock_guard lock(core.mutex);
+            if (--core.acquiring == 0) core.idle.notify_all();
+        }
+
+        struct Stop {
+            std::stop_source& source;
+            void operator()() const { source.request_stop(); }
+        };
+
+        QuorumCore& core;
+        std::stop_source stop;
+        const std::stop_callback<Stop> by_caller, by_close;
+    };
 
     // --- the caller's state machine -----------------------------------------------------------------------------
 
@@ -17099,8 +18141,9 @@ public:
         Error why;
     };
 
-    // A thread that acquires the lock.
     struct Caller : Waiter {
+        using Waiter::Waiter;
+
         const Instant begun = Clock::now();
         Backoff pause{Milliseconds(2), Milliseconds(100)};
         std::optional<Failure> failing{};
@@ -17118,23 +18161,39 @@ public:
     }
 
     // Waits for the member that stood in the way, if there is one, and asks all members.
-    void ask(std::unique_lock<std::mutex>& lock, Caller& me, const LockRequest& request) {
+    Task<void> ask(std::unique_lock<std::mutex>& lock, Caller& me, const LockRequest& request) {
         lock.unlock();
         std::optional<std::size_t> waited_for;
         if (me.blocked_on) {
-            waited_for = wait_for(*std::exchange(me.blocked_on, std::nullopt), me, request);
-            if (!waited_for) return lock.lock();
+            waited_for = co_await wait_for(*std::exchange(me.blocked_on, std::nullopt), me, request);
+            if (!waited_for) {
+                lock.lock();
+                co_return;
+            }
         }
         if (request.stop.stop_requested()) {
             lock.lock();
-            const auto acquired = [&](std::size_t i) { return i == waited_for; };
-            return void(releases_.give_back(lock, request.owner, acquired, Clock::now()));
+            releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return i == waited_for; });
+            co_return;
         }
         const Instant asked = Clock::now();
         const Instant give_up = give_up_at(request, me.begun, me.failing ? me.failing->since : asked);
-        LockRequest round = request;
-        if (!std::exchange(me.asked, true)) round.deadline = std::max(request.deadline, asked + Patience::honest_try);
-        const Outcome outcome = take(round, waited_for, give_up);
+        const Instant deadline =
+            std::exchange(me.asked, true) ? request.deadline : std::max(request.deadline, asked + Patience::honest_try);
+        Outcome outcome;
+        std::shared_ptr<QuorumRound> round;
+        try {
+            core_.client().start_losses();
+            core_.client().start_background();
+            round = std::make_shared<QuorumRound>(core_.members.size(), request.by);
+            outcome = co_await take(request, deadline, waited_for, give_up, round);
+        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
+            lock.lock();
+            if (round) round->over = true;
+            releases_.send(lock, request.owner, request.by,
+                           [&](std::size_t i) { return i == waited_for || (round && round->had(i)); });
+            throw;
+        }
         lock.lock();
         if (outcome.held)
             me.phase = Waiter::Phase::served;
@@ -17213,26 +18272,9 @@ private:
 
     // --- a round ----------------------------------------------------------------------------------------------
 
-    // Asks all members for one more level. `waited_for` is held already.
-    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up) {
-        std::shared_ptr<QuorumRound> round;
-        try {
-            core_.client().start_losses();
-            core_.client().start_background();
-            round = std::make_shared<QuorumRound>(core_.members.size());
-            return take(request, waited_for, give_up, round);
-        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
-            std::unique_lock lock(core_.mutex);
-            if (round) round->over = true;
-            releases_.give_back(
-                lock, request.owner, [&](std::size_t i) { return i == waited_for || (round && round->had(i)); },
-                Clock::now());
-            throw;
-        }
-    }
-
-    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up,
-                 const std::shared_ptr<QuorumRound>& round) {
+    // Asks all members for one more level. `waited_for` is held already. Waits until `deadline` at most.
+    Task<Outcome> take(const LockRequest& request, Instant deadline, std::optional<std::size_t> waited_for,
+                       Instant give_up, const std::shared_ptr<QuorumRound>& round) {
         {
             // Drops the votes of earlier levels that are lost by now. They must not count as held without a gap.
             const std::lock_guard lock(core_.mutex);
@@ -17246,52 +18288,62 @@ private:
                 ask(request, round, i);
         }
         // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [&] {
+        const std::stop_callback on_stop(request.stop, [this, &round] {
             const std::lock_guard lock(core_.mutex);
             round->stopped = true;
-            round->changed.notify_all();
+            round->changed.wake();
         });
         std::unique_lock lock(core_.mutex);
         round->whole_time = std::min(give_up, begun + core_.rules.node_timeout);
-        const Instant limit = std::min(round->whole_time, request.deadline);
+        const Instant limit = std::min(round->whole_time, deadline);
         Instant asked = begun;
         for (int again = 0;; ++again) {
-            await_answers(lock, *round, asked, limit);
-            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, *round, begun))
-                return {.held = true};
+            co_await await_answers(lock, *round, request.by, asked, limit);
+            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, *round, begun)) {
+                Outcome held;
+                held.held = true;
+                co_return held;
+            }
             if (again == most_again || (request.deadline == never && !request.one_try)) break;
             if (round->stopped || !round->goes_first(order_)) break;
             // Callers that asked at the same time and got the other members are releasing them now.
             const Instant now = Clock::now();
             const Clock::duration trip =
                 std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
-            round->changed.wait_until(lock, std::min(limit, now + trip * (1 << again)), [&] { return round->stopped; });
+            const Instant rested = std::min(limit, now + trip * (1 << again));
+            while (!round->stopped && Clock::now() < rested) co_await round->changed.sleep(lock, rested);
             asked = Clock::now();
             if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;
         }
         const Outcome outcome = why_not(*round, limit);
         round->over = true;
-        const auto had = [&](std::size_t i) { return round->had(i); };
-        releases_.give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);
-        return outcome;
+        const auto sent = releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return round->had(i); });
+        const Instant until = round->stopped ? Clock::now() : deadline;
+        try {
+            co_await releases_.outcome(lock, sent, request.by, until);
+        } catch (const std::bad_alloc&) {  // does not wait for the replies
+        }
+        co_return outcome;
     }
 
-    void await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, Instant asked, Instant limit) {
-        core_.await(lock, round.changed, limit,
-                    [&] { return round.stopped || round.decided(core_.rules.needed, Clock::now()); });
+    Task<void> await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, WaitBy by, Instant asked,
+                             Instant limit) {
+        co_await core_.await(lock, round.changed, by, limit,
+                             [&] { return round.stopped || round.decided(core_.rules.needed, Clock::now()); });
         const Instant now = Clock::now();
         // The remaining members will most likely answer soon, too. Waiting for them leaves nothing to the background,
         // whatever the outcome.
         const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
-        core_.await(lock, round.changed, soon, [&] { return round.stopped || round.complete(); });
-        if (!round.complete()) core_.stop_attending();
+        co_await core_.await(lock, round.changed, by, soon, [&] { return round.stopped || round.complete(); });
+        if (by == by_thread && !round.complete()) core_.stop_attending();
     }
 
     void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round, std::size_t member) {
         const auto tell = [this, keep = core_.keep(), round, owner = request.owner, member](const TryAnswer& answer) {
             return answered(round, owner, member, answer);
         };
-        core_.members[member]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
+        core_.members[member]->try_in_background(request.owner, request.lease, tell,
+                                                 request.by == by_thread ? Receiver::poster : Receiver::background);
     }
 
     // Asks the members again that refused. Returns true if there were any.
@@ -17330,14 +18382,14 @@ private:
                                 holds_.let_vote({owner, round->hold, member}, trusted_from);
                             else
                                 round->held(member, std::max(trusted_from, Clock::now()));
-                            round->changed.notify_all();
+                            round->changed.wake();
                         });
                 } catch (const std::bad_alloc&) {  // acquired, so the round releases it
                     round->failed(member, std::nullopt);
                 }
                 break;
         }
-        round->changed.notify_all();
+        round->changed.wake();
         return true;
     }
 
@@ -17367,17 +18419,18 @@ private:
     }
 
     // Waits for a member that another owner holds. Returns it if it was acquired.
-    std::optional<std::size_t> wait_for(std::size_t member, Caller& me, const LockRequest& request) {
+    Task<std::optional<std::size_t>> wait_for(std::size_t member, Caller& me, const LockRequest& request) {
         LockRequest one = request;
         if (core_.rules.independent) one.deadline = std::min(request.deadline, Clock::now() + slice);
         try {
-            if (core_.members[member]->acquire(one)) return member;
+            const bool held = co_await core_.members[member]->acquire(one);
+            if (held) co_return member;
         } catch (const Error& error) {
             // The next round shows whether only a minority fails.
             if (!core_.rules.independent || is_for_good(error)) throw;
             me.ask_again = Clock::now() + Milliseconds(50);
         }
-        return std::nullopt;
+        co_return std::nullopt;
     }
 
     QuorumCore& core_;
@@ -17409,12 +18462,15 @@ public:
     // Returns false in a child that was forked since this object was made.
     bool is_of_this_process() const noexcept override { return process_ == this_process(); }
 
-    // Reports all holds as lost, and releases those that belong to objects. Afterwards no other thread calls a member:
-    // objects that have a hold may outlive this lock and its members.
+    // Ends the operations under way, reports all holds as lost, and releases those that belong to objects. Afterwards no
+    // other thread calls a member: operations and objects that have a hold may outlive this lock and its members.
     void close() {
+        core_.closing.request_stop();
         {
-            const std::lock_guard lock(core_.mutex);
+            std::unique_lock lock(core_.mutex);
             holds_.tell_losses();
+            // Operations that were served before are holds of objects now.
+            core_.idle.wait(lock, [this] { return core_.acquiring == 0; });
         }
         for (const OwnerNumber owner : holds_of_objects())
             while (release_level_later(owner)) continue;
@@ -17427,8 +18483,7 @@ public:
         core_.client().losses().timers().forget(*this);
     }
 
-    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    bool acquire(const LockRequest& request) override { return acquire_.acquire(request); }
+    Task<bool> acquire(const LockRequest& request) override { return acquire_.acquire(request); }
 
     // Releases one level: see QuorumReleases::release(). Throws Error(errc::not_owner) and nothing else.
     std::error_code release(OwnerNumber owner) override {
@@ -17576,16 +18631,14 @@ REDLATCH_INLINE QuorumMembers QuorumApi::members_of(const std::vector<NamedLock*
 
 // --- on behalf of an owner ---------------------------------------------------------------------------------------
 
-REDLATCH_INLINE bool QuorumApi::acquire(const LockRequest& request) { return state()->acquire(request); }
-
-REDLATCH_INLINE std::error_code QuorumApi::release(OwnerNumber owner) { return state()->release(owner); }
+REDLATCH_INLINE HoldKeeper& QuorumApi::keeper() { return *state(); }
 
 // The members, which outlive this object, keep their sessions alive. After close() a hold uses neither.
 REDLATCH_INLINE HeldLevel QuorumApi::keeper_of_holds() { return {nullptr, state()}; }
 
-REDLATCH_INLINE Instant QuorumApi::valid_until_of(OwnerNumber owner) { return state()->valid_until(owner); }
-
-REDLATCH_INLINE std::stop_token QuorumApi::lost_of(OwnerNumber owner) { return state()->lost(owner); }
+REDLATCH_INLINE std::shared_ptr<OperationHost> QuorumApi::operation_host() {
+    return members_.front()->operation_host();
+}
 
 // Ends the holds of all members. Returns true if one of them was held.
 REDLATCH_INLINE bool QuorumApi::force_release(Instant) {
@@ -17764,7 +18817,7 @@ public:
     Mutex(Client& client, std::string_view name, SpinOptions options = {});
 
 private:
-    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+    REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(detail::OwnerNumber owner, Instant limit) override;
 
@@ -18026,11 +19079,7 @@ REDLATCH_INLINE Mutex::Mutex(Client& client, std::string_view name, SpinOptions 
     : NamedLock(detail::ClientAccess::session(client), detail::mutex_maker, name),
       polling_(detail::polling_of(options, name)) {}
 
-REDLATCH_INLINE bool Mutex::acquire(const detail::LockRequest& request) {
-    detail::LockRequest polling = request;
-    polling.polling = polling_;
-    return NamedLock::acquire(polling);
-}
+REDLATCH_INLINE void Mutex::prepare(detail::LockRequest& request) { request.polling = polling_; }
 
 REDLATCH_INLINE bool Mutex::ask_locked(Instant limit) { return value(limit).has_value(); }
 
@@ -19340,7 +20389,7 @@ REDLATCH_INLINE std::vector<PermitId> PermitExpirableSemaphore::obtain(std::ptrd
     want.ids.reserve(static_cast<std::size_t>(n));
     for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
     want.lease = lease;
-    if (!detail::permits_of(handle_).obtain(want, request)) return {};
+    if (!detail::permits_of(handle_).obtain(want, request).run()) return {};
     return std::move(want.ids);
 }
 
@@ -19444,7 +20493,7 @@ public:
         friend ReadWriteLock;
         WriteLock(Client& client, std::string_view name, ReadLock& readers, ReadWriteOptions options);
 
-        REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+        REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
 
         ReadLock& readers_;
         const ReadWriteOptions options_;
@@ -19503,18 +20552,41 @@ public:
         return read_.try_hold_until(when, tail...);
     }
 
+    // The reader's forms of async_lock() and its kin.
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> Operation<Hold> async_lock_shared(Tail&&... tail) {
+        return read_.async_lock(tail...);
+    }
+
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::TryOption<Tail...> Operation<Hold> async_try_lock_shared(
+        Tail&&... tail) {
+        return read_.async_try_lock(tail...);
+    }
+
+    template <class Rep, class Period, class... Tail>
+    requires detail::AsyncOption<Tail...> Operation<Hold> async_try_lock_shared_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return read_.async_try_lock_for(timeout, tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::AsyncOption<Tail...> Operation<Hold> async_try_lock_shared_until(
+        std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return read_.async_try_lock_until(when, tail...);
+    }
+
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
 private:
     // --- on behalf of an owner: the write side ----------------------------------------------------------------
 
-    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
-    REDLATCH_INLINE std::error_code release(detail::OwnerNumber owner) override;
+    REDLATCH_INLINE detail::HoldKeeper& keeper() override;
     REDLATCH_INLINE detail::HeldLevel keeper_of_holds() override;
+    REDLATCH_INLINE std::shared_ptr<detail::OperationHost> operation_host() override;
+    REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
-    REDLATCH_INLINE Instant valid_until_of(detail::OwnerNumber owner) override;
-    REDLATCH_INLINE std::stop_token lost_of(detail::OwnerNumber owner) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(detail::OwnerNumber owner, Instant limit) override;
     REDLATCH_INLINE std::optional<Milliseconds> ask_remaining_lease(Instant limit) override;
@@ -20028,15 +21100,12 @@ REDLATCH_INLINE ReadWriteLock::WriteLock::WriteLock(Client& client, std::string_
                                                     ReadWriteOptions options)
     : Side(detail::ClientAccess::session(client), detail::write_maker, name), readers_(readers), options_(options) {}
 
-REDLATCH_INLINE bool ReadWriteLock::WriteLock::acquire(const detail::LockRequest& request) {
+REDLATCH_INLINE void ReadWriteLock::WriteLock::prepare(detail::LockRequest& request) {
     const Instant now = Clock::now();
-    if (detail::LockAccess::valid_until(readers_, request.owner) > now && valid_until_of(request.owner) <= now)
+    if (readers_.state().valid_until(request.owner) > now && state().valid_until(request.owner) <= now)
         throw Error(errc::would_deadlock, state().key(),
                     "this thread holds the read side; release that before locking the write side");
-    if (!options_.writer_preference) return NamedLock::acquire(request);
-    detail::LockRequest first = request;
-    first.precedence = true;
-    return NamedLock::acquire(first);
+    request.precedence = options_.writer_preference;
 }
 
 // --- both --------------------------------------------------------------------------------------------------------
@@ -20044,28 +21113,22 @@ REDLATCH_INLINE bool ReadWriteLock::WriteLock::acquire(const detail::LockRequest
 REDLATCH_INLINE ReadWriteLock::ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options)
     : read_(client, name), write_(client, name, read_, options) {}
 
-REDLATCH_INLINE bool ReadWriteLock::acquire(const detail::LockRequest& request) {
-    return detail::LockAccess::acquire(write_, request);
-}
-
-REDLATCH_INLINE std::error_code ReadWriteLock::release(detail::OwnerNumber owner) {
-    return detail::LockAccess::release(write_, owner);
-}
+REDLATCH_INLINE detail::HoldKeeper& ReadWriteLock::keeper() { return detail::LockAccess::keeper(write_); }
 
 REDLATCH_INLINE detail::HeldLevel ReadWriteLock::keeper_of_holds() {
     return detail::LockAccess::keeper_of_holds(write_);
 }
 
+REDLATCH_INLINE std::shared_ptr<detail::OperationHost> ReadWriteLock::operation_host() {
+    return detail::LockAccess::operation_host(write_);
+}
+
+REDLATCH_INLINE void ReadWriteLock::prepare(detail::LockRequest& request) {
+    detail::LockAccess::prepare(write_, request);
+}
+
 REDLATCH_INLINE bool ReadWriteLock::force_release(Instant limit) {
     return detail::LockAccess::force_release(write_, limit);
-}
-
-REDLATCH_INLINE Instant ReadWriteLock::valid_until_of(detail::OwnerNumber owner) {
-    return detail::LockAccess::valid_until(write_, owner);
-}
-
-REDLATCH_INLINE std::stop_token ReadWriteLock::lost_of(detail::OwnerNumber owner) {
-    return detail::LockAccess::lost(write_, owner);
 }
 
 REDLATCH_INLINE bool ReadWriteLock::ask_locked(Instant limit) { return detail::LockAccess::ask_locked(write_, limit); }
@@ -20499,7 +21562,7 @@ REDLATCH_INLINE bool Semaphore::take(std::ptrdiff_t n, const detail::WaitRequest
     check(n, 0);
     if (n == 0) return true;
     detail::SemaphoreProtocol::Want want{.permits = n};
-    return detail::semaphore_of(handle_).obtain(want, request);
+    return detail::semaphore_of(handle_).obtain(want, request).run();
 }
 
 REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {
@@ -20531,7 +21594,7 @@ public:
     SpinLock(Client& client, std::string_view name, SpinOptions options = {});
 
 private:
-    REDLATCH_INLINE bool acquire(const detail::LockRequest& request) override;
+    REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
 
     const detail::Polling polling_;
 };
@@ -20548,11 +21611,7 @@ REDLATCH_INLINE SpinLock::SpinLock(Client& client, std::string_view name, SpinOp
     : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name),
       polling_(detail::polling_of(options, name)) {}
 
-REDLATCH_INLINE bool SpinLock::acquire(const detail::LockRequest& request) {
-    detail::LockRequest polling = request;
-    polling.polling = polling_;
-    return NamedLock::acquire(polling);
-}
+REDLATCH_INLINE void SpinLock::prepare(detail::LockRequest& request) { request.polling = polling_; }
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
