@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-# Writes single_include/redlatch/redlatch.hpp, and a separate tls.hpp, which needs OpenSSL: cmake -P cmake/amalgamate.cmake
+# Writes single_include/redlatch/redlatch.hpp, a separate tls.hpp, which needs OpenSSL, and a separate asio.hpp, which needs
+# Asio: cmake -P cmake/amalgamate.cmake
 # With -DCHECK=ON it writes nothing, and fails if a file is out of date.
 #
-# Follows the "redlatch/..." includes from redlatch.hpp, and then from tls.hpp, each header once, followed by its definitions
+# Follows the "redlatch/..." includes from redlatch.hpp, and then from tls.hpp and asio.hpp, each header once, followed by its definitions
 # (*.ipp). Standard includes move to the top. The headers in redis/ and net/ are optional: their includes are inside `#if __has_include(...)` and are expanded
 # there, together with their standard includes. The other headers of ours that they need are written before the condition, so
 # that they exist even if the condition is false.
@@ -175,6 +176,9 @@ expand(redlatch/redlatch.hpp)
 finish(redlatch.hpp "All of redlatch in one file, written by cmake/amalgamate.cmake from include/redlatch." "")
 expand(redlatch/tls.hpp)
 finish(tls.hpp "What TLS needs besides, written by cmake/amalgamate.cmake from include/redlatch."
+    "#include \"redlatch/redlatch.hpp\"\n\n")
+expand(redlatch/asio.hpp)
+finish(asio.hpp "What Asio needs besides, written by cmake/amalgamate.cmake from include/redlatch."
     "#include \"redlatch/redlatch.hpp\"\n\n")
 
 # An unreachable header would silently be missing from the single file.
