@@ -17,3 +17,9 @@ endfunction()
 
 redlatch_find_asio(REDLATCH_ASIO_DIR asio/version.hpp ASIO_VERSION 102200)
 redlatch_find_asio(REDLATCH_BOOST_DIR boost/asio/version.hpp BOOST_ASIO_VERSION 102200)
+
+# Asio 1.22 does not know that clang has coroutines with libstdc++, too.
+set(REDLATCH_ASIO_DEFINITIONS "")
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    set(REDLATCH_ASIO_DEFINITIONS ASIO_HAS_CO_AWAIT ASIO_HAS_STD_COROUTINE)
+endif()

@@ -213,8 +213,8 @@ private:
     const std::shared_ptr<PendingOperations> operations_ = std::make_shared<PendingOperations>();
 };
 
-// The handler of an operation, and what it will be called with. Lies in memory from the handler's allocator. Only one
-// thread at a time has it, so that an allocator for a single thread will do.
+// The handler of an operation, and what it will be called with. Lies in memory from the handler's allocator. That is used
+// by the thread that begins the operation and by the handler's executor only, so that it need not be thread-safe.
 template <class R, class Handler>
 class Waiting {
 public:
@@ -278,15 +278,12 @@ private:
     R result_{};
 };
 
-// What the handler's executor runs.
+// What the handler's executor runs. It does not name the handler's allocator, which post() would use on a thread of the
+// client.
 template <class R, class Handler>
 class Completion {
 public:
-    using allocator_type = net::associated_allocator_t<Handler>;
-
     explicit Completion(typename Waiting<R, Handler>::Ptr waiting) : waiting_(std::move(waiting)) {}
-
-    allocator_type get_allocator() const noexcept { return net::get_associated_allocator(waiting_->handler()); }
 
     void operator()() { Waiting<R, Handler>::call(std::move(waiting_)); }
 
@@ -397,7 +394,7 @@ struct Start {
 // - Where: on the handler's associated executor, which has work until then; never inside the call that begins the
 //   operation. A handler without one is called where Operation completes by default, or where the operation's on() says.
 // - Memory: the handler is kept in memory from its associated allocator, which is freed before the handler is called.
-//   The operation itself uses the global heap.
+//   Only the calling thread and the handler's executor use that allocator. The operation itself uses the global heap.
 // - Cancelling: by the handler's cancellation slot, with any type of cancellation. It completes with errc::cancelled,
 //   which equals std::errc::operation_canceled as Asio's operation_aborted does, and leaves no hold. If the lock was
 //   granted first, it completes with the hold. The operation's stop token still counts. Emit a signal on the handler's
