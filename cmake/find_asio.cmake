@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Finds what the tests and examples of redlatch/asio.hpp need: the folder of standalone Asio as REDLATCH_ASIO_DIR, that of
 # Boost as REDLATCH_BOOST_DIR. A variable is false if the library is missing or too old.
+
 # redlatch_find_asio(<out> <version header> <macro> <least>): compares the number in the header.
 function(redlatch_find_asio out header macro least)
     find_path(${out} ${header})
