@@ -522,9 +522,12 @@ TEST_CASE("asio: a context that is destroyed takes its handlers with it; what th
         REQUIRE(bench.has_waiters(6));
     }
     CHECK(token.use_count() == 1);
+    std::this_thread::sleep_for(20ms);
+    const auto acquisitions = bench.client.stats().acquisitions;
     first.reset();
     CHECK(bench.is_clean());
     CHECK(bench.orders.async_try_lock_for(5s).get());
+    CHECK(bench.client.stats().acquisitions < acquisitions + 6);  // the six do not wait any more
     CHECK(called == 0);
 }
 
