@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-# Writes single_include/redlatch/redlatch.hpp, and separately tls.hpp, which needs OpenSSL, and testing.hpp, which needs
-# Lua: cmake -P cmake/amalgamate.cmake
+# Writes single_include/redlatch/redlatch.hpp, and separately tls.hpp, which needs OpenSSL, testing.hpp, which needs Lua,
+# and asio.hpp, which needs Asio: cmake -P cmake/amalgamate.cmake
 # With -DCHECK=ON it writes nothing, and fails if a file is out of date.
 #
-# Follows the "redlatch/..." includes from redlatch.hpp, and then from tls.hpp and testing.hpp, each header once, followed by its definitions
+# Follows the "redlatch/..." includes from redlatch.hpp, and then from tls.hpp, testing.hpp and asio.hpp, each header once, followed by its definitions
 # (*.ipp). Standard includes move to the top. The headers in redis/ and net/ are optional: their includes are inside `#if __has_include(...)` and are expanded
 # there, together with their standard includes. The other headers of ours that they need are written before the condition, so
 # that they exist even if the condition is false.
@@ -179,6 +179,9 @@ finish(tls.hpp "What TLS needs besides, written by cmake/amalgamate.cmake from i
     "#include \"redlatch/redlatch.hpp\"\n\n")
 expand(redlatch/testing.hpp)
 finish(testing.hpp "A server for unit tests, written by cmake/amalgamate.cmake from include/redlatch."
+    "#include \"redlatch/redlatch.hpp\"\n\n")
+expand(redlatch/asio.hpp)
+finish(asio.hpp "What Asio needs besides, written by cmake/amalgamate.cmake from include/redlatch."
     "#include \"redlatch/redlatch.hpp\"\n\n")
 
 # An unreachable header would silently be missing from the single file.

@@ -5,7 +5,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/redlatch)
-install(TARGETS redlatch redlatch_openssl redlatch_testing EXPORT redlatchTargets FILE_SET HEADERS)
+install(TARGETS redlatch redlatch_openssl redlatch_testing redlatch_asio EXPORT redlatchTargets FILE_SET HEADERS)
 install(EXPORT redlatchTargets NAMESPACE redlatch:: DESTINATION ${package_dir})
 
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/redlatchConfigVersion.cmake

@@ -11,7 +11,7 @@
 #   testing                 transport, base: a server inside the process; only testing.hpp includes it
 # The public headers are beside the folders and may include all of them. All folders except scripts may also include the
 # vocabulary: error.hpp, inspection.hpp and options.hpp.
-# Only redis, net and testing may include third-party headers. Include cycles are errors.
+# Only redis, net and testing may include third-party headers, and asio.hpp those of Asio. Include cycles are errors.
 # All declarations must be in the inline namespace REDLATCH_ABI, which names the version (major and minor).
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
@@ -93,7 +93,8 @@ foreach(header IN LISTS headers)
             list(APPEND includes_of_${header} ${target})
         elseif(line MATCHES "\"")
             complain("${header}: write \"redlatch/...\" instead of \"${target}\"")
-        elseif(NOT target MATCHES "${system_headers}" AND NOT layer MATCHES "^(redis|net|testing)$")
+        elseif(NOT target MATCHES "${system_headers}" AND NOT layer MATCHES "^(redis|net|testing)$"
+            AND NOT (header STREQUAL "redlatch/asio.hpp" AND target MATCHES "^(asio|boost/asio|boost/system)[/.]"))
             complain("${header}: <${target}> belongs in redis/ or net/")
         endif()
     endforeach()

@@ -37,6 +37,9 @@ function(redlatch_missing_packages out)
         elseif(need STREQUAL "openssl") # for the TLS tests
             redlatch_has_header(openssl/ssl.h found)
             set(packages libssl-dev)
+        elseif(need STREQUAL "asio") # for the tests of completion tokens
+            redlatch_has_header(asio.hpp found)
+            set(packages libasio-dev)
         elseif(need STREQUAL "doctest")
             redlatch_has_header(doctest/doctest.h found)
             set(packages doctest-dev)
@@ -169,5 +172,5 @@ function(redlatch_script_arguments out)
 endfunction()
 
 if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
-    redlatch_setup(compiler make clang format pkg-config redis redis-cli hiredis openssl doctest spin lua)
+    redlatch_setup(compiler make clang format pkg-config redis redis-cli hiredis openssl asio doctest spin lua)
 endif()

@@ -4723,8 +4723,8 @@ public:
             struct End {
                 bool await_ready() noexcept { return false; }
                 [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
-                    const std::coroutine_handle<> caller = ended.promise().caller;
-                    if (caller) caller.resume();
+                    const std::coroutine_handle<> next = ended.promise().caller;
+                    if (next) next.resume();
                 }
                 void await_resume() noexcept {}
             };
@@ -10894,6 +10894,17 @@ struct OperationAccess {
     static Operation<R> make(std::shared_ptr<OperationHost> host, typename Running<R>::Work work,
                              std::stop_token stop) {
         return Operation<R>(std::move(host), std::move(work), std::move(stop));
+    }
+
+    // Begin an operation in two steps, for those who may give it up before it completes.
+    template <class R>
+    static std::shared_ptr<Running<R>> prepare(Operation<R>& operation, typename Running<R>::Complete complete) {
+        return operation.make(std::move(complete));
+    }
+
+    template <class R>
+    static void begin(const Operation<R>& operation, Running<R>& running) {
+        running.begin(operation.stop_);
     }
 };
 

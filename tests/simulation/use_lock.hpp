@@ -130,12 +130,8 @@ private:
         const Nanos bound = std::max(time.count() * ms, 250 * ms) + world_.slack();
         switch (random().below(cancels ? 4 : 3)) {
             case 0: return lock_.async_try_lock().stop_on(token);
-            case 1:
-                until = now() + bound;
-                return lock_.async_try_lock_for(time, some_lease()).stop_on(token);
-            case 2:
-                until = now() + bound;
-                return lock_.async_try_lock_for(time).stop_on(token);
+            case 1: until = now() + bound; return lock_.async_try_lock_for(time, some_lease()).stop_on(token);
+            case 2: until = now() + bound; return lock_.async_try_lock_for(time).stop_on(token);
             default: return random().below(2) ? lock_.async_lock(token) : lock_.async_lock(some_lease(), token);
         }
     }

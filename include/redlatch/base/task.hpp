@@ -62,8 +62,8 @@ public:
             struct End {
                 bool await_ready() noexcept { return false; }
                 [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
-                    const std::coroutine_handle<> caller = ended.promise().caller;
-                    if (caller) caller.resume();
+                    const std::coroutine_handle<> next = ended.promise().caller;
+                    if (next) next.resume();
                 }
                 void await_resume() noexcept {}
             };

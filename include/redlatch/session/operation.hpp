@@ -206,6 +206,17 @@ struct OperationAccess {
                              std::stop_token stop) {
         return Operation<R>(std::move(host), std::move(work), std::move(stop));
     }
+
+    // Begin an operation in two steps, for those who may give it up before it completes.
+    template <class R>
+    static std::shared_ptr<Running<R>> prepare(Operation<R>& operation, typename Running<R>::Complete complete) {
+        return operation.make(std::move(complete));
+    }
+
+    template <class R>
+    static void begin(const Operation<R>& operation, Running<R>& running) {
+        running.begin(operation.stop_);
+    }
 };
 
 }  // namespace detail
