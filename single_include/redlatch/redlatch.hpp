@@ -14403,11 +14403,11 @@ struct HoldRecord {
     Instant valid_until{};
     Clock::duration notice = Milliseconds(2);
     Instant renew_at{};
-    Instant check_at = never;        // for a hold without the watchdog: when to query whether the server still has it
-    Instant held_since{};            // when it was acquired, while it counts as held in Stats
-    bool doubtful = false;           // True if a command sent for this hold got no reply
-    bool renewing = false;           // True if a renewal, or the query of check_at, is in flight
-    std::optional<LossSource> lost;  // created when lost() is first called
+    Instant check_at = never;  // for a hold without the watchdog: when to query whether the server still has it
+    Instant held_since{};      // when it was acquired, while it counts as held in Stats
+    Instant may_last = Instant::min();  // end of the longest lease that an unanswered command may have given; min: none
+    bool renewing = false;              // True if a renewal, or the query of check_at, is in flight
+    std::optional<LossSource> lost;     // created when lost() is first called
 
     Clock::duration suspended = detail::suspended();  // the machine's suspended time when valid_until was computed
 
@@ -14423,6 +14423,7 @@ struct HoldRecord {
 
     bool live() const noexcept { return count > 0; }
     bool watched() const noexcept { return watched_from > 0; }
+    bool doubtful() const noexcept { return may_last != Instant::min(); }
 
     // Adds one level, which the server confirmed for a command sent at `sent`.
     void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
@@ -14460,9 +14461,12 @@ struct HoldRecord {
     // Records a renewal without a reply. Retries soon, so that a lost message costs only a fraction of the margin.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
-        doubtful = true;
+        unanswered(now + watchdog_timeout);
         (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
     }
+
+    // Records that a command got no reply, which may have given the hold a lease until then.
+    void unanswered(Instant until) noexcept { may_last = std::max(may_last, until); }
 
     // Schedules a renewal or query at once, because the server may have lost the hold.
     void doubt(Instant now) { (watched() ? renew_at : check_at) = now; }
@@ -14528,7 +14532,7 @@ public:
         hold->suspended = suspended();
         hold->check_at = never;
         hold->held_since = {};
-        hold->doubtful = false;
+        hold->may_last = Instant::min();
         hold->renewing = false;
         hold->lost.reset();
         return *hold;
@@ -15545,7 +15549,8 @@ public:
     }
 
     void give_back_later(const HoldRecord& hold, Instant from) {
-        core_.outbox.add({hold.id}, hold.unsettled, Clock::now() + core_.watchdog_timeout(), from);
+        const Instant over = std::max(Clock::now() + core_.watchdog_timeout(), hold.may_last);
+        core_.outbox.add({hold.id}, hold.unsettled, over, from);
         core_.schedule();
     }
 
@@ -15722,9 +15727,9 @@ public:
             }
             core_.holds.erase_lost();
             core_.schedule();
-        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
-            // The hold is lost here, but this renewal still prolonged it on the server. Release it, so that it does not
-            // block others for another lease. Its owner was notified a little early and was promised that time, so wait
+        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome != Renewed::refused) {
+            // The hold is lost here, but this renewal still prolonged it on the server, or may have. Release it, so that
+            // it does not block others for another lease. Its owner was notified a little early and was promised that time, so wait
             // for it.
             const Instant now = Clock::now();
             core_.outbox.add({renewal.hold}, 0, now + core_.watchdog_timeout(), now + Lateness::longest_notice);
@@ -15748,8 +15753,10 @@ public:
             if (!hold.live()) continue;
             hold.check_suspension();
             if (now < hold.lost_at()) continue;
-            // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
-            if (core_.kind.outlives_lease) deliveries_.give_back_later(hold, hold.valid_until);
+            // The server may keep it for longer. Release it, but only at valid_until: its owner is notified now, a little
+            // early, and was promised the rest.
+            if (core_.kind.outlives_lease || hold.may_last > hold.valid_until)
+                deliveries_.give_back_later(hold, hold.valid_until);
             lose(hold, hold.watched() ? "its lease was not renewed in time" : "its lease expired");
         }
         core_.holds.erase_lost();
@@ -15893,7 +15900,7 @@ public:
         const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
         const Asked asked = co_await send_acquire(lock, request, claim, true);
         if (HoldRecord* hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
-            hold->doubtful = true;
+            hold->unanswered(Clock::now() + claim.lease);
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) co_return no_answer(request, asked);
         if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) co_return true;
@@ -16104,8 +16111,9 @@ public:
             reply = call_level(leaving, retry.deadline());
         } while (retry.again(reply));
         lock.lock();
-        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
-            hold->doubtful |= unknown || !reply.answered();
+        if (HoldRecord* hold = leases_.live_hold(owner);
+            hold && hold->id == leaving.hold && (unknown || !reply.answered()))
+            hold->unanswered(Clock::now() + leaving.lease);
         return level_released(reply, owner, leaving, sent);
     }
 
@@ -17616,7 +17624,7 @@ public:
 
     std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         const std::uint64_t id = hold.id;
-        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
+        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful();
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
             if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && tickets_.contains(id))
                 spare_.push_back(id);

@@ -111,7 +111,7 @@ public:
         const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
         const Asked asked = co_await send_acquire(lock, request, claim, true);
         if (HoldRecord* hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
-            hold->doubtful = true;
+            hold->unanswered(Clock::now() + claim.lease);
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) co_return no_answer(request, asked);
         if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) co_return true;

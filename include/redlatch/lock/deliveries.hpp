@@ -66,7 +66,8 @@ public:
     }
 
     void give_back_later(const HoldRecord& hold, Instant from) {
-        core_.outbox.add({hold.id}, hold.unsettled, Clock::now() + core_.watchdog_timeout(), from);
+        const Instant over = std::max(Clock::now() + core_.watchdog_timeout(), hold.may_last);
+        core_.outbox.add({hold.id}, hold.unsettled, over, from);
         core_.schedule();
     }
 

@@ -31,11 +31,11 @@ struct HoldRecord {
     Instant valid_until{};
     Clock::duration notice = Milliseconds(2);
     Instant renew_at{};
-    Instant check_at = never;        // for a hold without the watchdog: when to query whether the server still has it
-    Instant held_since{};            // when it was acquired, while it counts as held in Stats
-    bool doubtful = false;           // True if a command sent for this hold got no reply
-    bool renewing = false;           // True if a renewal, or the query of check_at, is in flight
-    std::optional<LossSource> lost;  // created when lost() is first called
+    Instant check_at = never;  // for a hold without the watchdog: when to query whether the server still has it
+    Instant held_since{};      // when it was acquired, while it counts as held in Stats
+    Instant may_last = Instant::min();  // end of the longest lease that an unanswered command may have given; min: none
+    bool renewing = false;              // True if a renewal, or the query of check_at, is in flight
+    std::optional<LossSource> lost;     // created when lost() is first called
 
     Clock::duration suspended = detail::suspended();  // the machine's suspended time when valid_until was computed
 
@@ -51,6 +51,7 @@ struct HoldRecord {
 
     bool live() const noexcept { return count > 0; }
     bool watched() const noexcept { return watched_from > 0; }
+    bool doubtful() const noexcept { return may_last != Instant::min(); }
 
     // Adds one level, which the server confirmed for a command sent at `sent`.
     void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
@@ -88,9 +89,12 @@ struct HoldRecord {
     // Records a renewal without a reply. Retries soon, so that a lost message costs only a fraction of the margin.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
-        doubtful = true;
+        unanswered(now + watchdog_timeout);
         (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
     }
+
+    // Records that a command got no reply, which may have given the hold a lease until then.
+    void unanswered(Instant until) noexcept { may_last = std::max(may_last, until); }
 
     // Schedules a renewal or query at once, because the server may have lost the hold.
     void doubt(Instant now) { (watched() ? renew_at : check_at) = now; }
@@ -156,7 +160,7 @@ public:
         hold->suspended = suspended();
         hold->check_at = never;
         hold->held_since = {};
-        hold->doubtful = false;
+        hold->may_last = Instant::min();
         hold->renewing = false;
         hold->lost.reset();
         return *hold;

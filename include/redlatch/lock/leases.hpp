@@ -127,9 +127,9 @@ public:
             }
             core_.holds.erase_lost();
             core_.schedule();
-        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
-            // The hold is lost here, but this renewal still prolonged it on the server. Release it, so that it does not
-            // block others for another lease. Its owner was notified a little early and was promised that time, so wait
+        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome != Renewed::refused) {
+            // The hold is lost here, but this renewal still prolonged it on the server, or may have. Release it, so that
+            // it does not block others for another lease. Its owner was notified a little early and was promised that time, so wait
             // for it.
             const Instant now = Clock::now();
             core_.outbox.add({renewal.hold}, 0, now + core_.watchdog_timeout(), now + Lateness::longest_notice);
@@ -153,8 +153,10 @@ public:
             if (!hold.live()) continue;
             hold.check_suspension();
             if (now < hold.lost_at()) continue;
-            // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
-            if (core_.kind.outlives_lease) deliveries_.give_back_later(hold, hold.valid_until);
+            // The server may keep it for longer. Release it, but only at valid_until: its owner is notified now, a little
+            // early, and was promised the rest.
+            if (core_.kind.outlives_lease || hold.may_last > hold.valid_until)
+                deliveries_.give_back_later(hold, hold.valid_until);
             lose(hold, hold.watched() ? "its lease was not renewed in time" : "its lease expired");
         }
         core_.holds.erase_lost();

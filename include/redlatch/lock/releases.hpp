@@ -101,8 +101,9 @@ public:
             reply = call_level(leaving, retry.deadline());
         } while (retry.again(reply));
         lock.lock();
-        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
-            hold->doubtful |= unknown || !reply.answered();
+        if (HoldRecord* hold = leases_.live_hold(owner);
+            hold && hold->id == leaving.hold && (unknown || !reply.answered()))
+            hold->unanswered(Clock::now() + leaving.lease);
         return level_released(reply, owner, leaving, sent);
     }
 

@@ -126,7 +126,7 @@ public:
 
     std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         const std::uint64_t id = hold.id;
-        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
+        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful();
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
             if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && tickets_.contains(id))
                 spare_.push_back(id);

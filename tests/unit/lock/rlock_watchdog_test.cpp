@@ -291,6 +291,30 @@ TEST_CASE("a hold that is lost here but was renewed on the server is released") 
     CHECK(bench.unlock() == errc::hold_lost);
 }
 
+TEST_CASE("a hold is released at the end of its lease here if a renewal got no reply: it may have taken effect") {
+    Bench bench(150ms);
+    bench.redis.always("renew", lost());
+    bench.lock.lock();
+    const Instant valid = bench.lock.valid_until();
+    REQUIRE(bench.redis.wait_for("give up"));
+    const SentCommand released = bench.redis.sent("give up").at(0);
+    CHECK(released.argument(2) == bench.owner());
+    CHECK(released.at >= valid);
+    CHECK(bench.unlock() == errc::hold_lost);
+}
+
+TEST_CASE("a hold that is lost here is released if the renewal under way gets no reply") {
+    Bench bench(150ms);
+    bench.redis.always("renew", ScriptedRedis::hold_back);
+    bench.lock.lock();
+    REQUIRE(bench.wait_for_loss());
+    CHECK(bench.redis.count("give up") == 0);
+    bench.redis.answer(bench.redis.sent("renew").at(0), lost());
+    REQUIRE(bench.redis.wait_for("give up"));
+    CHECK(bench.redis.sent("give up").at(0).argument(2) == bench.owner());
+    CHECK(bench.unlock() == errc::hold_lost);
+}
+
 TEST_CASE("a hold that is lost here, unlocked, and then renewed on the server is released") {
     // lost() notifies the thread, and its unlock() sends nothing. The server had executed the renewal, which would
     // block all others for a whole lease.
