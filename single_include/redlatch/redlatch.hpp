@@ -15731,8 +15731,8 @@ public:
             // The hold is lost here, but this renewal still prolonged it on the server, or may have. Release it, so that
             // it does not block others for another lease. Its owner was notified a little early and was promised that time, so wait
             // for it.
-            const Instant now = Clock::now();
-            core_.outbox.add({renewal.hold}, 0, now + core_.watchdog_timeout(), now + Lateness::longest_notice);
+            const Instant from = Clock::now() + Lateness::longest_notice;
+            core_.outbox.add({renewal.hold}, 0, from + core_.watchdog_timeout(), from);
             core_.schedule();
             deliveries_.deliver(lock);
         }
@@ -15899,8 +15899,7 @@ public:
                         "this thread has locked it too many times; each lock() needs an unlock()");
         const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
         const Asked asked = co_await send_acquire(lock, request, claim, true);
-        if (HoldRecord* hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
-            hold->unanswered(Clock::now() + claim.lease);
+        note_unanswered_reentry(lock, request.owner, claim.lease, asked);
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) co_return no_answer(request, asked);
         if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) co_return true;
@@ -15914,10 +15913,8 @@ public:
         const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply);
         HoldRecord* hold = core_.holds.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
-            // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
-            // little early and was promised that time, so wait for it.
-            if (answer.kind == AcquireAnswer::Kind::held)
-                undo(lock, asked, core_.lease_of(wanted), Clock::now() + Lateness::longest_notice);
+            if (answer.kind == AcquireAnswer::Kind::held && asked.unsettled == 0)
+                undo_reentry(lock, asked, core_.lease_of(wanted));
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
@@ -15929,6 +15926,16 @@ public:
         hold->enter(asked.sent, wanted, core_.watchdog_timeout());
         core_.schedule();
         return true;
+    }
+
+    // Sees to it that the server does not keep the hold longer than it lasts here because of a sending that got no reply.
+    void note_unanswered_reentry(std::unique_lock<std::mutex>& lock, OwnerNumber owner, Milliseconds lease,
+                                 const Asked& asked) {
+        if (asked.unsettled == 0) return;
+        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == asked.hold)
+            hold->unanswered(Clock::now() + lease);
+        else
+            undo_reentry(lock, asked, lease);
     }
 
     // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
@@ -15945,6 +15952,12 @@ public:
     }
 
 private:
+    // The hold was lost while the command was in flight: releases what that acquired, or may have. The owner was notified
+    // a little early and was promised that time, so wait for it.
+    void undo_reentry(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
+        undo(lock, asked, lease, Clock::now() + Lateness::longest_notice);
+    }
+
     // Throws if the owner wants one more level of a hold that it no longer has.
     void check_first_hold(const LockRequest& request) const {
         if (request.again) throw Error(errc::hold_lost, core_.key(), "the hold has ended");
@@ -16503,6 +16516,7 @@ private:
         const Asked& asked = one.attempt.asked;
         const OwnerNumber owner = one.attempt.claim.owner;
         try {
+            if (one.reentered != 0) acquires.note_unanswered_reentry(lock, owner, core_.lease_of(one.lease), asked);
             if (classify(asked.reply) != ReplyClass::answered) {
                 if (asked.unsettled != 0 && one.reentered == 0) acquires.undo(lock, asked, core_.lease_of(one.lease));
                 return {Kind::failed, 0, error_of(asked.reply, core_.key()), asked.reply.is_error()};
