@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/time.hpp"
 #include "redlatch/options.hpp"
+#include "redlatch/session/operation.hpp"
 #include "redlatch/transport/transport.hpp"
 #include "redlatch/transport/transport_port.hpp"
 
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <memory>
@@ -67,6 +70,17 @@ public:
     std::size_t release_all();
     std::size_t release_all(std::error_code& ec);
 
+    // Ends what the client does for objects, without a thread that waits: see Operation. The operations under way complete
+    // at once with errc::cancelled, and so do those that are begun afterwards. Then gives back all holds as release_all()
+    // does, with the same result, and waits up to `limit` for the replies: command_timeout by default. Calls that block a
+    // thread are not ended; let those threads finish first.
+    //   co_await redis.async_close();
+    [[nodiscard]] Operation<std::size_t> async_close();
+    template <class Rep, class Period>
+    [[nodiscard]] Operation<std::size_t> async_close(std::chrono::duration<Rep, Period> limit) {
+        return close_within(round_wait(limit));
+    }
+
     // Returns one sentence for each property of the server that endangers the locks on it: eviction, persistence,
     // replicas, access rights, buffers. Returns an empty list if all is well. A property that this user has no right to
     // query is a warning, too. Takes about eight round trips. Creates a temporary key and deletes it. Meant for the
@@ -85,6 +99,8 @@ private:
     }
 
     Client(Port, std::unique_ptr<detail::TransportPort> transport, ClientOptions options);
+
+    Operation<std::size_t> close_within(std::chrono::milliseconds limit);
 
     const std::shared_ptr<detail::SessionHandle> session_;
 };

@@ -7,6 +7,9 @@
 #include "redlatch/base/url.hpp"
 #include "redlatch/client.hpp"
 #include "redlatch/error.hpp"
+#include "redlatch/session/awaiting.hpp"
+#include "redlatch/session/operation.hpp"
+#include "redlatch/session/release_round.hpp"
 #include "redlatch/session/server_check.hpp"
 #include "redlatch/session/session_handle.hpp"
 
@@ -14,6 +17,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -79,8 +83,10 @@ REDLATCH_INLINE std::string Client::id() const { return session_->session().uuid
 
 REDLATCH_INLINE Stats Client::stats() const { return session_->session().stats(); }
 
-REDLATCH_INLINE std::size_t Client::release_all() {
-    const detail::ReleaseRound::Outcome outcome = session_->session().release_all();
+namespace detail {
+
+// Returns how many holds were given back. Throws Error if some were not.
+inline std::size_t given_back(const ReleaseRound::Outcome& outcome) {
     if (outcome.undelivered == 0) return outcome.delivered;
     const std::size_t all = outcome.delivered + outcome.undelivered;
     throw Error(outcome.why ? static_cast<errc>(outcome.why.value()) : errc::unreachable, {},
@@ -89,11 +95,57 @@ REDLATCH_INLINE std::size_t Client::release_all() {
                     "go on trying");
 }
 
+// The client for the operation that ends the others.
+class ClosingHost final : public OperationHost {
+public:
+    explicit ClosingHost(std::shared_ptr<SessionHandle> session) : session_(std::move(session)) {}
+
+    void start(bool dispatches) override { session_->start(dispatches); }
+    Continuations& continuations() override { return session_->continuations(); }
+    std::stop_token operations_end() noexcept override { return {}; }
+    Notifier& completions() noexcept override { return session_->completions(); }
+    Notifier& dispatcher() noexcept override { return session_->dispatcher(); }
+
+private:
+    const std::shared_ptr<SessionHandle> session_;
+};
+
+inline Task<std::size_t> close(Session& session, Milliseconds limit, WaitBy by) {
+    const Instant until = deadline_after(Clock::now(), limit);
+    session.give_up_operations();
+    const std::shared_ptr<ReleaseRound> round = session.release_all();
+    if (by == by_thread) co_return given_back(round->wait(until));
+    const auto done = std::make_shared<Delivery<bool>>(false);
+    round->when_done([done, by] { done->deliver(true, *by); });
+    co_await Delivered(by, done, until);
+    co_return given_back(round->outcome());
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE std::size_t Client::release_all() {
+    const Instant deadline = Clock::now() + session_->session().options().command_timeout;
+    return detail::given_back(session_->session().release_all()->wait(deadline));
+}
+
 REDLATCH_INLINE std::size_t Client::release_all(std::error_code& ec) {
-    const detail::ReleaseRound::Outcome outcome = session_->session().release_all();
+    const Instant deadline = Clock::now() + session_->session().options().command_timeout;
+    const detail::ReleaseRound::Outcome outcome = session_->session().release_all()->wait(deadline);
     ec.clear();
     if (outcome.undelivered > 0) ec = outcome.why ? outcome.why : make_error_code(errc::unreachable);
     return outcome.delivered;
+}
+
+REDLATCH_INLINE Operation<std::size_t> Client::async_close() {
+    return close_within(session_->session().options().command_timeout);
+}
+
+REDLATCH_INLINE Operation<std::size_t> Client::close_within(Milliseconds limit) {
+    return detail::OperationAccess::make<std::size_t>(std::make_shared<detail::ClosingHost>(session_),
+                                                      [session = session_, limit](const detail::Course& course) {
+                                                          return detail::close(session->session(), limit, course.by);
+                                                      },
+                                                      {});
 }
 
 REDLATCH_INLINE std::vector<std::string> Client::check_server() const {

@@ -99,8 +99,8 @@ REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest reques
     const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_));
     return detail::OperationAccess::make<bool>(
         handle_.session_handle(),
-        [latch, request](const std::stop_token& given_up, detail::WaitBy by) {
-            return detail::wait_for_end(latch, request, given_up, by);
+        [latch, request](const detail::Course& course) {
+            return detail::wait_for_end(latch, request, course.stop, course.by);
         },
         std::move(stop));
 }

@@ -26,6 +26,7 @@ enum class errc {
     unsupported,           // recognised, but not possible with this build
     not_replicated,        // fewer replicas than required confirmed it; what was acquired is released
     cancelled,             // it was cancelled before it succeeded; what is acquired all the same is released
+    function_failed,       // a function that was to run under the lock threw an exception that has no error code
 };
 
 }  // namespace REDLATCH_ABI
@@ -58,6 +59,7 @@ inline namespace REDLATCH_ABI {
                 case errc::unsupported: return "not supported by this build";
                 case errc::not_replicated: return "too few replicas confirmed the command";
                 case errc::cancelled: return "the operation was cancelled";
+                case errc::function_failed: return "the function that ran under the lock threw an exception";
             }
             return "unknown error";
         }

@@ -159,8 +159,8 @@ REDLATCH_INLINE Operation<Permits> PermitExpirableSemaphore::later(std::ptrdiff_
         detail::KeptState(handle_.session_handle(), detail::permits_of(handle_)));
     return detail::OperationAccess::make<Permits>(
         handle_.session_handle(),
-        [keeper = std::move(keeper), n, lease, request](const std::stop_token& given_up, detail::WaitBy by) {
-            return detail::ExpirableKeeper::take(keeper, n, lease, request, given_up, by);
+        [keeper = std::move(keeper), n, lease, request](const detail::Course& course) {
+            return detail::ExpirableKeeper::take(keeper, n, lease, request, course.stop, course.by);
         },
         std::move(stop));
 }

@@ -178,7 +178,6 @@ private:
 
     REDLATCH_INLINE detail::HoldKeeper& keeper() override;
     REDLATCH_INLINE detail::HeldLevel keeper_of_holds() override;
-    REDLATCH_INLINE std::shared_ptr<detail::OperationHost> operation_host() override;
     REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;

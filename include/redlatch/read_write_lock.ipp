@@ -59,10 +59,6 @@ REDLATCH_INLINE detail::HeldLevel ReadWriteLock::keeper_of_holds() {
     return detail::LockAccess::keeper_of_holds(write_);
 }
 
-REDLATCH_INLINE std::shared_ptr<detail::OperationHost> ReadWriteLock::operation_host() {
-    return detail::LockAccess::operation_host(write_);
-}
-
 REDLATCH_INLINE void ReadWriteLock::prepare(detail::LockRequest& request) {
     detail::LockAccess::prepare(write_, request);
 }

@@ -134,8 +134,8 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
         detail::KeptState(handle_.session_handle(), detail::semaphore_of(handle_)));
     return detail::OperationAccess::make<Permits>(
         handle_.session_handle(),
-        [keeper = std::move(keeper), n, request](const std::stop_token& given_up, detail::WaitBy by) {
-            return detail::SemaphoreKeeper::take(keeper, n, request, given_up, by);
+        [keeper = std::move(keeper), n, request](const detail::Course& course) {
+            return detail::SemaphoreKeeper::take(keeper, n, request, course.stop, course.by);
         },
         std::move(stop));
 }

@@ -87,6 +87,10 @@ struct Signature {
     using type = void(ErrorCode, R);
 };
 template <>
+struct Signature<void> {
+    using type = void(ErrorCode);
+};
+template <>
 struct Signature<std::error_code> {
     using type = void(ErrorCode);
 };
@@ -258,10 +262,12 @@ public:
         Allocator allocator(net::get_associated_allocator(waiting->handler_));
         Waiting* const memory = waiting.release();
         Handler handler(std::move(memory->handler_));
-        R result(std::move(memory->result_));
+        [[maybe_unused]] detail::Stored<R> result(std::move(memory->result_));
         const std::error_code code = memory->code_;
         destroy(allocator, memory);
-        if constexpr (std::is_same_v<R, std::error_code>)
+        if constexpr (std::is_void_v<R>)
+            std::move(handler)(ErrorCode(code));
+        else if constexpr (std::is_same_v<R, std::error_code>)
             std::move(handler)(ErrorCode(code ? code : result));
         else
             std::move(handler)(ErrorCode(code), std::move(result));
@@ -276,7 +282,7 @@ private:
     Handler handler_;
     Work<Executor> work_;
     std::error_code code_{};
-    R result_{};
+    detail::Stored<R> result_{};
 };
 
 // What the handler's executor runs. It does not name the handler's allocator, which post() would use on a thread of the
@@ -306,10 +312,11 @@ public:
         const Executor executor = net::get_associated_executor(started->waiting_->handler());
         // The thread that dispatches completions hands them to the context. A handler without a context is called by the
         // thread that calls the other callbacks, because it may take its time.
-        if constexpr (!runs_anywhere<Executor>())
-            operation = std::move(operation).on([](const std::function<void()>& f) { f(); });
+        std::optional<AnyExecutor> completes_on;
+        if constexpr (!runs_anywhere<Executor>()) completes_on.emplace([](const std::function<void()>& f) { f(); });
         const auto running = detail::OperationAccess::prepare(
-            operation, [started](detail::Outcome<R>&& outcome) { started->complete(std::move(outcome)); });
+            operation, [started](detail::Outcome<R>&& outcome) { started->complete(std::move(outcome)); },
+            std::move(completes_on));
         started->running_ = running;
         auto slot = net::get_associated_cancellation_slot(started->waiting_->handler());
         if (slot.is_connected()) slot.assign(Cancel{running});
@@ -389,7 +396,7 @@ struct Start {
 //
 //   redlatch::Hold hold = co_await redlatch::async(orders.async_lock(), asio::use_awaitable);
 //
-// The handler is called as handler(ec, result), or as handler(ec) if R is std::error_code. The result is a default R if
+// The handler is called as handler(ec, result), or as handler(ec) if R is void or std::error_code. The result is a default R if
 // there is an error. An operation that cannot begin completes with an error, too.
 //
 // - Where: on the handler's associated executor, which has work until then; never inside the call that begins the

@@ -49,6 +49,7 @@
 #include <unistd.h>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 // redlatch/base/config.hpp
@@ -138,6 +139,7 @@ enum class errc {
     unsupported,           // recognised, but not possible with this build
     not_replicated,        // fewer replicas than required confirmed it; what was acquired is released
     cancelled,             // it was cancelled before it succeeded; what is acquired all the same is released
+    function_failed,       // a function that was to run under the lock threw an exception that has no error code
 };
 
 }  // namespace REDLATCH_ABI
@@ -170,6 +172,7 @@ inline namespace REDLATCH_ABI {
                 case errc::unsupported: return "not supported by this build";
                 case errc::not_replicated: return "too few replicas confirmed the command";
                 case errc::cancelled: return "the operation was cancelled";
+                case errc::function_failed: return "the function that ran under the lock threw an exception";
             }
             return "unknown error";
         }
@@ -633,6 +636,870 @@ struct ClientOptions {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/session/any_executor.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Runs functions somewhere: in a thread pool, an event loop, a strand. Made from any object `e` that can be copied and
+// for which e.execute(f) or e(f) arranges that f() is called once, for an f of type std::function<void()>. An empty one
+// stands for the client's own thread.
+class AnyExecutor {
+public:
+    AnyExecutor() noexcept = default;
+
+    template <class Executor>
+    requires(!std::is_same_v<std::remove_cvref_t<Executor>, AnyExecutor>) AnyExecutor(Executor&& executor)
+        : execute_([e = std::forward<Executor>(executor)](std::function<void()> f) mutable {
+              if constexpr (requires { e.execute(std::move(f)); })
+                  e.execute(std::move(f));
+              else
+                  e(std::move(f));
+          }) {}
+
+    explicit operator bool() const noexcept { return static_cast<bool>(execute_); }
+
+    // Throws what the executor throws. Not to be called on an empty one.
+    void execute(std::function<void()> f) const { execute_(std::move(f)); }
+
+private:
+    std::function<void(std::function<void()>)> execute_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/continuations.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Where one coroutine sleeps. Continuations guards its members.
+class Sleeper {
+public:
+    Sleeper() = default;
+    Sleeper(const Sleeper&) = delete;
+    Sleeper& operator=(const Sleeper&) = delete;
+
+private:
+    friend class Continuations;
+    using Alarms = std::multimap<Instant, Sleeper*>;
+
+    std::coroutine_handle<> asleep_{};  // null if it does not sleep
+    bool woken_ = false;                // woken before it could fall asleep
+    Alarms::iterator alarm_{};
+    bool has_alarm_ = false;
+    bool is_due_ = false;      // among those that are to be resumed
+    Sleeper* next_ = nullptr;  // of these
+};
+
+// The coroutines of one client that sleep, each until it is woken or an instant comes. The background thread resumes
+// them, never the thread that wakes them: that one may hold locks, and the coroutine goes on for a while.
+//
+// mutex_ guards all members and all sleepers. No thread waits here. wake_() wakes the background thread if it sleeps
+// although there is a coroutine to resume, or beyond the next instant. A state's mutex may be held during wake().
+class Continuations {
+public:
+    explicit Continuations(std::function<void()> wake) : wake_(std::move(wake)) {}
+    Continuations(const Continuations&) = delete;
+    Continuations& operator=(const Continuations&) = delete;
+
+    // Puts the coroutine to sleep. Returns false if it was woken before. Otherwise it may be resumed, and gone, before
+    // this returns. Throws std::bad_alloc.
+    bool sleep(Sleeper& sleeper, std::coroutine_handle<> coroutine, Instant until) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (std::exchange(sleeper.woken_, false)) return false;
+            if (until != never) {
+                sleeper.alarm_ = alarms_.emplace(until, &sleeper);
+                sleeper.has_alarm_ = true;
+            }
+            sleeper.asleep_ = coroutine;
+            if (until >= sleeping_until_) return true;
+            sleeping_until_ = until;
+        }
+        wake_();
+        return true;
+    }
+
+    // Wakes the coroutine; one that does not sleep yet will not fall asleep.
+    void wake(Sleeper& sleeper) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (sleeper.is_due_) return;
+            if (!sleeper.asleep_) {
+                sleeper.woken_ = true;
+                return;
+            }
+            if (std::exchange(sleeper.has_alarm_, false)) alarms_.erase(sleeper.alarm_);
+            resume_later(sleeper);
+            if (std::exchange(sleeping_until_, Instant{}) == Instant{}) return;
+        }
+        wake_();
+    }
+
+    // --- the background thread's ------------------------------------------------------------------------------
+
+    // Returns until when the thread may sleep. It calls this when it is about to sleep.
+    Instant sleep_until() {
+        const std::lock_guard lock(mutex_);
+        sleeping_until_ = first_ ? Instant{} : alarms_.empty() ? never : alarms_.begin()->first;
+        return sleeping_until_;
+    }
+
+    // Resumes the coroutines that were woken, and those whose instant has come. Those that are woken meanwhile wait for
+    // the next call.
+    void resume_due(Instant now) {
+        std::unique_lock lock(mutex_);
+        sleeping_until_ = {};
+        while (!alarms_.empty() && alarms_.begin()->first <= now) {
+            Sleeper& sleeper = *alarms_.begin()->second;
+            alarms_.erase(alarms_.begin());
+            sleeper.has_alarm_ = false;
+            resume_later(sleeper);
+        }
+        Sleeper* const last = last_;
+        for (bool more = first_ != nullptr; more;) {
+            Sleeper& sleeper = *first_;
+            first_ = sleeper.next_;
+            if (!first_) last_ = nullptr;
+            sleeper.is_due_ = false;
+            more = &sleeper != last;
+            const std::coroutine_handle<> coroutine = std::exchange(sleeper.asleep_, nullptr);
+            lock.unlock();
+            coroutine.resume();
+            lock.lock();
+        }
+    }
+
+private:
+    void resume_later(Sleeper& sleeper) {
+        sleeper.is_due_ = true;
+        sleeper.next_ = nullptr;
+        (last_ ? last_->next_ : first_) = &sleeper;
+        last_ = &sleeper;
+    }
+
+    const std::function<void()> wake_;
+    std::mutex mutex_;
+    Sleeper::Alarms alarms_;
+    Sleeper* first_ = nullptr;  // those to resume, in the order of their waking
+    Sleeper* last_ = nullptr;
+    Instant sleeping_until_{};  // of the background thread; the least instant while it is awake
+};
+
+// How the caller of a task waits: null if it blocks its thread, otherwise those that resume it.
+using WaitBy = Continuations*;
+inline constexpr WaitBy by_thread = nullptr;
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/base/process.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// All shared objects in a process must agree on these values, including those that hide their symbols. So the functions
+// are exported.
+using ForkCell = std::atomic<std::uint64_t>;
+
+// For kernels that cannot wipe memory at a fork: a handler resets the cell, if the fork goes through the C library.
+[[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
+    static constinit ForkCell cell{0};
+    ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
+    return &cell;
+}
+
+// Returns a cell that becomes zero in the child of a fork.
+inline ForkCell* new_fork_cell() noexcept {
+#ifdef MADV_WIPEONFORK
+    constexpr std::size_t size = sizeof(ForkCell);
+    void* const page = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED) {
+        if (::madvise(page, size, MADV_WIPEONFORK) == 0) return new (page) ForkCell{0};
+        ::munmap(page, size);
+    }
+#endif
+    return wiped_by_handler();
+}
+
+// Returns the cell, which the first caller creates. It takes no lock, because a fork could leave that locked in the
+// child.
+[[gnu::visibility("default")]] inline ForkCell& fork_cell() noexcept {
+    static constinit std::atomic<ForkCell*> cell{nullptr};
+    ForkCell* there = cell.load(std::memory_order_acquire);
+    if (there) return *there;
+    ForkCell* const mine = new_fork_cell();
+    return cell.compare_exchange_strong(there, mine) ? *mine : *there;
+}
+
+// Returns a number that differs in each process descended from this one.
+[[gnu::visibility("default")]] inline std::uint64_t fork_generation() noexcept {
+    static constinit std::atomic<std::uint64_t> last{0};  // the child continues from its parent's value
+    ForkCell& cell = fork_cell();
+    std::uint64_t generation = cell.load(std::memory_order_relaxed);
+    if (generation != 0) return generation;
+    const std::uint64_t mine = last.fetch_add(1) + 1;
+    return cell.compare_exchange_strong(generation, mine) ? mine : generation;
+}
+
+// Distinguishes a process from its ancestors. The pid alone does not suffice: in its own PID namespace a child may have
+// the pid of its parent.
+struct ProcessMark {
+    std::uint64_t generation;
+    pid_t pid;
+
+    friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
+};
+
+inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/base/task.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The result of a task: a value or an exception.
+template <class T>
+class TaskResult {
+public:
+    void return_value(T value) { value_.emplace(std::move(value)); }
+    void unhandled_exception() noexcept { error_ = std::current_exception(); }
+
+    T take() {
+        if (error_) std::rethrow_exception(std::move(error_));
+        return *std::move(value_);
+    }
+
+private:
+    std::optional<T> value_;
+    std::exception_ptr error_;
+};
+
+template <>
+class TaskResult<void> {
+public:
+    void return_void() noexcept {}
+    void unhandled_exception() noexcept { error_ = std::current_exception(); }
+
+    void take() {
+        if (error_) std::rethrow_exception(std::move(error_));
+    }
+
+private:
+    std::exception_ptr error_;
+};
+
+// Work that waits: for replies, for messages, for its turn. The same code serves both kinds of callers. A caller may
+// block its thread: then nothing in the task suspends, and run() returns the result. Or it is a coroutine: then the task
+// suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited or run, once.
+//
+// A task that was suspended continues its caller on the thread on which it ends, so a lock that a task has taken belongs
+// to that thread. A task that blocks returns to its caller, whose stack does not grow from one such task to the next.
+//
+// Every await_suspend() of ours is [[gnu::noinline]], because another thread may resume the coroutine before that
+// function returns. If it is inlined, clang before version 18 may keep its variables in the frame of the coroutine, which
+// may be gone by then.
+template <class T>
+class [[nodiscard]] Task {
+public:
+    class promise_type : public TaskResult<T> {
+    public:
+        Task get_return_object() noexcept { return Task(std::coroutine_handle<promise_type>::from_promise(*this)); }
+        std::suspend_always initial_suspend() noexcept { return {}; }
+        auto final_suspend() noexcept {
+            struct End {
+                bool await_ready() noexcept { return false; }
+                [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
+                    const std::coroutine_handle<> next = ended.promise().caller;
+                    if (next) next.resume();
+                }
+                void await_resume() noexcept {}
+            };
+            return End{};
+        }
+
+        std::coroutine_handle<> caller{};  // to continue at the end; null if the task blocks
+        bool blocks = false;               // True if its caller blocks its thread
+    };
+
+    Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
+    Task& operator=(Task&&) = delete;
+    ~Task() {
+        if (coroutine_) coroutine_.destroy();
+    }
+
+    // For a caller that blocks its thread.
+    T run() {
+        coroutine_.promise().blocks = true;
+        coroutine_.resume();
+        return coroutine_.promise().take();
+    }
+
+    // For a caller that is a coroutine, or a task itself.
+    bool await_ready() const noexcept { return false; }
+    template <class Promise>
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<Promise> caller) {
+        const std::coroutine_handle<promise_type> coroutine = coroutine_;
+        promise_type& promise = coroutine.promise();
+        if constexpr (requires { caller.promise().blocks; }) promise.blocks = caller.promise().blocks;
+        const bool suspends = !promise.blocks;
+        if (suspends) promise.caller = caller;
+        coroutine.resume();
+        return suspends;
+    }
+    T await_resume() { return coroutine_.promise().take(); }
+
+private:
+    explicit Task(std::coroutine_handle<promise_type> coroutine) noexcept : coroutine_(coroutine) {}
+
+    std::coroutine_handle<promise_type> coroutine_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/base/thread.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Starts a thread that blocks all signals, so that the program's own threads receive them.
+template <class Function>
+std::thread thread_with_signals_blocked(Function&& function) {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    struct Restore {
+        const sigset_t& mask;
+        ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
+    } const restore{before};
+    return std::thread(std::forward<Function>(function));
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/notifier.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Runs the user's functions on a thread of its own, in order, with no lock of ours held. So a function that blocks, throws
+// or uses the library does not affect renewals or wake-ups and delays no lost() token. The thread starts with the first
+// job or with start(). If no thread can be started, queued jobs wait until the next one.
+class Notifier {
+public:
+    Notifier() = default;
+    Notifier(const Notifier&) = delete;
+    Notifier& operator=(const Notifier&) = delete;
+
+    // Waits for the running job, unless that job is what destroys us. Queued jobs are dropped.
+    ~Notifier() {
+        {
+            const std::lock_guard lock(queue_->mutex);
+            queue_->stopped = true;
+            queue_->jobs.clear();
+        }
+        queue_->changed.notify_one();
+        if (!thread_.joinable()) return;
+        if (thread_.get_id() == std::this_thread::get_id())
+            thread_.detach();
+        else
+            thread_.join();
+    }
+
+    // Starts the thread. Throws std::system_error if it cannot.
+    void start() {
+        const std::lock_guard lock(queue_->mutex);
+        start_locked();
+    }
+
+    // One job, or none. It is made before it is needed, so that queueing it cannot fail.
+    using Job = std::list<std::function<void()>>;
+
+    // Queues a job. Throws only std::bad_alloc.
+    void notify(std::function<void()> job) {
+        Job one;
+        one.push_back(std::move(job));
+        notify(std::move(one));
+    }
+
+    void notify(Job job) noexcept {
+        const std::lock_guard lock(queue_->mutex);
+        if (queue_->stopped) return;
+        queue_->jobs.splice(queue_->jobs.end(), job);
+        queue_->changed.notify_one();
+        try {
+            start_locked();
+        } catch (...) {  // no thread: the next job retries
+        }
+    }
+
+private:
+    // State shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
+    // `changed` wakes the one thread.
+    struct Queue {
+        std::mutex mutex;
+        std::condition_variable changed;
+        Job jobs;
+        bool stopped = false;
+    };
+
+    void start_locked() {
+        if (!thread_.joinable() && !queue_->stopped)
+            thread_ = thread_with_signals_blocked([queue = queue_] { work(*queue); });
+    }
+
+    static void work(Queue& queue) {
+        std::unique_lock lock(queue.mutex);
+        for (;;) {
+            queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
+            if (queue.stopped) return;
+            Job job;
+            job.splice(job.end(), queue.jobs, queue.jobs.begin());
+            lock.unlock();
+            try {
+                job.front()();
+            } catch (...) {
+                // Swallow: there is no caller to report to.
+            }
+            job.clear();
+            lock.lock();
+        }
+    }
+
+    std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+    std::thread thread_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/running.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// What is stored of a result.
+template <class R>
+using Stored = std::conditional_t<std::is_void_v<R>, std::monostate, R>;
+
+// What an operation needs of the client that it runs on. An object of this class keeps the client's session alive.
+class OperationHost {
+public:
+    virtual ~OperationHost() = default;
+
+    // Starts the threads that an operation needs. Throws std::system_error. `dispatches`: true if it has an executor.
+    virtual void start(bool dispatches) = 0;
+
+    virtual Continuations& continuations() = 0;
+
+    // Requested when the client gives up its operations.
+    virtual std::stop_token operations_end() noexcept = 0;
+
+    // Run the completions of operations: the first those that named no executor, the second hands the others to theirs.
+    virtual Notifier& completions() noexcept = 0;
+    virtual Notifier& dispatcher() noexcept = 0;
+};
+
+// How an operation ended: with a result or with an error.
+template <class R>
+struct Outcome {
+    std::optional<Stored<R>> result{};
+    std::exception_ptr error{};
+};
+
+// How the task of an operation runs.
+struct Course {
+    std::stop_token stop{};                 // requested when the operation is given up
+    WaitBy by = by_thread;                  // how it waits
+    OperationHost* host = nullptr;          // the client, which lives as long as the task; null if a thread waits
+    const AnyExecutor* executor = nullptr;  // runs what the user has given the operation to run; null as the host
+};
+
+// An operation under way. A task does the work, on the thread that begins it and on the background thread. Somebody else
+// may give the operation up meanwhile: a stop token, the destructor of a coroutine.
+//
+// Whoever decides first determines the outcome, by one atomic exchange: the task that ended, or who gives up. The
+// completion is called once, on the executor, with that outcome; neither of the two waits for the other. If the task
+// succeeds later, its result is destroyed, which releases what it holds.
+//
+// It is kept alive by its task and by the job that completes it. The last reference ends on the thread of completions or
+// on the user's executor, not on the background thread, which cannot end the session that it belongs to.
+template <class R>
+class Running final : public std::enable_shared_from_this<Running<R>> {
+public:
+    // Makes the task. It may keep the reference, and ends early once a stop is requested.
+    using Work = std::function<Task<R>(const Course&)>;
+    using Complete = std::function<void(Outcome<R>&&)>;
+
+    Running(std::shared_ptr<OperationHost> host, Work work, AnyExecutor works_on, AnyExecutor completes_on,
+            Complete complete)
+        : host_(std::move(host)),
+          work_(std::move(work)),
+          works_on_(std::move(works_on)),
+          completes_on_(std::move(completes_on)),
+          complete_(std::move(complete)) {}
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+
+    // Begins the work. If it throws, for want of memory or of a thread, nothing was begun, and nothing completes.
+    void begin(const std::stop_token& stop) {
+        host_->start(works_on_ || completes_on_);
+        const auto self = this->shared_from_this();
+        // Both are made here, so that neither completing nor ending can fail.
+        Notifier::Job completion(1, completes_on_ ? std::function<void()>([self] { self->dispatch(); })
+                                                  : std::function<void()>([self] { self->complete(); }));
+        Notifier::Job farewell(1, [self] {});
+        const Root root = drive(*this, {stop_.get_token(), &host_->continuations(), host_.get(), &works_on_});
+        completion_.swap(completion);
+        farewell_.swap(farewell);
+        // A stop that was requested before completes the operation at once.
+        on_stop_.emplace(stop, GiveUp{*this});
+        on_end_.emplace(host_->operations_end(), GiveUp{*this});
+        root.coroutine.resume();
+    }
+
+    // Completes the operation with errc::cancelled, unless it has been decided. Any thread may call it. Does nothing in a
+    // forked child, where the operation of the parent does not go on.
+    void give_up() noexcept {
+        if (process_ != this_process() || decided_.exchange(true)) return;
+        try {
+            outcome_.error = std::make_exception_ptr(Error(errc::cancelled, {}, "it was given up before it succeeded"));
+        } catch (...) {
+            outcome_.error = std::current_exception();
+        }
+        post_completion();
+        stop_.request_stop();
+    }
+
+private:
+    struct GiveUp {
+        Running& running;
+        void operator()() const noexcept { running.give_up(); }
+    };
+
+    // The coroutine that awaits the work. Its frame ends by itself.
+    struct Root {
+        struct promise_type {
+            Root get_return_object() noexcept { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
+            std::suspend_always initial_suspend() noexcept { return {}; }
+            std::suspend_never final_suspend() noexcept { return {}; }
+            void return_void() noexcept {}
+            void unhandled_exception() noexcept { std::terminate(); }
+        };
+
+        std::coroutine_handle<promise_type> coroutine;
+    };
+
+    static Root drive(Running& running, Course course) {
+        Outcome<R> outcome;
+        try {
+            if constexpr (std::is_void_v<R>) {
+                co_await running.work_(course);
+                outcome.result.emplace();
+            } else {
+                outcome.result = co_await running.work_(course);
+            }
+        } catch (...) {
+            outcome.error = std::current_exception();
+        }
+        running.end(std::move(outcome));
+    }
+
+    // Afterwards this object may be gone.
+    void end(Outcome<R> outcome) noexcept {
+        if (!decided_.exchange(true)) {
+            outcome_ = std::move(outcome);
+            farewell_.clear();  // not the last reference: the completion has another
+            post_completion();
+        } else {
+            outcome = {};
+            host_->completions().notify(std::move(farewell_));
+        }
+    }
+
+    void post_completion() noexcept {
+        (completes_on_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));
+    }
+
+    // Lets the user's executor complete it. If that refuses, this thread does it. The executor may own what it was given
+    // but never runs, so it is not kept here any longer.
+    void dispatch() {
+        const AnyExecutor executor = std::move(completes_on_);
+        try {
+            executor.execute([self = this->shared_from_this()] { self->complete(); });
+        } catch (...) {
+            complete();
+        }
+    }
+
+    void complete() {
+        const Complete complete = std::move(complete_);
+        complete(std::move(outcome_));
+    }
+
+    const ProcessMark process_ = this_process();
+    const std::shared_ptr<OperationHost> host_;
+    const Work work_;
+    AnyExecutor works_on_;
+    AnyExecutor completes_on_;
+    Complete complete_;
+    Notifier::Job completion_;
+    Notifier::Job farewell_;  // ends the task's reference if the operation was given up before
+    std::atomic<bool> decided_{false};
+    Outcome<R> outcome_;     // written by the one who decided
+    std::stop_source stop_;  // tells the task that the operation was given up
+    // Destroyed first: their callbacks use the other members.
+    std::optional<std::stop_callback<GiveUp>> on_stop_, on_end_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/operation.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+struct OperationAccess;
+
+inline std::error_code code_of(const std::exception_ptr& error) noexcept {
+    if (!error) return {};
+    try {
+        std::rethrow_exception(error);
+    } catch (const std::system_error& e) {
+        return e.code();
+    } catch (const std::bad_alloc&) {
+        return make_error_code(std::errc::not_enough_memory);
+    } catch (...) {
+        return make_error_code(errc::function_failed);
+    }
+}
+
+}  // namespace detail
+
+// Work that has not begun yet: an acquire, say, whose result is an R. It is begun once, in one of four ways:
+//
+//   redlatch::Hold hold = co_await orders.async_lock();                     // in a coroutine of any kind
+//   orders.async_lock().start([](std::error_code ec, redlatch::Hold hold) { … });
+//   std::future<redlatch::Hold> later = orders.async_lock().future();
+//   redlatch::Hold hold = orders.async_lock().get();                        // blocks this thread, like lock()
+//
+// The first three wait without a thread. They complete on the executor that was named with on(), by default on a thread
+// of the client that runs completions one after another. Nothing completes inside the call that begins the operation, in
+// the call that releases a lock, or on the thread that renews leases and receives messages. So a completion may block; it
+// delays only those that share its executor.
+//
+// Cancelling: when a stop is requested on the token (stop_on()), or the coroutine that awaits the operation is
+// destroyed, the operation completes at once with errc::cancelled, and what it acquires all the same is released in the
+// background. Either the completion has the result, or it has the error: never both, never neither. A coroutine must not
+// be destroyed while its executor may be resuming it.
+//
+// An operation under way keeps the client's connections and threads alive. The objects that it was made from may be
+// destroyed, but a MultiLock or RedLock gives up its operations. Movable; not thread-safe.
+template <class R>
+class [[nodiscard]] Operation {
+public:
+    Operation(Operation&&) noexcept = default;
+    Operation& operator=(Operation&&) noexcept = default;
+
+    // Names the executor on which the operation completes: see AnyExecutor.
+    Operation on(AnyExecutor executor) && {
+        executor_ = std::move(executor);
+        return std::move(*this);
+    }
+
+    // Names the token that cancels the operation. Replaces an earlier one.
+    Operation stop_on(std::stop_token stop) && {
+        stop_ = std::move(stop);
+        return std::move(*this);
+    }
+
+    // Begins the operation. The completion is called as `callback(ec, result)`; the result is a default R if there is an
+    // error. If R is void or std::error_code, it is called as `callback(ec)`. Throws std::bad_alloc or std::system_error if the
+    // operation cannot begin; then the callback is not called.
+    template <class Callback>
+    void start(Callback callback) && {
+        // std::function wants to copy its target.
+        const auto kept = std::make_shared<Callback>(std::move(callback));
+        begin([kept](detail::Outcome<R>&& outcome) {
+            const std::error_code ec = detail::code_of(outcome.error);
+            if constexpr (std::is_void_v<R>)
+                (*kept)(ec);
+            else if constexpr (std::is_same_v<R, std::error_code>)
+                (*kept)(outcome.result ? *outcome.result : ec);
+            else
+                (*kept)(ec, outcome.result ? *std::move(outcome.result) : R());
+        });
+    }
+
+    // Begins the operation. The future throws the error. Dropping the future cancels nothing.
+    std::future<R> future() && {
+        const auto promise = std::make_shared<std::promise<R>>();
+        std::future<R> result = promise->get_future();
+        begin([promise](detail::Outcome<R>&& outcome) {
+            if (outcome.error)
+                promise->set_exception(outcome.error);
+            else if constexpr (std::is_void_v<R>)
+                promise->set_value();
+            else
+                promise->set_value(*std::move(outcome.result));
+        });
+        return result;
+    }
+
+    // Does the work on this thread, which waits. Throws the error. If a stop is requested, the result is a default R.
+    R get() && {
+        const detail::Course course{stop_};
+        return work_(course).run();
+    }
+
+private:
+    // Awaits the operation. `Answer` makes the result of co_await from the outcome.
+    template <class Answer>
+    class Awaiter {
+    public:
+        explicit Awaiter(Operation&& operation) : operation_(std::move(operation)) {}
+        Awaiter(const Awaiter&) = delete;
+        Awaiter& operator=(const Awaiter&) = delete;
+
+        // A coroutine that is destroyed here cancels the operation.
+        ~Awaiter() {
+            if (meeting_ && !meeting_->is_over.exchange(true)) running_->give_up();
+        }
+
+        bool await_ready() const noexcept { return false; }
+
+        [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) {
+            const auto meeting = meeting_ = std::make_shared<Meeting>();
+            const auto running = running_ = operation_.make([meeting, coroutine](detail::Outcome<R>&& outcome) {
+                if (meeting->is_over.exchange(true)) return;
+                meeting->outcome = std::move(outcome);
+                coroutine.resume();
+            });
+            // This object may be gone before begin() returns.
+            try {
+                running->begin(operation_.stop_);
+            } catch (...) {
+                meeting->is_over = true;
+                throw;
+            }
+        }
+
+        auto await_resume() { return Answer()(std::move(meeting_->outcome)); }
+
+    private:
+        struct Meeting {
+            std::atomic<bool> is_over{false};  // True once the coroutine goes on, or is gone
+            detail::Outcome<R> outcome;
+        };
+
+        Operation operation_;
+        std::shared_ptr<Meeting> meeting_;
+        std::shared_ptr<detail::Running<R>> running_;
+    };
+
+    struct Throwing {
+        R operator()(detail::Outcome<R>&& outcome) const {
+            if (outcome.error) std::rethrow_exception(outcome.error);
+            if constexpr (!std::is_void_v<R>) return *std::move(outcome.result);
+        }
+    };
+
+    struct Telling {
+        auto operator()(detail::Outcome<R>&& outcome) const {
+            const std::error_code ec = detail::code_of(outcome.error);
+            if constexpr (std::is_void_v<R>)
+                return ec;
+            else
+                return std::pair<std::error_code, R>(ec, outcome.result ? *std::move(outcome.result) : R());
+        }
+    };
+
+public:
+    // Begins the operation when it is awaited. Throws the error.
+    auto operator co_await() && { return Awaiter<Throwing>(std::move(*this)); }
+
+    // To be awaited instead: the result is a std::pair of the std::error_code and the R, or the std::error_code alone if R
+    // is void.
+    auto no_throw() && {
+        struct NoThrow {
+            Operation operation;
+            auto operator co_await() && { return Awaiter<Telling>(std::move(operation)); }
+        };
+        return NoThrow{std::move(*this)};
+    }
+
+private:
+    friend struct detail::OperationAccess;
+    using Running = detail::Running<R>;
+
+    Operation(std::shared_ptr<detail::OperationHost> host, typename Running::Work work, std::stop_token stop)
+        : host_(std::move(host)), work_(std::move(work)), stop_(std::move(stop)) {}
+
+    // `completes_on`: if it is not where the work runs what the user has given it to run.
+    std::shared_ptr<Running> make(typename Running::Complete complete,
+                                  std::optional<AnyExecutor> completes_on = std::nullopt) {
+        return std::make_shared<Running>(std::move(host_), std::move(work_), executor_,
+                                         completes_on ? *std::move(completes_on) : executor_, std::move(complete));
+    }
+
+    void begin(typename Running::Complete complete) { make(std::move(complete))->begin(stop_); }
+
+    std::shared_ptr<detail::OperationHost> host_;
+    typename Running::Work work_;
+    AnyExecutor executor_;
+    std::stop_token stop_;
+};
+
+namespace detail {
+
+// Makes operations, for the primitives.
+struct OperationAccess {
+    template <class R>
+    static Operation<R> make(std::shared_ptr<OperationHost> host, typename Running<R>::Work work,
+                             std::stop_token stop) {
+        return Operation<R>(std::move(host), std::move(work), std::move(stop));
+    }
+
+    // Begin an operation in two steps, for those who may give it up before it completes.
+    template <class R>
+    static std::shared_ptr<Running<R>> prepare(Operation<R>& operation, typename Running<R>::Complete complete,
+                                               std::optional<AnyExecutor> completes_on) {
+        return operation.make(std::move(complete), std::move(completes_on));
+    }
+
+    template <class R>
+    static void begin(const Operation<R>& operation, Running<R>& running) {
+        running.begin(operation.stop_);
+    }
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/transport/transport_port.hpp
 
 namespace redlatch {
@@ -796,6 +1663,17 @@ public:
     std::size_t release_all();
     std::size_t release_all(std::error_code& ec);
 
+    // Ends what the client does for objects, without a thread that waits: see Operation. The operations under way complete
+    // at once with errc::cancelled, and so do those that are begun afterwards. Then gives back all holds as release_all()
+    // does, with the same result, and waits up to `limit` for the replies: command_timeout by default. Calls that block a
+    // thread are not ended; let those threads finish first.
+    //   co_await redis.async_close();
+    [[nodiscard]] Operation<std::size_t> async_close();
+    template <class Rep, class Period>
+    [[nodiscard]] Operation<std::size_t> async_close(std::chrono::duration<Rep, Period> limit) {
+        return close_within(round_wait(limit));
+    }
+
     // Returns one sentence for each property of the server that endangers the locks on it: eviction, persistence,
     // replicas, access rights, buffers. Returns an empty list if all is well. A property that this user has no right to
     // query is a warning, too. Takes about eight round trips. Creates a temporary key and deletes it. Meant for the
@@ -814,6 +1692,8 @@ private:
     }
 
     Client(Port, std::unique_ptr<detail::TransportPort> transport, ClientOptions options);
+
+    Operation<std::size_t> close_within(std::chrono::milliseconds limit);
 
     const std::shared_ptr<detail::SessionHandle> session_;
 };
@@ -1126,6 +2006,128 @@ inline Url Url::parse(std::string_view text) {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/base/pause.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Sleeps until the instant, or until a stop is requested; only briefly if memory is short.
+inline void pause(Instant until, const std::stop_token& stop) try {
+    if (until <= Clock::now()) return;
+    std::mutex mutex;
+    std::condition_variable_any never_notified;
+    std::unique_lock lock(mutex);
+    never_notified.wait_until(lock, stop, until, [] { return false; });
+} catch (const std::bad_alloc&) {
+    std::this_thread::sleep_for(Milliseconds(1));
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/base/ids.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Returns random bytes from the system's CSPRNG. Throws std::system_error if there is none.
+template <std::size_t N>
+std::array<unsigned char, N> random_bytes() {
+    static_assert(N <= 256, "getentropy gives at most 256 bytes");
+    std::array<unsigned char, N> bytes;
+    if (::getentropy(bytes.data(), N) != 0) throw std::system_error(errno, std::generic_category(), "getentropy");
+    return bytes;
+}
+
+// Returns a random (version 4) UUID in its canonical 36 characters.
+inline std::string make_uuid() {
+    static constexpr char digits[] = "0123456789abcdef";
+    auto bytes = random_bytes<16>();
+    bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
+    bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
+    std::string text;
+    text.reserve(36);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        text += digits[bytes[i] >> 4];
+        text += digits[bytes[i] & 15];
+    }
+    return text;
+}
+
+// Identifies the owner of something within a process: a thread, or an object of class Hold.
+using OwnerNumber = std::uint64_t;
+
+inline constexpr OwnerNumber first_hold_owner = OwnerNumber(1) << 63;
+
+// Returns true if the owner is no thread.
+constexpr bool is_hold_owner(OwnerNumber owner) noexcept { return owner >= first_hold_owner; }
+
+// Returns a new owner that is no thread. Never reused in this process. Exported as this_thread_number() is.
+[[gnu::visibility("default")]] inline OwnerNumber new_hold_owner() noexcept {
+    static std::atomic<OwnerNumber> next{first_hold_owner};
+    return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Returns the number of the calling thread. Numbers start at 1 and are never reused in this process, unlike the
+// system's thread ids. Exported, because all shared objects of the process must share the numbers; otherwise two
+// threads would be one owner.
+//
+// An object that clang built and that dlopen() loads with RTLD_LOCAL has its own numbers nevertheless. Such objects
+// must not share a client or its locks. System thread ids are no alternative, because the system reuses them.
+[[gnu::visibility("default")]] inline OwnerNumber this_thread_number() noexcept {
+    static std::atomic<OwnerNumber> last{0};
+    thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+    return number;
+}
+
+// Holds the owner as sent to the server, "<uuid>:<number>", without an allocation. A short suffix may follow, or the
+// number of one of its holds: "<uuid>:<number>:<hold>".
+class OwnerText {
+public:
+    OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
+        char* const end = std::to_chars(text_.data() + size_, text_.data() + text_.size(), hold).ptr;
+        size_ = static_cast<std::size_t>(end - text_.data());
+    }
+    OwnerText(std::string_view uuid, OwnerNumber number, std::string_view suffix = {}) noexcept {
+        char* end = uuid.copy(text_.data(), 36) + text_.data();
+        *end++ = ':';
+        end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
+        end += suffix.copy(end, longest_suffix);
+        size_ = static_cast<std::size_t>(end - text_.data());
+    }
+
+    std::string_view view() const noexcept { return {text_.data(), size_}; }
+    operator std::string_view() const noexcept { return view(); }
+
+private:
+    static constexpr std::size_t longest_suffix = 1 + 20;
+    std::array<char, 36 + 1 + 20 + longest_suffix> text_;
+    std::size_t size_;
+};
+
+// Holds a number as decimal text, without an allocation.
+class NumberText {
+public:
+    explicit NumberText(std::int64_t number) noexcept
+        : size_(static_cast<std::size_t>(std::to_chars(text_.data(), text_.data() + text_.size(), number).ptr -
+                                         text_.data())) {}
+
+    std::string_view view() const noexcept { return {text_.data(), size_}; }
+    operator std::string_view() const noexcept { return view(); }
+
+private:
+    std::array<char, 20> text_;
+    std::size_t size_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/base/sha1.hpp
 
 namespace redlatch {
@@ -1250,182 +2252,6 @@ template <const std::string_view&... parts>
 inline constexpr std::string_view joined{parts::joined_array<parts...>.data(), parts::joined_array<parts...>.size()};
 
 }  // namespace scripts
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/server_check.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts {
-
-// Tries the commands that the other scripts use, on a key of its own, which it deletes.
-inline constexpr std::string_view server_check{R"lua(
--- KEYS: a key that is not in use.  ARGV: the channel and the command of a message.
--- Answer: the names of the commands that this user has no right to.
-local key = KEYS[1]
-local refused = {}
-local function try(name, ...)
-    local answer = redis.pcall(name, ...)
-    if type(answer) ~= 'table' or not answer.err then return end
-    local words = answer.err
-    if string.find(words, 'NOPERM', 1, true) or string.find(words, 'The user executing', 1, true) or
-        string.find(words, 'No permissions', 1, true) or string.find(words, 'ACL failure', 1, true) then
-        refused[#refused + 1] = name
-    end
-end
-try('del', key)
-try('exists', key)
-try('hset', key, 'f', '1')
-try('hincrby', key, 'f', '1')
-try('hget', key, 'f')
-try('hgetall', key)
-try('hkeys', key)
-try('hlen', key)
-try('hexists', key, 'f')
-try('pexpire', key, '1000')
-try('pttl', key)
-try('hdel', key, 'f')
-try('del', key)
-try('set', key, '1', 'px', '1000')
-try('get', key)
-try('incrby', key, '1')
-try('decrby', key, '1')
-try('del', key)
-try('rpush', key, 'e')
-try('pexpire', key, '1000')
-try('lindex', key, '0')
-try('llen', key)
-try('lrange', key, '0', '-1')
-try('lrem', key, '0', 'x')
-try('lpop', key)
-try('del', key)
-try('zadd', key, '1', 'm')
-try('pexpire', key, '1000')
-try('zscore', key, 'm')
-try('zcard', key)
-try('zcount', key, '0', '1')
-try('zrange', key, '0', '0')
-try('zrangebyscore', key, '0', '1')
-try('zremrangebyscore', key, '5', '6')
-try('zrem', key, 'm')
-try('del', key)
-try('time')
-try(ARGV[2], ARGV[1], '')
-return refused
-)lua"};
-
-}  // namespace scripts
-// The digests, written by cmake/digests.cmake.
-// clang-format off
-template <>
-inline constexpr Script digested<scripts::server_check>{scripts::server_check,
-    "2bc53ec966fd69f4f7748c5bc828ea6edd5d7237"};
-// clang-format on
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/base/ids.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Returns random bytes from the system's CSPRNG. Throws std::system_error if there is none.
-template <std::size_t N>
-std::array<unsigned char, N> random_bytes() {
-    static_assert(N <= 256, "getentropy gives at most 256 bytes");
-    std::array<unsigned char, N> bytes;
-    if (::getentropy(bytes.data(), N) != 0) throw std::system_error(errno, std::generic_category(), "getentropy");
-    return bytes;
-}
-
-// Returns a random (version 4) UUID in its canonical 36 characters.
-inline std::string make_uuid() {
-    static constexpr char digits[] = "0123456789abcdef";
-    auto bytes = random_bytes<16>();
-    bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
-    bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
-    std::string text;
-    text.reserve(36);
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-        text += digits[bytes[i] >> 4];
-        text += digits[bytes[i] & 15];
-    }
-    return text;
-}
-
-// Identifies the owner of something within a process: a thread, or an object of class Hold.
-using OwnerNumber = std::uint64_t;
-
-inline constexpr OwnerNumber first_hold_owner = OwnerNumber(1) << 63;
-
-// Returns true if the owner is no thread.
-constexpr bool is_hold_owner(OwnerNumber owner) noexcept { return owner >= first_hold_owner; }
-
-// Returns a new owner that is no thread. Never reused in this process. Exported as this_thread_number() is.
-[[gnu::visibility("default")]] inline OwnerNumber new_hold_owner() noexcept {
-    static std::atomic<OwnerNumber> next{first_hold_owner};
-    return next.fetch_add(1, std::memory_order_relaxed);
-}
-
-// Returns the number of the calling thread. Numbers start at 1 and are never reused in this process, unlike the
-// system's thread ids. Exported, because all shared objects of the process must share the numbers; otherwise two
-// threads would be one owner.
-//
-// An object that clang built and that dlopen() loads with RTLD_LOCAL has its own numbers nevertheless. Such objects
-// must not share a client or its locks. System thread ids are no alternative, because the system reuses them.
-[[gnu::visibility("default")]] inline OwnerNumber this_thread_number() noexcept {
-    static std::atomic<OwnerNumber> last{0};
-    thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
-    return number;
-}
-
-// Holds the owner as sent to the server, "<uuid>:<number>", without an allocation. A short suffix may follow, or the
-// number of one of its holds: "<uuid>:<number>:<hold>".
-class OwnerText {
-public:
-    OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
-        char* const end = std::to_chars(text_.data() + size_, text_.data() + text_.size(), hold).ptr;
-        size_ = static_cast<std::size_t>(end - text_.data());
-    }
-    OwnerText(std::string_view uuid, OwnerNumber number, std::string_view suffix = {}) noexcept {
-        char* end = uuid.copy(text_.data(), 36) + text_.data();
-        *end++ = ':';
-        end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
-        end += suffix.copy(end, longest_suffix);
-        size_ = static_cast<std::size_t>(end - text_.data());
-    }
-
-    std::string_view view() const noexcept { return {text_.data(), size_}; }
-    operator std::string_view() const noexcept { return view(); }
-
-private:
-    static constexpr std::size_t longest_suffix = 1 + 20;
-    std::array<char, 36 + 1 + 20 + longest_suffix> text_;
-    std::size_t size_;
-};
-
-// Holds a number as decimal text, without an allocation.
-class NumberText {
-public:
-    explicit NumberText(std::int64_t number) noexcept
-        : size_(static_cast<std::size_t>(std::to_chars(text_.data(), text_.data() + text_.size(), number).ptr -
-                                         text_.data())) {}
-
-    std::string_view view() const noexcept { return {text_.data(), size_}; }
-    operator std::string_view() const noexcept { return view(); }
-
-private:
-    std::array<char, 20> text_;
-    std::size_t size_;
-};
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -1558,366 +2384,6 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/base/process.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// All shared objects in a process must agree on these values, including those that hide their symbols. So the functions
-// are exported.
-using ForkCell = std::atomic<std::uint64_t>;
-
-// For kernels that cannot wipe memory at a fork: a handler resets the cell, if the fork goes through the C library.
-[[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
-    static constinit ForkCell cell{0};
-    ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
-    return &cell;
-}
-
-// Returns a cell that becomes zero in the child of a fork.
-inline ForkCell* new_fork_cell() noexcept {
-#ifdef MADV_WIPEONFORK
-    constexpr std::size_t size = sizeof(ForkCell);
-    void* const page = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page != MAP_FAILED) {
-        if (::madvise(page, size, MADV_WIPEONFORK) == 0) return new (page) ForkCell{0};
-        ::munmap(page, size);
-    }
-#endif
-    return wiped_by_handler();
-}
-
-// Returns the cell, which the first caller creates. It takes no lock, because a fork could leave that locked in the
-// child.
-[[gnu::visibility("default")]] inline ForkCell& fork_cell() noexcept {
-    static constinit std::atomic<ForkCell*> cell{nullptr};
-    ForkCell* there = cell.load(std::memory_order_acquire);
-    if (there) return *there;
-    ForkCell* const mine = new_fork_cell();
-    return cell.compare_exchange_strong(there, mine) ? *mine : *there;
-}
-
-// Returns a number that differs in each process descended from this one.
-[[gnu::visibility("default")]] inline std::uint64_t fork_generation() noexcept {
-    static constinit std::atomic<std::uint64_t> last{0};  // the child continues from its parent's value
-    ForkCell& cell = fork_cell();
-    std::uint64_t generation = cell.load(std::memory_order_relaxed);
-    if (generation != 0) return generation;
-    const std::uint64_t mine = last.fetch_add(1) + 1;
-    return cell.compare_exchange_strong(generation, mine) ? mine : generation;
-}
-
-// Distinguishes a process from its ancestors. The pid alone does not suffice: in its own PID namespace a child may have
-// the pid of its parent.
-struct ProcessMark {
-    std::uint64_t generation;
-    pid_t pid;
-
-    friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
-};
-
-inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/protocol/native_commands.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Tracks which plain commands of newer servers this server has. They are tried in order: one that the server refuses is
-// not sent to it again. Thread-safe.
-class NativeCommands {
-public:
-    // How to set a key that does not exist, with a lease.
-    enum class Set {
-        until,    // SET … PXAT: Redis 6.2. A late copy holds no longer than the first would have
-        lasting,  // SET … PX
-    };
-
-    // How to delete a key that has a certain value.
-    enum class Delete {
-        delex,    // DELEX key IFEQ value: Redis 8.4, Valkey 9.2
-        delifeq,  // DELIFEQ key value: Valkey 9.0
-        script,   // no such command
-    };
-
-    Set set() const noexcept { return set_.load(std::memory_order_relaxed); }
-    Delete compare_and_delete() const noexcept { return delete_.load(std::memory_order_relaxed); }
-
-    void refused(Set form) noexcept {
-        if (form == Set::until) set_.store(Set::lasting, std::memory_order_relaxed);
-    }
-    void refused(Delete form) noexcept {
-        const Delete next = form == Delete::delex ? Delete::delifeq : Delete::script;
-        delete_.compare_exchange_strong(form, next, std::memory_order_relaxed);
-    }
-
-private:
-    std::atomic<Set> set_{Set::until};
-    std::atomic<Delete> delete_{Delete::delex};
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/protocol/protocol_context.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// What the protocols of all primitives need to know of their client. The client outlives them.
-struct ProtocolContext {
-    const std::string& uuid;
-    const ClientOptions& options;
-    NativeCommands& native;
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/base/thread.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Starts a thread that blocks all signals, so that the program's own threads receive them.
-template <class Function>
-std::thread thread_with_signals_blocked(Function&& function) {
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    struct Restore {
-        const sigset_t& mask;
-        ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
-    } const restore{before};
-    return std::thread(std::forward<Function>(function));
-}
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/session/background_task.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-class BackgroundTask;
-
-// One hold that the watchdog is to renew.
-struct Renewal {
-    std::shared_ptr<BackgroundTask> of;
-    std::string key;
-    OwnerNumber owner;
-    std::uint64_t hold;    // which of the owner's holds, so that a late reply never applies to a later hold
-    const Script* script;  // KEYS: locks; ARGV: lease, then a field each; reply: for each 1 = renewed, 0 = not held
-    OwnerText field;       // the name of the hold on the server
-    std::optional<Milliseconds> lease = std::nullopt;  // none: the watchdog's. Never shortens the lease
-};
-
-// The times at which Timers serves each task.
-using TimerEntries = std::set<std::pair<Instant, BackgroundTask*>>;
-
-// The entry of a BackgroundTask in one Timers.
-class TimerSlot {
-public:
-    explicit TimerSlot(BackgroundTask& owner) {
-        TimerEntries one{{never, &owner}};
-        entry_ = one.extract(one.begin());
-    }
-
-private:
-    friend class Timers;
-    std::atomic<Instant> scheduled_{never};  // when Timers serves it; written under the mutex of Timers
-    TimerEntries::node_type entry_;          // while it has no time: made here, so that scheduling allocates nothing
-};
-
-// The interface through which the threads of a client serve a primitive's local state: it has times at which it needs
-// attention, and channels that it listens to. No lock is held during a call. The calling thread is:
-//   - the background thread for on_timer() and on_failover()
-//   - for subscribed(), subscription_refused(), message() and disconnected() the background thread, or a waiting thread
-//     that receives messages itself (Session::watch())
-//   - any thread for renewed()
-//   - the thread of Losses for expire()
-//   - the thread that destroys the session for abandon()
-class BackgroundTask : public std::enable_shared_from_this<BackgroundTask> {
-public:
-    virtual ~BackgroundTask() = default;
-
-    // Called when the scheduled time has come, or will come before `horizon`. Appends the holds to be renewed until
-    // then to `due`, and schedules its own next time.
-    virtual void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
-
-    // Called on the thread that reports losses, when the time scheduled in Losses::timers() has come. Reports as lost
-    // the holds that are no longer certain. No lock is held. It must not wait for anything that waits for a server, and
-    // schedules itself only for later instants. If it throws for lack of memory, it is called again in a moment.
-    virtual void expire(Instant /* now */) {}
-
-    // Called when the client ends, after the background thread has ended: the last moment to report its holds as lost.
-    virtual void abandon() noexcept {}
-
-    // The outcome of a renewal that was sent at `sent`.
-    enum class Renewed { yes, refused, unknown };
-    virtual void renewed(const Renewal& /* renewal */, Renewed /* outcome */, Instant /* sent */) {}
-
-    // The events of a channel that it listens to.
-    virtual void subscribed(const std::string& /* channel */) {}
-    virtual void subscription_refused(const std::string& /* channel */, const Reply& /* why */) {}
-    virtual void message(const std::string& /* channel */, std::string_view /* payload */) {}
-    virtual void disconnected(const std::string& /* channel */) {}
-
-    // Called after a failover: its holds must be verified on the new server.
-    virtual void on_failover() {}
-
-private:
-    friend class Timers;
-    TimerSlot care_{*this};
-    TimerSlot loss_{*this};
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/session/continuations.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Where one coroutine sleeps. Continuations guards its members.
-class Sleeper {
-public:
-    Sleeper() = default;
-    Sleeper(const Sleeper&) = delete;
-    Sleeper& operator=(const Sleeper&) = delete;
-
-private:
-    friend class Continuations;
-    using Alarms = std::multimap<Instant, Sleeper*>;
-
-    std::coroutine_handle<> asleep_{};  // null if it does not sleep
-    bool woken_ = false;                // woken before it could fall asleep
-    Alarms::iterator alarm_{};
-    bool has_alarm_ = false;
-    bool is_due_ = false;      // among those that are to be resumed
-    Sleeper* next_ = nullptr;  // of these
-};
-
-// The coroutines of one client that sleep, each until it is woken or an instant comes. The background thread resumes
-// them, never the thread that wakes them: that one may hold locks, and the coroutine goes on for a while.
-//
-// mutex_ guards all members and all sleepers. No thread waits here. wake_() wakes the background thread if it sleeps
-// although there is a coroutine to resume, or beyond the next instant. A state's mutex may be held during wake().
-class Continuations {
-public:
-    explicit Continuations(std::function<void()> wake) : wake_(std::move(wake)) {}
-    Continuations(const Continuations&) = delete;
-    Continuations& operator=(const Continuations&) = delete;
-
-    // Puts the coroutine to sleep. Returns false if it was woken before. Otherwise it may be resumed, and gone, before
-    // this returns. Throws std::bad_alloc.
-    bool sleep(Sleeper& sleeper, std::coroutine_handle<> coroutine, Instant until) {
-        {
-            const std::lock_guard lock(mutex_);
-            if (std::exchange(sleeper.woken_, false)) return false;
-            if (until != never) {
-                sleeper.alarm_ = alarms_.emplace(until, &sleeper);
-                sleeper.has_alarm_ = true;
-            }
-            sleeper.asleep_ = coroutine;
-            if (until >= sleeping_until_) return true;
-            sleeping_until_ = until;
-        }
-        wake_();
-        return true;
-    }
-
-    // Wakes the coroutine; one that does not sleep yet will not fall asleep.
-    void wake(Sleeper& sleeper) {
-        {
-            const std::lock_guard lock(mutex_);
-            if (sleeper.is_due_) return;
-            if (!sleeper.asleep_) {
-                sleeper.woken_ = true;
-                return;
-            }
-            if (std::exchange(sleeper.has_alarm_, false)) alarms_.erase(sleeper.alarm_);
-            resume_later(sleeper);
-            if (std::exchange(sleeping_until_, Instant{}) == Instant{}) return;
-        }
-        wake_();
-    }
-
-    // --- the background thread's ------------------------------------------------------------------------------
-
-    // Returns until when the thread may sleep. It calls this when it is about to sleep.
-    Instant sleep_until() {
-        const std::lock_guard lock(mutex_);
-        sleeping_until_ = first_ ? Instant{} : alarms_.empty() ? never : alarms_.begin()->first;
-        return sleeping_until_;
-    }
-
-    // Resumes the coroutines that were woken, and those whose instant has come. Those that are woken meanwhile wait for
-    // the next call.
-    void resume_due(Instant now) {
-        std::unique_lock lock(mutex_);
-        sleeping_until_ = {};
-        while (!alarms_.empty() && alarms_.begin()->first <= now) {
-            Sleeper& sleeper = *alarms_.begin()->second;
-            alarms_.erase(alarms_.begin());
-            sleeper.has_alarm_ = false;
-            resume_later(sleeper);
-        }
-        Sleeper* const last = last_;
-        for (bool more = first_ != nullptr; more;) {
-            Sleeper& sleeper = *first_;
-            first_ = sleeper.next_;
-            if (!first_) last_ = nullptr;
-            sleeper.is_due_ = false;
-            more = &sleeper != last;
-            const std::coroutine_handle<> coroutine = std::exchange(sleeper.asleep_, nullptr);
-            lock.unlock();
-            coroutine.resume();
-            lock.lock();
-        }
-    }
-
-private:
-    void resume_later(Sleeper& sleeper) {
-        sleeper.is_due_ = true;
-        sleeper.next_ = nullptr;
-        (last_ ? last_->next_ : first_) = &sleeper;
-        last_ = &sleeper;
-    }
-
-    const std::function<void()> wake_;
-    std::mutex mutex_;
-    Sleeper::Alarms alarms_;
-    Sleeper* first_ = nullptr;  // those to resume, in the order of their waking
-    Sleeper* last_ = nullptr;
-    Instant sleeping_until_{};  // of the background thread; the least instant while it is awake
-};
-
-// How the caller of a task waits: null if it blocks its thread, otherwise those that resume it.
-using WaitBy = Continuations*;
-inline constexpr WaitBy by_thread = nullptr;
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
 // redlatch/session/call_words.hpp
 
 namespace redlatch {
@@ -2036,104 +2502,6 @@ public:
 private:
     Counters& counters_;
     const Instant begun_ = Clock::now();
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/session/notifier.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Runs the user's functions on a thread of its own, in order, with no lock of ours held. So a function that blocks, throws
-// or uses the library does not affect renewals or wake-ups and delays no lost() token. The thread starts with the first
-// job or with start(). If no thread can be started, queued jobs wait until the next one.
-class Notifier {
-public:
-    Notifier() = default;
-    Notifier(const Notifier&) = delete;
-    Notifier& operator=(const Notifier&) = delete;
-
-    // Waits for the running job, unless that job is what destroys us. Queued jobs are dropped.
-    ~Notifier() {
-        {
-            const std::lock_guard lock(queue_->mutex);
-            queue_->stopped = true;
-            queue_->jobs.clear();
-        }
-        queue_->changed.notify_one();
-        if (!thread_.joinable()) return;
-        if (thread_.get_id() == std::this_thread::get_id())
-            thread_.detach();
-        else
-            thread_.join();
-    }
-
-    // Starts the thread. Throws std::system_error if it cannot.
-    void start() {
-        const std::lock_guard lock(queue_->mutex);
-        start_locked();
-    }
-
-    // One job, or none. It is made before it is needed, so that queueing it cannot fail.
-    using Job = std::list<std::function<void()>>;
-
-    // Queues a job. Throws only std::bad_alloc.
-    void notify(std::function<void()> job) {
-        Job one;
-        one.push_back(std::move(job));
-        notify(std::move(one));
-    }
-
-    void notify(Job job) noexcept {
-        const std::lock_guard lock(queue_->mutex);
-        if (queue_->stopped) return;
-        queue_->jobs.splice(queue_->jobs.end(), job);
-        queue_->changed.notify_one();
-        try {
-            start_locked();
-        } catch (...) {  // no thread: the next job retries
-        }
-    }
-
-private:
-    // State shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
-    // `changed` wakes the one thread.
-    struct Queue {
-        std::mutex mutex;
-        std::condition_variable changed;
-        Job jobs;
-        bool stopped = false;
-    };
-
-    void start_locked() {
-        if (!thread_.joinable() && !queue_->stopped)
-            thread_ = thread_with_signals_blocked([queue = queue_] { work(*queue); });
-    }
-
-    static void work(Queue& queue) {
-        std::unique_lock lock(queue.mutex);
-        for (;;) {
-            queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
-            if (queue.stopped) return;
-            Job job;
-            job.splice(job.end(), queue.jobs, queue.jobs.begin());
-            lock.unlock();
-            try {
-                job.front()();
-            } catch (...) {
-                // Swallow: there is no caller to report to.
-            }
-            job.clear();
-            lock.lock();
-        }
-    }
-
-    std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
-    std::thread thread_;
 };
 
 }  // namespace detail
@@ -2500,27 +2868,6 @@ private:
     Milliseconds most_;
     Milliseconds bound_{0};
 };
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/base/pause.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Sleeps until the instant, or until a stop is requested; only briefly if memory is short.
-inline void pause(Instant until, const std::stop_token& stop) try {
-    if (until <= Clock::now()) return;
-    std::mutex mutex;
-    std::condition_variable_any never_notified;
-    std::unique_lock lock(mutex);
-    never_notified.wait_until(lock, stop, until, [] { return false; });
-} catch (const std::bad_alloc&) {
-    std::this_thread::sleep_for(Milliseconds(1));
-}
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -2978,6 +3325,250 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/session/server_time.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Finds out until when a command is wanted, by the clock of the server that receives it. Queries the server only if the
+// reading of its clock is too old.
+class ServerTime {
+public:
+    ServerTime(Executor& executor, const ClientOptions& options) : executor_(executor), options_(options) {}
+    ServerTime(const ServerTime&) = delete;
+    ServerTime& operator=(const ServerTime&) = delete;
+
+    // Returns the current time of the server that has this key. Sends one query (one round trip) if the time is not
+    // known. Returns nothing, and the reason in `failure`, if there is no reply.
+    std::optional<ServerMilliseconds> now(std::string_view key, Instant deadline, Reply& failure) {
+        if (const auto time = known(key)) return time;
+        const Instant asked = Clock::now();
+        failure = executor_.call(question(key), deadline);
+        return learn(key, asked, failure);
+    }
+
+    // The same in three steps, for a caller that sends the query itself: the time, if it is known; the query; and the
+    // time from the reply to a query that was sent at `asked`.
+    std::optional<ServerMilliseconds> known(std::string_view key) { return clock().at(route_of(key), Clock::now()); }
+
+    static Command question(std::string_view key) {
+        static constexpr std::array<std::string_view, 1> words{"TIME"};
+        return {words, 0, key};
+    }
+
+    // If there is no time in the reply, nothing was changed, so the command that was to follow counts as not sent.
+    std::optional<ServerMilliseconds> learn(std::string_view key, Instant asked, Reply& reply) {
+        return learn(route_of(key), asked, reply);
+    }
+
+    // Does the same without waiting. `then(time, failure, receiver)` is called at once, or on any thread after the
+    // reply. By then the poster may have stopped attending, so the background thread receives what follows.
+    template <class Then>
+    void with_now(std::string_view key, Receiver receiver, Then then) {
+        if (const auto time = known(key)) return then(time, Reply{}, receiver);
+        const std::uint32_t route = route_of(key);
+        const Instant asked = Clock::now();
+        executor_.post(
+            question(key),
+            [this, route, asked, then = std::move(then)](Reply reply) mutable {
+                const auto time = learn(route, asked, reply);
+                then(time, std::move(reply), Receiver::background);
+            },
+            receiver);
+    }
+
+    // Returns the time until which a renewal is wanted. A renewal must not wait, so an old reading of the clock will
+    // do. Without any reading, the renewal is never void.
+    ServerMilliseconds wanted_until(std::string_view key) const {
+        const auto now = clock().roughly_at(route_of(key), Clock::now());
+        return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
+    }
+
+    // Learns the server's time from the reply to a script sent at `sent`, if it reports that. Returns true if the script
+    // arrived too late.
+    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
+        const auto late = read_late(reply);
+        if (const auto now = late ? late : read_in_time(reply)) clock().learn(route_of(key), sent, Clock::now(), *now);
+        return late.has_value();
+    }
+
+    // Returns when a lease that begins now expires by the server's clock, for a command that is wanted `until`. Never
+    // later than the server's own result; earlier by the error of the clock at most.
+    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
+        return until - options_.command_timeout.count() + lease.count() - clock().error_at(Clock::now()).count();
+    }
+
+private:
+    std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
+        const auto time = read_time(reply);
+        if (!time) {
+            if (classify(reply) == ReplyClass::answered)
+                reply = Reply::of(Reply::Kind::malformed, "the reply to TIME is not a time");
+            // The command that should have followed was not sent, for want of time. Patience tells by the
+            // elapsed time whether the server was too slow or the caller's deadline too near.
+            if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;
+            return std::nullopt;
+        }
+        clock().learn(route, asked, Clock::now(), *time);
+        // Valid even if another thread has put the clock in doubt since.
+        return clock().roughly_at(route, Clock::now());
+    }
+
+    RemoteClock& clock() const noexcept { return executor_.clock(); }
+    std::uint32_t route_of(std::string_view key) const { return executor_.transport().route(key); }
+
+    Executor& executor_;
+    const ClientOptions& options_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/native_commands.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Tracks which plain commands of newer servers this server has. They are tried in order: one that the server refuses is
+// not sent to it again. Thread-safe.
+class NativeCommands {
+public:
+    // How to set a key that does not exist, with a lease.
+    enum class Set {
+        until,    // SET … PXAT: Redis 6.2. A late copy holds no longer than the first would have
+        lasting,  // SET … PX
+    };
+
+    // How to delete a key that has a certain value.
+    enum class Delete {
+        delex,    // DELEX key IFEQ value: Redis 8.4, Valkey 9.2
+        delifeq,  // DELIFEQ key value: Valkey 9.0
+        script,   // no such command
+    };
+
+    Set set() const noexcept { return set_.load(std::memory_order_relaxed); }
+    Delete compare_and_delete() const noexcept { return delete_.load(std::memory_order_relaxed); }
+
+    void refused(Set form) noexcept {
+        if (form == Set::until) set_.store(Set::lasting, std::memory_order_relaxed);
+    }
+    void refused(Delete form) noexcept {
+        const Delete next = form == Delete::delex ? Delete::delifeq : Delete::script;
+        delete_.compare_exchange_strong(form, next, std::memory_order_relaxed);
+    }
+
+private:
+    std::atomic<Set> set_{Set::until};
+    std::atomic<Delete> delete_{Delete::delex};
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/protocol_context.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// What the protocols of all primitives need to know of their client. The client outlives them.
+struct ProtocolContext {
+    const std::string& uuid;
+    const ClientOptions& options;
+    NativeCommands& native;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/background_task.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+class BackgroundTask;
+
+// One hold that the watchdog is to renew.
+struct Renewal {
+    std::shared_ptr<BackgroundTask> of;
+    std::string key;
+    OwnerNumber owner;
+    std::uint64_t hold;    // which of the owner's holds, so that a late reply never applies to a later hold
+    const Script* script;  // KEYS: locks; ARGV: lease, then a field each; reply: for each 1 = renewed, 0 = not held
+    OwnerText field;       // the name of the hold on the server
+    std::optional<Milliseconds> lease = std::nullopt;  // none: the watchdog's. Never shortens the lease
+};
+
+// The times at which Timers serves each task.
+using TimerEntries = std::set<std::pair<Instant, BackgroundTask*>>;
+
+// The entry of a BackgroundTask in one Timers.
+class TimerSlot {
+public:
+    explicit TimerSlot(BackgroundTask& owner) {
+        TimerEntries one{{never, &owner}};
+        entry_ = one.extract(one.begin());
+    }
+
+private:
+    friend class Timers;
+    std::atomic<Instant> scheduled_{never};  // when Timers serves it; written under the mutex of Timers
+    TimerEntries::node_type entry_;          // while it has no time: made here, so that scheduling allocates nothing
+};
+
+// The interface through which the threads of a client serve a primitive's local state: it has times at which it needs
+// attention, and channels that it listens to. No lock is held during a call. The calling thread is:
+//   - the background thread for on_timer() and on_failover()
+//   - for subscribed(), subscription_refused(), message() and disconnected() the background thread, or a waiting thread
+//     that receives messages itself (Session::watch())
+//   - any thread for renewed()
+//   - the thread of Losses for expire()
+//   - the thread that destroys the session for abandon()
+class BackgroundTask : public std::enable_shared_from_this<BackgroundTask> {
+public:
+    virtual ~BackgroundTask() = default;
+
+    // Called when the scheduled time has come, or will come before `horizon`. Appends the holds to be renewed until
+    // then to `due`, and schedules its own next time.
+    virtual void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
+
+    // Called on the thread that reports losses, when the time scheduled in Losses::timers() has come. Reports as lost
+    // the holds that are no longer certain. No lock is held. It must not wait for anything that waits for a server, and
+    // schedules itself only for later instants. If it throws for lack of memory, it is called again in a moment.
+    virtual void expire(Instant /* now */) {}
+
+    // Called when the client ends, after the background thread has ended: the last moment to report its holds as lost.
+    virtual void abandon() noexcept {}
+
+    // The outcome of a renewal that was sent at `sent`.
+    enum class Renewed { yes, refused, unknown };
+    virtual void renewed(const Renewal& /* renewal */, Renewed /* outcome */, Instant /* sent */) {}
+
+    // The events of a channel that it listens to.
+    virtual void subscribed(const std::string& /* channel */) {}
+    virtual void subscription_refused(const std::string& /* channel */, const Reply& /* why */) {}
+    virtual void message(const std::string& /* channel */, std::string_view /* payload */) {}
+    virtual void disconnected(const std::string& /* channel */) {}
+
+    // Called after a failover: its holds must be verified on the new server.
+    virtual void on_failover() {}
+
+private:
+    friend class Timers;
+    TimerSlot care_{*this};
+    TimerSlot loss_{*this};
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/session/subscriptions.hpp
 
 namespace redlatch {
@@ -3378,107 +3969,6 @@ public:
 private:
     Instant at_ = Clock::now();
     Clock::duration suspended_ = suspended();
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/session/server_time.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Finds out until when a command is wanted, by the clock of the server that receives it. Queries the server only if the
-// reading of its clock is too old.
-class ServerTime {
-public:
-    ServerTime(Executor& executor, const ClientOptions& options) : executor_(executor), options_(options) {}
-    ServerTime(const ServerTime&) = delete;
-    ServerTime& operator=(const ServerTime&) = delete;
-
-    // Returns the current time of the server that has this key. Sends one query (one round trip) if the time is not
-    // known. Returns nothing, and the reason in `failure`, if there is no reply.
-    std::optional<ServerMilliseconds> now(std::string_view key, Instant deadline, Reply& failure) {
-        if (const auto time = known(key)) return time;
-        const Instant asked = Clock::now();
-        failure = executor_.call(question(key), deadline);
-        return learn(key, asked, failure);
-    }
-
-    // The same in three steps, for a caller that sends the query itself: the time, if it is known; the query; and the
-    // time from the reply to a query that was sent at `asked`.
-    std::optional<ServerMilliseconds> known(std::string_view key) { return clock().at(route_of(key), Clock::now()); }
-
-    static Command question(std::string_view key) {
-        static constexpr std::array<std::string_view, 1> words{"TIME"};
-        return {words, 0, key};
-    }
-
-    // If there is no time in the reply, nothing was changed, so the command that was to follow counts as not sent.
-    std::optional<ServerMilliseconds> learn(std::string_view key, Instant asked, Reply& reply) {
-        return learn(route_of(key), asked, reply);
-    }
-
-    // Does the same without waiting. `then(time, failure, receiver)` is called at once, or on any thread after the
-    // reply. By then the poster may have stopped attending, so the background thread receives what follows.
-    template <class Then>
-    void with_now(std::string_view key, Receiver receiver, Then then) {
-        if (const auto time = known(key)) return then(time, Reply{}, receiver);
-        const std::uint32_t route = route_of(key);
-        const Instant asked = Clock::now();
-        executor_.post(
-            question(key),
-            [this, route, asked, then = std::move(then)](Reply reply) mutable {
-                const auto time = learn(route, asked, reply);
-                then(time, std::move(reply), Receiver::background);
-            },
-            receiver);
-    }
-
-    // Returns the time until which a renewal is wanted. A renewal must not wait, so an old reading of the clock will
-    // do. Without any reading, the renewal is never void.
-    ServerMilliseconds wanted_until(std::string_view key) const {
-        const auto now = clock().roughly_at(route_of(key), Clock::now());
-        return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
-    }
-
-    // Learns the server's time from the reply to a script sent at `sent`, if it reports that. Returns true if the script
-    // arrived too late.
-    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
-        const auto late = read_late(reply);
-        if (const auto now = late ? late : read_in_time(reply)) clock().learn(route_of(key), sent, Clock::now(), *now);
-        return late.has_value();
-    }
-
-    // Returns when a lease that begins now expires by the server's clock, for a command that is wanted `until`. Never
-    // later than the server's own result; earlier by the error of the clock at most.
-    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
-        return until - options_.command_timeout.count() + lease.count() - clock().error_at(Clock::now()).count();
-    }
-
-private:
-    std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
-        const auto time = read_time(reply);
-        if (!time) {
-            if (classify(reply) == ReplyClass::answered)
-                reply = Reply::of(Reply::Kind::malformed, "the reply to TIME is not a time");
-            // The command that should have followed was not sent, for want of time. Patience tells by the
-            // elapsed time whether the server was too slow or the caller's deadline too near.
-            if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;
-            return std::nullopt;
-        }
-        clock().learn(route, asked, Clock::now(), *time);
-        // Valid even if another thread has put the clock in doubt since.
-        return clock().roughly_at(route, Clock::now());
-    }
-
-    RemoteClock& clock() const noexcept { return executor_.clock(); }
-    std::uint32_t route_of(std::string_view key) const { return executor_.transport().route(key); }
-
-    Executor& executor_;
-    const ClientOptions& options_;
 };
 
 }  // namespace detail
@@ -4252,7 +4742,21 @@ public:
         open_ -= holds;
         (refusal ? refused_ : delivered_) += holds;
         if (!why_) why_ = refusal;
-        if (open_ == 0) done_.notify_all();
+        if (open_ > 0) return;
+        done_.notify_all();
+        if (when_done_) when_done_();
+    }
+
+    // Calls `done` once the server has replied for all holds; at once if it has. Called with the mutex.
+    void when_done(std::function<void()> done) {
+        const std::lock_guard lock(mutex_);
+        when_done_ = std::move(done);
+        if (open_ == 0) when_done_();
+    }
+
+    Outcome outcome() {
+        const std::lock_guard lock(mutex_);
+        return {delivered_, refused_ + open_, why_};
     }
 
     // Waits until the server has replied for all holds, at the latest until `deadline`.
@@ -4269,6 +4773,7 @@ private:
     std::size_t delivered_ = 0;
     std::size_t refused_ = 0;
     std::error_code why_;
+    std::function<void()> when_done_;
 };
 
 }  // namespace detail
@@ -4424,15 +4929,18 @@ public:
     void leave_state(NamedState& state) { registry_.leave(state); }
     void forget_if_unused(NamedState& state) { registry_.forget_if_unused(state); }
 
-    // Gives back all holds of this process: see Client::release_all(). Waits up to command_timeout for the replies.
-    ReleaseRound::Outcome release_all() {
-        const auto round = std::make_shared<ReleaseRound>();
-        const Instant deadline = Clock::now() + options_.command_timeout;
+    // Gives back all holds of this process: see Client::release_all(). Waits for no reply.
+    std::shared_ptr<ReleaseRound> release_all() {
+        auto round = std::make_shared<ReleaseRound>();
         registry_.release_all(round);
         // A lock over several notices that it has lost members.
         losses_.look_again();
-        return round->wait(deadline);
+        return round;
     }
+
+    // Gives up the operations under way, and those that are begun from now on: see Client::async_close().
+    void give_up_operations() { operations_end_.request_stop(); }
+    std::stop_token operations_end() const noexcept { return operations_end_.get_token(); }
 
     // Returns the record of the threads of this process that hold the key, whatever the kind of lock.
     std::shared_ptr<KeyHolds> key_holds(const std::string& key) { return key_holds_.of(key); }
@@ -4445,6 +4953,7 @@ private:
     const ProcessMark process_ = this_process();
     std::atomic<std::uint64_t> last_request_{0};
     std::atomic<bool> losses_started_{false};
+    std::stop_source operations_end_;
 
     // Destroyed in the reverse order, after the transport: first the last references to states, in the background and in
     // the registry. Their destructors leave the timers and the subscriptions, which still call the executor. Then the
@@ -4467,6 +4976,235 @@ private:
     ConnectionListener listener_{subscriptions_, events_, registry_, executor_.clock(), executor_.replicas()};
     Background background_{executor_, watchdog_, timers_, continuations_, subscriptions_, listener_};
 };
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/awaiting.hpp
+
+// What a task awaits: the reply to a call, and the end of a pause. A thread waits in await_ready(), so the task goes on
+// without suspending. A coroutine is suspended, and the background thread resumes it.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// What another thread delivers, and the coroutine that waits for it. It may be delivered when nobody waits any longer.
+//
+// mutex_ guards the members but the sleeper, which is the continuations'.
+template <class T>
+class Delivery {
+public:
+    explicit Delivery(T otherwise) : value_(std::move(otherwise)) {}
+
+    // `by` lives as long as somebody waits.
+    void deliver(T value, Continuations& by) {
+        const std::lock_guard lock(mutex_);
+        if (is_over_) return;
+        value_ = std::move(value);
+        by.wake(sleeper_);
+    }
+
+    // Returns what was delivered, otherwise the value that was given to the constructor. What comes later is ignored.
+    T take() {
+        const std::lock_guard lock(mutex_);
+        is_over_ = true;
+        return std::move(value_);
+    }
+
+    // Puts the coroutine to sleep until it is delivered. Returns false if it has been. Otherwise the coroutine may go on,
+    // and be gone, before this returns.
+    bool sleep(Continuations& by, std::coroutine_handle<> coroutine, Instant until) {
+        return by.sleep(sleeper_, coroutine, until);
+    }
+
+private:
+    std::mutex mutex_;
+    T value_;
+    bool is_over_ = false;
+    Sleeper sleeper_;
+};
+
+// Waits until it is delivered, or until the instant.
+template <class T>
+class [[nodiscard]] Delivered {
+public:
+    Delivered(WaitBy by, const std::shared_ptr<Delivery<T>>& delivery, Instant until)
+        : by_(*by), delivery_(delivery), until_(until) {}
+
+    bool await_ready() const noexcept { return false; }
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) {
+        const std::shared_ptr<Delivery<T>> delivery = delivery_;
+        return delivery->sleep(by_, coroutine, until_);
+    }
+    T await_resume() { return delivery_->take(); }
+
+private:
+    Continuations& by_;
+    const std::shared_ptr<Delivery<T>> delivery_;
+    const Instant until_;
+};
+
+// Waits for the reply to a call or command, like Session::call(). `What` is Call or Command, and must live until then.
+template <class What>
+class [[nodiscard]] ReplyTo {
+public:
+    ReplyTo(Session& session, WaitBy by, const What& what, Instant deadline)
+        : session_(session), by_(by), what_(what), deadline_(deadline) {}
+
+    bool await_ready() {
+        if (by_) return false;
+        reply_ = session_.call(what_, deadline_);
+        return true;
+    }
+
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) noexcept {
+        bool is_sent = false;
+        try {
+            const auto posted = posted_ =
+                std::make_shared<Delivery<Reply>>(Reply::of(Reply::Kind::unanswered, "no reply in time"));
+            session_.post(what_, [posted, by = by_](Reply reply) { posted->deliver(std::move(reply), *by); });
+            is_sent = true;
+            // This object may be gone afterwards.
+            return posted->sleep(*by_, coroutine, deadline_);
+        } catch (const std::bad_alloc&) {
+            if (posted_) static_cast<void>(posted_->take());
+            reply_ = Reply::of(is_sent ? Reply::Kind::unanswered : Reply::Kind::not_sent, no_memory);
+            return false;
+        }
+    }
+
+    Reply await_resume() {
+        if (reply_) return *std::move(reply_);
+        return posted_->take();
+    }
+
+private:
+    Session& session_;
+    const WaitBy by_;
+    const What& what_;
+    const Instant deadline_;
+    std::shared_ptr<Delivery<Reply>> posted_;
+    std::optional<Reply> reply_;  // of a thread, or if memory was short
+};
+
+// Asks the server that has this key for its time. Returns nothing, and the reason in `failure`, if there is no reply. A
+// caller that may know the time already looks at Session::known_server_time() first.
+inline Task<std::optional<ServerMilliseconds>> server_time(Session& session, WaitBy by, std::string_view key,
+                                                           Instant deadline, Reply& failure) {
+    const Command question = ServerTime::question(key);
+    const Instant asked = Clock::now();
+    failure = co_await ReplyTo(session, by, question, deadline);
+    co_return session.learn_server_time(key, asked, failure);
+}
+
+// Sleeps until the instant, or until a stop is requested.
+class [[nodiscard]] Pause {
+public:
+    Pause(WaitBy by, Instant until, const std::stop_token& stop) : by_(by), until_(until), stop_(stop) {}
+
+    bool await_ready() const {
+        if (!by_) pause(until_, stop_);
+        return !by_ || until_ <= Clock::now();
+    }
+
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) noexcept try {
+        on_stop_.emplace(stop_, Wake{*by_, sleeper_});
+        return by_->sleep(sleeper_, coroutine, until_);
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
+
+    void await_resume() const noexcept {}
+
+private:
+    struct Wake {
+        Continuations& continuations;
+        Sleeper& sleeper;
+        void operator()() const { continuations.wake(sleeper); }
+    };
+
+    const WaitBy by_;
+    const Instant until_;
+    const std::stop_token& stop_;
+    Sleeper sleeper_;
+    std::optional<std::stop_callback<Wake>> on_stop_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/server_check.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+// Tries the commands that the other scripts use, on a key of its own, which it deletes.
+inline constexpr std::string_view server_check{R"lua(
+-- KEYS: a key that is not in use.  ARGV: the channel and the command of a message.
+-- Answer: the names of the commands that this user has no right to.
+local key = KEYS[1]
+local refused = {}
+local function try(name, ...)
+    local answer = redis.pcall(name, ...)
+    if type(answer) ~= 'table' or not answer.err then return end
+    local words = answer.err
+    if string.find(words, 'NOPERM', 1, true) or string.find(words, 'The user executing', 1, true) or
+        string.find(words, 'No permissions', 1, true) or string.find(words, 'ACL failure', 1, true) then
+        refused[#refused + 1] = name
+    end
+end
+try('del', key)
+try('exists', key)
+try('hset', key, 'f', '1')
+try('hincrby', key, 'f', '1')
+try('hget', key, 'f')
+try('hgetall', key)
+try('hkeys', key)
+try('hlen', key)
+try('hexists', key, 'f')
+try('pexpire', key, '1000')
+try('pttl', key)
+try('hdel', key, 'f')
+try('del', key)
+try('set', key, '1', 'px', '1000')
+try('get', key)
+try('incrby', key, '1')
+try('decrby', key, '1')
+try('del', key)
+try('rpush', key, 'e')
+try('pexpire', key, '1000')
+try('lindex', key, '0')
+try('llen', key)
+try('lrange', key, '0', '-1')
+try('lrem', key, '0', 'x')
+try('lpop', key)
+try('del', key)
+try('zadd', key, '1', 'm')
+try('pexpire', key, '1000')
+try('zscore', key, 'm')
+try('zcard', key)
+try('zcount', key, '0', '1')
+try('zrange', key, '0', '0')
+try('zrangebyscore', key, '0', '1')
+try('zremrangebyscore', key, '5', '6')
+try('zrem', key, 'm')
+try('del', key)
+try('time')
+try(ARGV[2], ARGV[1], '')
+return refused
+)lua"};
+
+}  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::server_check>{scripts::server_check,
+    "2bc53ec966fd69f4f7748c5bc828ea6edd5d7237"};
+// clang-format on
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -4665,305 +5403,6 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/base/task.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The result of a task: a value or an exception.
-template <class T>
-class TaskResult {
-public:
-    void return_value(T value) { value_.emplace(std::move(value)); }
-    void unhandled_exception() noexcept { error_ = std::current_exception(); }
-
-    T take() {
-        if (error_) std::rethrow_exception(std::move(error_));
-        return *std::move(value_);
-    }
-
-private:
-    std::optional<T> value_;
-    std::exception_ptr error_;
-};
-
-template <>
-class TaskResult<void> {
-public:
-    void return_void() noexcept {}
-    void unhandled_exception() noexcept { error_ = std::current_exception(); }
-
-    void take() {
-        if (error_) std::rethrow_exception(std::move(error_));
-    }
-
-private:
-    std::exception_ptr error_;
-};
-
-// Work that waits: for replies, for messages, for its turn. The same code serves both kinds of callers. A caller may
-// block its thread: then nothing in the task suspends, and run() returns the result. Or it is a coroutine: then the task
-// suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited or run, once.
-//
-// A task that was suspended continues its caller on the thread on which it ends, so a lock that a task has taken belongs
-// to that thread. A task that blocks returns to its caller, whose stack does not grow from one such task to the next.
-//
-// Every await_suspend() of ours is [[gnu::noinline]], because another thread may resume the coroutine before that
-// function returns. If it is inlined, clang before version 18 may keep its variables in the frame of the coroutine, which
-// may be gone by then.
-template <class T>
-class [[nodiscard]] Task {
-public:
-    class promise_type : public TaskResult<T> {
-    public:
-        Task get_return_object() noexcept { return Task(std::coroutine_handle<promise_type>::from_promise(*this)); }
-        std::suspend_always initial_suspend() noexcept { return {}; }
-        auto final_suspend() noexcept {
-            struct End {
-                bool await_ready() noexcept { return false; }
-                [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
-                    const std::coroutine_handle<> next = ended.promise().caller;
-                    if (next) next.resume();
-                }
-                void await_resume() noexcept {}
-            };
-            return End{};
-        }
-
-        std::coroutine_handle<> caller{};  // to continue at the end; null if the task blocks
-        bool blocks = false;               // True if its caller blocks its thread
-    };
-
-    Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
-    Task& operator=(Task&&) = delete;
-    ~Task() {
-        if (coroutine_) coroutine_.destroy();
-    }
-
-    // For a caller that blocks its thread.
-    T run() {
-        coroutine_.promise().blocks = true;
-        coroutine_.resume();
-        return coroutine_.promise().take();
-    }
-
-    // For a caller that is a coroutine, or a task itself.
-    bool await_ready() const noexcept { return false; }
-    template <class Promise>
-    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<Promise> caller) {
-        const std::coroutine_handle<promise_type> coroutine = coroutine_;
-        promise_type& promise = coroutine.promise();
-        if constexpr (requires { caller.promise().blocks; }) promise.blocks = caller.promise().blocks;
-        const bool suspends = !promise.blocks;
-        if (suspends) promise.caller = caller;
-        coroutine.resume();
-        return suspends;
-    }
-    T await_resume() { return coroutine_.promise().take(); }
-
-private:
-    explicit Task(std::coroutine_handle<promise_type> coroutine) noexcept : coroutine_(coroutine) {}
-
-    std::coroutine_handle<promise_type> coroutine_;
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/session/any_executor.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-
-// Runs functions somewhere: in a thread pool, an event loop, a strand. Made from any object `e` that can be copied and
-// for which e.execute(f) or e(f) arranges that f() is called once, for an f of type std::function<void()>. An empty one
-// stands for the client's own thread.
-class AnyExecutor {
-public:
-    AnyExecutor() noexcept = default;
-
-    template <class Executor>
-    requires(!std::is_same_v<std::remove_cvref_t<Executor>, AnyExecutor>) AnyExecutor(Executor&& executor)
-        : execute_([e = std::forward<Executor>(executor)](std::function<void()> f) mutable {
-              if constexpr (requires { e.execute(std::move(f)); })
-                  e.execute(std::move(f));
-              else
-                  e(std::move(f));
-          }) {}
-
-    explicit operator bool() const noexcept { return static_cast<bool>(execute_); }
-
-    // Throws what the executor throws. Not to be called on an empty one.
-    void execute(std::function<void()> f) const { execute_(std::move(f)); }
-
-private:
-    std::function<void(std::function<void()>)> execute_;
-};
-
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/session/running.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// What an operation needs of the client that it runs on. An object of this class keeps the client's session alive.
-class OperationHost {
-public:
-    virtual ~OperationHost() = default;
-
-    // Starts the threads that an operation needs. Throws std::system_error. `dispatches`: true if it has an executor.
-    virtual void start(bool dispatches) = 0;
-
-    virtual Continuations& continuations() = 0;
-
-    // Run the completions of operations: the first those that named no executor, the second hands the others to theirs.
-    virtual Notifier& completions() noexcept = 0;
-    virtual Notifier& dispatcher() noexcept = 0;
-};
-
-// How an operation ended: with a result or with an error.
-template <class R>
-struct Outcome {
-    std::optional<R> result{};
-    std::exception_ptr error{};
-};
-
-// An operation under way. A task does the work, on the thread that begins it and on the background thread. Somebody else
-// may give the operation up meanwhile: a stop token, the destructor of a coroutine.
-//
-// Whoever decides first determines the outcome, by one atomic exchange: the task that ended, or who gives up. The
-// completion is called once, on the executor, with that outcome; neither of the two waits for the other. If the task
-// succeeds later, its result is destroyed, which releases what it holds.
-//
-// It is kept alive by its task and by the job that completes it. The last reference ends on the thread of completions or
-// on the user's executor, not on the background thread, which cannot end the session that it belongs to.
-template <class R>
-class Running final : public std::enable_shared_from_this<Running<R>> {
-public:
-    // Makes the work, which may wait as the second argument says, and ends early once a stop is requested.
-    using Work = std::function<Task<R>(const std::stop_token&, WaitBy)>;
-    using Complete = std::function<void(Outcome<R>&&)>;
-
-    Running(std::shared_ptr<OperationHost> host, Work work, AnyExecutor executor, Complete complete)
-        : host_(std::move(host)),
-          work_(std::move(work)),
-          executor_(std::move(executor)),
-          complete_(std::move(complete)) {}
-    Running(const Running&) = delete;
-    Running& operator=(const Running&) = delete;
-
-    // Begins the work. If it throws, for want of memory or of a thread, nothing was begun, and nothing completes.
-    void begin(const std::stop_token& stop) {
-        host_->start(static_cast<bool>(executor_));
-        const auto self = this->shared_from_this();
-        // Both are made here, so that neither completing nor ending can fail.
-        Notifier::Job completion(1, executor_ ? std::function<void()>([self] { self->dispatch(); })
-                                              : std::function<void()>([self] { self->complete(); }));
-        Notifier::Job farewell(1, [self] {});
-        const Root root = drive(*this);
-        completion_.swap(completion);
-        farewell_.swap(farewell);
-        on_stop_.emplace(stop, GiveUp{*this});  // a stop that was requested before completes the operation at once
-        root.coroutine.resume();
-    }
-
-    // Completes the operation with errc::cancelled, unless it has been decided. Any thread may call it. Does nothing in a
-    // forked child, where the operation of the parent does not go on.
-    void give_up() noexcept {
-        if (process_ != this_process() || decided_.exchange(true)) return;
-        try {
-            outcome_.error = std::make_exception_ptr(Error(errc::cancelled, {}, "it was given up before it succeeded"));
-        } catch (...) {
-            outcome_.error = std::current_exception();
-        }
-        post_completion();
-        stop_.request_stop();
-    }
-
-private:
-    struct GiveUp {
-        Running& running;
-        void operator()() const noexcept { running.give_up(); }
-    };
-
-    // The coroutine that awaits the work. Its frame ends by itself.
-    struct Root {
-        struct promise_type {
-            Root get_return_object() noexcept { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
-            std::suspend_always initial_suspend() noexcept { return {}; }
-            std::suspend_never final_suspend() noexcept { return {}; }
-            void return_void() noexcept {}
-            void unhandled_exception() noexcept { std::terminate(); }
-        };
-
-        std::coroutine_handle<promise_type> coroutine;
-    };
-
-    static Root drive(Running& running) {
-        Outcome<R> outcome;
-        try {
-            outcome.result = co_await running.work_(running.stop_.get_token(), &running.host_->continuations());
-        } catch (...) {
-            outcome.error = std::current_exception();
-        }
-        running.end(std::move(outcome));
-    }
-
-    // Afterwards this object may be gone.
-    void end(Outcome<R> outcome) noexcept {
-        if (!decided_.exchange(true)) {
-            outcome_ = std::move(outcome);
-            farewell_.clear();  // not the last reference: the completion has another
-            post_completion();
-        } else {
-            outcome = {};
-            host_->completions().notify(std::move(farewell_));
-        }
-    }
-
-    void post_completion() noexcept {
-        (executor_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));
-    }
-
-    // Lets the user's executor complete it. If that refuses, this thread does it. The executor may own what it was given
-    // but never runs, so it is not kept here any longer.
-    void dispatch() {
-        const AnyExecutor executor = std::move(executor_);
-        try {
-            executor.execute([self = this->shared_from_this()] { self->complete(); });
-        } catch (...) {
-            complete();
-        }
-    }
-
-    void complete() {
-        const Complete complete = std::move(complete_);
-        complete(std::move(outcome_));
-    }
-
-    const ProcessMark process_ = this_process();
-    const std::shared_ptr<OperationHost> host_;
-    const Work work_;
-    AnyExecutor executor_;
-    Complete complete_;
-    Notifier::Job completion_;
-    Notifier::Job farewell_;  // ends the task's reference if the operation was given up before
-    std::atomic<bool> decided_{false};
-    Outcome<R> outcome_;     // written by the one who decided
-    std::stop_source stop_;  // tells the task that the operation was given up
-    // Destroyed first: its callback uses the other members.
-    std::optional<std::stop_callback<GiveUp>> on_stop_;
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
 // redlatch/session/session_handle.hpp
 
 namespace redlatch {
@@ -5005,6 +5444,7 @@ public:
         if (dispatches) session().dispatcher().start();
     }
     Continuations& continuations() override { return session().continuations(); }
+    std::stop_token operations_end() noexcept override { return session_.load()->operations_end(); }
     Notifier& completions() noexcept override { return session_.load()->completions(); }
     Notifier& dispatcher() noexcept override { return session_.load()->dispatcher(); }
 
@@ -10531,8 +10971,10 @@ REDLATCH_INLINE std::string Client::id() const { return session_->session().uuid
 
 REDLATCH_INLINE Stats Client::stats() const { return session_->session().stats(); }
 
-REDLATCH_INLINE std::size_t Client::release_all() {
-    const detail::ReleaseRound::Outcome outcome = session_->session().release_all();
+namespace detail {
+
+// Returns how many holds were given back. Throws Error if some were not.
+inline std::size_t given_back(const ReleaseRound::Outcome& outcome) {
     if (outcome.undelivered == 0) return outcome.delivered;
     const std::size_t all = outcome.delivered + outcome.undelivered;
     throw Error(outcome.why ? static_cast<errc>(outcome.why.value()) : errc::unreachable, {},
@@ -10541,11 +10983,57 @@ REDLATCH_INLINE std::size_t Client::release_all() {
                     "go on trying");
 }
 
+// The client for the operation that ends the others.
+class ClosingHost final : public OperationHost {
+public:
+    explicit ClosingHost(std::shared_ptr<SessionHandle> session) : session_(std::move(session)) {}
+
+    void start(bool dispatches) override { session_->start(dispatches); }
+    Continuations& continuations() override { return session_->continuations(); }
+    std::stop_token operations_end() noexcept override { return {}; }
+    Notifier& completions() noexcept override { return session_->completions(); }
+    Notifier& dispatcher() noexcept override { return session_->dispatcher(); }
+
+private:
+    const std::shared_ptr<SessionHandle> session_;
+};
+
+inline Task<std::size_t> close(Session& session, Milliseconds limit, WaitBy by) {
+    const Instant until = deadline_after(Clock::now(), limit);
+    session.give_up_operations();
+    const std::shared_ptr<ReleaseRound> round = session.release_all();
+    if (by == by_thread) co_return given_back(round->wait(until));
+    const auto done = std::make_shared<Delivery<bool>>(false);
+    round->when_done([done, by] { done->deliver(true, *by); });
+    co_await Delivered(by, done, until);
+    co_return given_back(round->outcome());
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE std::size_t Client::release_all() {
+    const Instant deadline = Clock::now() + session_->session().options().command_timeout;
+    return detail::given_back(session_->session().release_all()->wait(deadline));
+}
+
 REDLATCH_INLINE std::size_t Client::release_all(std::error_code& ec) {
-    const detail::ReleaseRound::Outcome outcome = session_->session().release_all();
+    const Instant deadline = Clock::now() + session_->session().options().command_timeout;
+    const detail::ReleaseRound::Outcome outcome = session_->session().release_all()->wait(deadline);
     ec.clear();
     if (outcome.undelivered > 0) ec = outcome.why ? outcome.why : make_error_code(errc::unreachable);
     return outcome.delivered;
+}
+
+REDLATCH_INLINE Operation<std::size_t> Client::async_close() {
+    return close_within(session_->session().options().command_timeout);
+}
+
+REDLATCH_INLINE Operation<std::size_t> Client::close_within(Milliseconds limit) {
+    return detail::OperationAccess::make<std::size_t>(std::make_shared<detail::ClosingHost>(session_),
+                                                      [session = session_, limit](const detail::Course& course) {
+                                                          return detail::close(session->session(), limit, course.by);
+                                                      },
+                                                      {});
 }
 
 REDLATCH_INLINE std::vector<std::string> Client::check_server() const {
@@ -10700,213 +11188,6 @@ concept StopOption = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
 // Trailing options of a call that acquires permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
 template <class... Tail>
 concept PermitOption = detail::is_tail<Tail...>();
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/session/operation.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-
-namespace detail {
-
-struct OperationAccess;
-
-inline std::error_code code_of(const std::exception_ptr& error) noexcept {
-    if (!error) return {};
-    try {
-        std::rethrow_exception(error);
-    } catch (const std::system_error& e) {
-        return e.code();
-    } catch (...) {
-        return make_error_code(std::errc::not_enough_memory);
-    }
-}
-
-}  // namespace detail
-
-// Work that has not begun yet: an acquire, say, whose result is an R. It is begun once, in one of four ways:
-//
-//   redlatch::Hold hold = co_await orders.async_lock();                     // in a coroutine of any kind
-//   orders.async_lock().start([](std::error_code ec, redlatch::Hold hold) { … });
-//   std::future<redlatch::Hold> later = orders.async_lock().future();
-//   redlatch::Hold hold = orders.async_lock().get();                        // blocks this thread, like lock()
-//
-// The first three wait without a thread. They complete on the executor that was named with on(), by default on a thread
-// of the client that runs completions one after another. Nothing completes inside the call that begins the operation, in
-// the call that releases a lock, or on the thread that renews leases and receives messages. So a completion may block; it
-// delays only those that share its executor.
-//
-// Cancelling: when a stop is requested on the token (stop_on()), or the coroutine that awaits the operation is
-// destroyed, the operation completes at once with errc::cancelled, and what it acquires all the same is released in the
-// background. Either the completion has the result, or it has the error: never both, never neither. A coroutine must not
-// be destroyed while its executor may be resuming it.
-//
-// An operation under way keeps the client's connections and threads alive. The objects that it was made from may be
-// destroyed, but a MultiLock or RedLock gives up its operations. Movable; not thread-safe.
-template <class R>
-class [[nodiscard]] Operation {
-public:
-    Operation(Operation&&) noexcept = default;
-    Operation& operator=(Operation&&) noexcept = default;
-
-    // Names the executor on which the operation completes: see AnyExecutor.
-    Operation on(AnyExecutor executor) && {
-        executor_ = std::move(executor);
-        return std::move(*this);
-    }
-
-    // Names the token that cancels the operation. Replaces an earlier one.
-    Operation stop_on(std::stop_token stop) && {
-        stop_ = std::move(stop);
-        return std::move(*this);
-    }
-
-    // Begins the operation. The completion is called as `callback(ec, result)`; the result is a default R if there is an
-    // error. If R is std::error_code, it is called as `callback(ec)`. Throws std::bad_alloc or std::system_error if the
-    // operation cannot begin; then the callback is not called.
-    template <class Callback>
-    void start(Callback callback) && {
-        // std::function wants to copy its target.
-        const auto kept = std::make_shared<Callback>(std::move(callback));
-        begin([kept](detail::Outcome<R>&& outcome) {
-            const std::error_code ec = detail::code_of(outcome.error);
-            if constexpr (std::is_same_v<R, std::error_code>)
-                (*kept)(outcome.result ? *outcome.result : ec);
-            else
-                (*kept)(ec, outcome.result ? *std::move(outcome.result) : R());
-        });
-    }
-
-    // Begins the operation. The future throws the error. Dropping the future cancels nothing.
-    std::future<R> future() && {
-        const auto promise = std::make_shared<std::promise<R>>();
-        std::future<R> result = promise->get_future();
-        begin([promise](detail::Outcome<R>&& outcome) {
-            if (outcome.error)
-                promise->set_exception(outcome.error);
-            else
-                promise->set_value(*std::move(outcome.result));
-        });
-        return result;
-    }
-
-    // Does the work on this thread, which waits. Throws the error. If a stop is requested, the result is a default R.
-    R get() && { return work_(stop_, detail::by_thread).run(); }
-
-private:
-    // Awaits the operation. `Answer` makes the result of co_await from the outcome.
-    template <class Answer>
-    class Awaiter {
-    public:
-        explicit Awaiter(Operation&& operation) : operation_(std::move(operation)) {}
-        Awaiter(const Awaiter&) = delete;
-        Awaiter& operator=(const Awaiter&) = delete;
-
-        // A coroutine that is destroyed here cancels the operation.
-        ~Awaiter() {
-            if (meeting_ && !meeting_->is_over.exchange(true)) running_->give_up();
-        }
-
-        bool await_ready() const noexcept { return false; }
-
-        [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) {
-            const auto meeting = meeting_ = std::make_shared<Meeting>();
-            const auto running = running_ = operation_.make([meeting, coroutine](detail::Outcome<R>&& outcome) {
-                if (meeting->is_over.exchange(true)) return;
-                meeting->outcome = std::move(outcome);
-                coroutine.resume();
-            });
-            // This object may be gone before begin() returns.
-            try {
-                running->begin(operation_.stop_);
-            } catch (...) {
-                meeting->is_over = true;
-                throw;
-            }
-        }
-
-        auto await_resume() { return Answer()(std::move(meeting_->outcome)); }
-
-    private:
-        struct Meeting {
-            std::atomic<bool> is_over{false};  // True once the coroutine goes on, or is gone
-            detail::Outcome<R> outcome;
-        };
-
-        Operation operation_;
-        std::shared_ptr<Meeting> meeting_;
-        std::shared_ptr<detail::Running<R>> running_;
-    };
-
-    struct Throwing {
-        R operator()(detail::Outcome<R>&& outcome) const {
-            if (outcome.error) std::rethrow_exception(outcome.error);
-            return *std::move(outcome.result);
-        }
-    };
-
-    struct Telling {
-        std::pair<std::error_code, R> operator()(detail::Outcome<R>&& outcome) const {
-            return {detail::code_of(outcome.error), outcome.result ? *std::move(outcome.result) : R()};
-        }
-    };
-
-public:
-    // Begins the operation when it is awaited. Throws the error.
-    auto operator co_await() && { return Awaiter<Throwing>(std::move(*this)); }
-
-    // To be awaited instead: the result is a std::pair of the std::error_code and the R.
-    auto no_throw() && {
-        struct NoThrow {
-            Operation operation;
-            auto operator co_await() && { return Awaiter<Telling>(std::move(operation)); }
-        };
-        return NoThrow{std::move(*this)};
-    }
-
-private:
-    friend struct detail::OperationAccess;
-    using Running = detail::Running<R>;
-
-    Operation(std::shared_ptr<detail::OperationHost> host, typename Running::Work work, std::stop_token stop)
-        : host_(std::move(host)), work_(std::move(work)), stop_(std::move(stop)) {}
-
-    std::shared_ptr<Running> make(typename Running::Complete complete) {
-        return std::make_shared<Running>(std::move(host_), std::move(work_), std::move(executor_), std::move(complete));
-    }
-
-    void begin(typename Running::Complete complete) { make(std::move(complete))->begin(stop_); }
-
-    std::shared_ptr<detail::OperationHost> host_;
-    typename Running::Work work_;
-    AnyExecutor executor_;
-    std::stop_token stop_;
-};
-
-namespace detail {
-
-// Makes operations, for the primitives.
-struct OperationAccess {
-    template <class R>
-    static Operation<R> make(std::shared_ptr<OperationHost> host, typename Running<R>::Work work,
-                             std::stop_token stop) {
-        return Operation<R>(std::move(host), std::move(work), std::move(stop));
-    }
-
-    // Begin an operation in two steps, for those who may give it up before it completes.
-    template <class R>
-    static std::shared_ptr<Running<R>> prepare(Operation<R>& operation, typename Running<R>::Complete complete) {
-        return operation.make(std::move(complete));
-    }
-
-    template <class R>
-    static void begin(const Operation<R>& operation, Running<R>& running) {
-        running.begin(operation.stop_);
-    }
-};
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -12724,127 +13005,6 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/session/awaiting.hpp
-
-// What a task awaits: the reply to a call, and the end of a pause. A thread waits in await_ready(), so the task goes on
-// without suspending. A coroutine is suspended, and the background thread resumes it.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Waits for the reply to a call or command, like Session::call(). `What` is Call or Command, and must live until then.
-template <class What>
-class [[nodiscard]] ReplyTo {
-public:
-    ReplyTo(Session& session, WaitBy by, const What& what, Instant deadline)
-        : session_(session), by_(by), what_(what), deadline_(deadline) {}
-
-    bool await_ready() {
-        if (by_) return false;
-        reply_ = session_.call(what_, deadline_);
-        return true;
-    }
-
-    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) noexcept {
-        bool is_sent = false;
-        try {
-            const auto posted = posted_ = std::make_shared<Posted>();
-            session_.post(what_, [posted, by = by_](Reply reply) { posted->take(std::move(reply), *by); });
-            is_sent = true;
-            // This object may be gone afterwards.
-            return by_->sleep(posted->sleeper, coroutine, deadline_);
-        } catch (const std::bad_alloc&) {
-            if (posted_) posted_->give_up_waiting();
-            reply_ = Reply::of(is_sent ? Reply::Kind::unanswered : Reply::Kind::not_sent, no_memory);
-            return false;
-        }
-    }
-
-    Reply await_resume() {
-        if (reply_) return *std::move(reply_);
-        return posted_->give_up_waiting();
-    }
-
-private:
-    // The reply, and the coroutine that waits for it. The reply may come when the coroutine waits no longer.
-    //
-    // mutex guards reply and is_over. The sleeper is the continuations'.
-    struct Posted {
-        std::mutex mutex;
-        Reply reply = Reply::of(Reply::Kind::unanswered, "no reply in time");
-        bool is_over = false;
-        Sleeper sleeper;
-
-        // `by` lives as long as somebody waits.
-        void take(Reply answer, Continuations& by) {
-            const std::lock_guard lock(mutex);
-            if (is_over) return;
-            reply = std::move(answer);
-            by.wake(sleeper);
-        }
-
-        Reply give_up_waiting() {
-            const std::lock_guard lock(mutex);
-            is_over = true;
-            return std::move(reply);
-        }
-    };
-
-    Session& session_;
-    const WaitBy by_;
-    const What& what_;
-    const Instant deadline_;
-    std::shared_ptr<Posted> posted_;
-    std::optional<Reply> reply_;  // of a thread, or if memory was short
-};
-
-// Asks the server that has this key for its time. Returns nothing, and the reason in `failure`, if there is no reply. A
-// caller that may know the time already looks at Session::known_server_time() first.
-inline Task<std::optional<ServerMilliseconds>> server_time(Session& session, WaitBy by, std::string_view key,
-                                                           Instant deadline, Reply& failure) {
-    const Command question = ServerTime::question(key);
-    const Instant asked = Clock::now();
-    failure = co_await ReplyTo(session, by, question, deadline);
-    co_return session.learn_server_time(key, asked, failure);
-}
-
-// Sleeps until the instant, or until a stop is requested.
-class [[nodiscard]] Pause {
-public:
-    Pause(WaitBy by, Instant until, const std::stop_token& stop) : by_(by), until_(until), stop_(stop) {}
-
-    bool await_ready() const {
-        if (!by_) pause(until_, stop_);
-        return !by_ || until_ <= Clock::now();
-    }
-
-    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) noexcept try {
-        on_stop_.emplace(stop_, Wake{*by_, sleeper_});
-        return by_->sleep(sleeper_, coroutine, until_);
-    } catch (const std::bad_alloc&) {
-        return false;
-    }
-
-    void await_resume() const noexcept {}
-
-private:
-    struct Wake {
-        Continuations& continuations;
-        Sleeper& sleeper;
-        void operator()() const { continuations.wake(sleeper); }
-    };
-
-    const WaitBy by_;
-    const Instant until_;
-    const std::stop_token& stop_;
-    Sleeper sleeper_;
-    std::optional<std::stop_callback<Wake>> on_stop_;
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
 // redlatch/semaphore/idempotent_sender.hpp
 
 namespace redlatch {
@@ -14180,8 +14340,8 @@ REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest reques
     const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_));
     return detail::OperationAccess::make<bool>(
         handle_.session_handle(),
-        [latch, request](const std::stop_token& given_up, detail::WaitBy by) {
-            return detail::wait_for_end(latch, request, given_up, by);
+        [latch, request](const detail::Course& course) {
+            return detail::wait_for_end(latch, request, course.stop, course.by);
         },
         std::move(stop));
 }
@@ -14247,7 +14407,7 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-class SessionHandle;
+class OperationHost;
 
 // The state of a lock, as the objects that hold it see it. Any thread may call anything.
 class HoldKeeper {
@@ -14274,6 +14434,9 @@ public:
     // Releases one level: waits for the reply; throws Error(errc::not_owner).
     virtual std::error_code release(OwnerNumber owner) = 0;
 
+    // Releases one level and waits for the reply without a thread, for command_timeout at most.
+    virtual Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) = 0;
+
     // Releases one level without waiting. Without memory for that, the hold ends with its lease.
     virtual void release_later(OwnerNumber owner) noexcept = 0;
 
@@ -14281,9 +14444,10 @@ public:
     virtual std::stop_token lost(OwnerNumber owner) = 0;
 };
 
-// One level of a hold, and what it needs to stay alive. The keeper refers to the session, so it is destroyed first.
+// One level of a hold, and what it needs to stay alive: the client, to whose session the keeper refers. So the keeper is
+// destroyed first.
 struct HeldLevel {
-    std::shared_ptr<SessionHandle> session{};
+    std::shared_ptr<OperationHost> host{};
     std::shared_ptr<HoldKeeper> keeper{};
     OwnerNumber owner = 0;
     HoldKeeper::Facts facts{};
@@ -14298,9 +14462,18 @@ struct HeldLevel {
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
+class Hold;
+template <class R>
+class Operation;
+
 namespace detail {
 class LockApi;
-}
+
+struct HoldAccess {
+    // Releases the hold, and waits as `by` says. Afterwards it holds nothing. The hold must outlive the task.
+    static Task<std::error_code> release(Hold& hold, WaitBy by);
+};
+}  // namespace detail
 
 // Holds a lock, or one level of it, for whoever has the object, and not for a thread: it can be moved into another
 // thread, a task or a container, and released there. The destructor releases it.
@@ -14354,6 +14527,11 @@ public:
     // resends it), not_owner if it held nothing. Preserves errno.
     std::error_code unlock() noexcept;
 
+    // Does the same without a thread that waits: see Operation. From this call on the object holds nothing, and the
+    // operation has the hold: if it is cancelled or never begun, the hold is released all the same.
+    //   std::error_code ec = co_await std::move(hold).async_unlock();
+    [[nodiscard]] Operation<std::error_code> async_unlock() &&;
+
     // Acquires one more level for the same owner, which lasts until it is released, too: one round trip. Takes an
     // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a Mutex,
     // which is not reentrant, not_owner if it holds nothing.
@@ -14371,6 +14549,7 @@ public:
 
 private:
     friend class detail::LockApi;
+    friend struct detail::HoldAccess;
 
     // Holds the level, which its owner has acquired.
     explicit Hold(detail::HeldLevel level);
@@ -14642,6 +14821,24 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
     }
 }
 
+REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& hold, WaitBy by) {
+    if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) co_return hold.unlock();
+    const HeldLevel level = std::exchange(hold.level_, {});
+    co_return co_await level.keeper->release_by(level.owner, by);
+}
+
+REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
+    if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
+    std::shared_ptr<detail::OperationHost> host = level_.host;
+    return detail::OperationAccess::make<std::error_code>(
+        std::move(host),
+        // std::function wants to copy its target.
+        [hold = std::make_shared<Hold>(std::move(*this))](const detail::Course& course) {
+            return detail::HoldAccess::release(*hold, course.by);
+        },
+        {});
+}
+
 REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) const {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request).run())
@@ -14649,6 +14846,196 @@ REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) con
     return Hold(level_);
 }
 
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/hop.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Awaited, continues the task of an operation where the user's code may run: on the operation's executor, otherwise on
+// the client's thread of completions. A thread that waits goes on itself. The result is false if the executor has
+// destroyed what it was given without running it; then the task goes on, on the thread of completions.
+class [[nodiscard]] Hop {
+public:
+    explicit Hop(const Course& course) : course_(course) {}
+    Hop(const Hop&) = delete;
+    Hop& operator=(const Hop&) = delete;
+
+    bool await_ready() const noexcept { return course_.by == by_thread; }
+
+    [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) {
+        OperationHost& host = *course_.host;
+        const AnyExecutor* const executor = course_.executor;
+        const auto ticket = std::make_shared<Ticket>(host.completions(), coroutine, dropped_);
+        if (*executor)
+            host.dispatcher().notify([ticket, executor] { dispatch(*executor, ticket); });
+        else
+            host.completions().notify([ticket] { ticket->go(); });
+    }
+
+    bool await_resume() const noexcept { return !dropped_; }
+
+private:
+    // The right to continue the coroutine, once. It lives until then: also the coroutine, its operation and the client.
+    class Ticket {
+    public:
+        Ticket(Notifier& completions, std::coroutine_handle<> coroutine, bool& dropped)
+            : completions_(completions), coroutine_(coroutine), when_dropped_(1, [coroutine, &dropped] {
+                  dropped = true;
+                  coroutine.resume();
+              }) {}
+        Ticket(const Ticket&) = delete;
+        Ticket& operator=(const Ticket&) = delete;
+        ~Ticket() {
+            if (!used_) completions_.notify(std::move(when_dropped_));
+        }
+
+        void go() {
+            if (!used_.exchange(true)) coroutine_.resume();
+        }
+
+    private:
+        Notifier& completions_;
+        const std::coroutine_handle<> coroutine_;
+        Notifier::Job when_dropped_;  // made beforehand, because a destructor must not fail
+        std::atomic<bool> used_{false};
+    };
+
+    // If the executor refuses, this thread goes on.
+    static void dispatch(const AnyExecutor& executor, const std::shared_ptr<Ticket>& ticket) {
+        try {
+            executor.execute([ticket] { ticket->go(); });
+        } catch (...) {
+            ticket->go();
+        }
+    }
+
+    const Course& course_;
+    bool dropped_ = false;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/run_under.hpp
+
+// Runs a function of the user's while a lock is held: see async_run() of the locks.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Returns the awaiter of an awaitable.
+template <class Awaitable>
+decltype(auto) awaiter_of(Awaitable&& awaitable) {
+    if constexpr (requires { std::forward<Awaitable>(awaitable).operator co_await(); })
+        return std::forward<Awaitable>(awaitable).operator co_await();
+    else if constexpr (requires { operator co_await(std::forward<Awaitable>(awaitable)); })
+        return operator co_await(std::forward<Awaitable>(awaitable));
+    else
+        return std::forward<Awaitable>(awaitable);
+}
+
+// True for what any coroutine can await.
+template <class T>
+concept IsAwaitable = !std::is_void_v<T> && requires(std::add_rvalue_reference_t<T> awaitable) {
+    { awaiter_of(static_cast<decltype(awaitable)>(awaitable)).await_ready() } -> std::convertible_to<bool>;
+};
+
+// The result of f(token), or of co_await f(token).
+template <class Returned>
+struct ResultOf {
+    using type = std::decay_t<Returned>;
+};
+template <IsAwaitable Returned>
+struct ResultOf<Returned> {
+    using type = std::decay_t<decltype(awaiter_of(std::declval<Returned>()).await_resume())>;
+};
+template <class F>
+using RunResult = typename ResultOf<std::invoke_result_t<F&, std::stop_token>>::type;
+
+// A coroutine of its own, which nobody awaits.
+struct Detached {
+    struct promise_type {
+        Detached get_return_object() const noexcept { return {}; }
+        std::suspend_never initial_suspend() const noexcept { return {}; }
+        std::suspend_never final_suspend() const noexcept { return {}; }
+        void return_void() const noexcept {}
+        void unhandled_exception() const noexcept { std::terminate(); }
+    };
+};
+
+template <class R, class Awaitable>
+Detached fulfil(Awaitable awaitable, std::promise<R> promise) {
+    try {
+        if constexpr (std::is_void_v<R>) {
+            co_await std::move(awaitable);
+            promise.set_value();
+        } else {
+            promise.set_value(co_await std::move(awaitable));
+        }
+    } catch (...) {
+        promise.set_exception(std::current_exception());
+    }
+}
+
+// Calls f, and awaits what it returns if that is an awaitable. A thread blocks meanwhile.
+template <class R, class F>
+Task<R> call_and_await(F& f, std::stop_token stop, WaitBy by) {
+    if constexpr (!IsAwaitable<std::invoke_result_t<F&, std::stop_token>>) {
+        co_return std::invoke(f, std::move(stop));
+    } else if (by == by_thread) {
+        std::promise<R> promise;
+        std::future<R> result = promise.get_future();
+        fulfil<R>(std::invoke(f, std::move(stop)), std::move(promise));
+        co_return result.get();
+    } else {
+        co_return co_await std::invoke(f, std::move(stop));
+    }
+}
+
+template <class R, class F>
+Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, const Course& course) {
+    Hold hold = co_await std::move(acquiring);
+    if (!hold) throw Error(errc::cancelled, {}, "it was cancelled before the lock was acquired");
+    const std::string name = hold.name();
+    Outcome<R> outcome;
+    bool in_time = false;
+    {
+        // The token of f is requested when the hold is lost or the operation is given up. These callbacks end before the
+        // task returns to the background thread, which must not wait for them.
+        std::stop_source ending;
+        const auto end = [&ending] { ending.request_stop(); };
+        const std::stop_callback on_lost(hold.lost(), end);
+        const std::stop_callback on_given_up(course.stop, end);
+        const bool hopped = co_await Hop(course);
+        if (!hopped || course.stop.stop_requested())
+            throw Error(errc::cancelled, name, "it was cancelled before the function was called");
+        if (ending.stop_requested())
+            throw Error(errc::hold_lost, name, "the lock was lost before the function was called");
+        try {
+            if constexpr (std::is_void_v<R>) {
+                co_await call_and_await<R>(*f, ending.get_token(), course.by);
+                outcome.result.emplace();
+            } else {
+                outcome.result = co_await call_and_await<R>(*f, ending.get_token(), course.by);
+            }
+        } catch (...) {
+            outcome.error = std::current_exception();
+        }
+        in_time = Clock::now() < hold.valid_until();
+    }
+    const std::error_code released = co_await HoldAccess::release(hold, course.by);
+    if (outcome.error) std::rethrow_exception(std::move(outcome.error));
+    if (!in_time || released == errc::hold_lost)
+        throw Error(errc::hold_lost, name, "the lock was lost before the function returned");
+    if constexpr (!std::is_void_v<R>) co_return *std::move(outcome.result);
+}
+
+}  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -14761,6 +15148,28 @@ public:
         return later(deadline, deadline <= Clock::now(), tail...);
     }
 
+    // Runs f(std::stop_token) while an object holds the lock, and then releases it, whatever f did: see Operation. The
+    // result is that of f, or of co_await f(…) if f returns an awaitable. f runs where on() says; the token is requested
+    // when the lock is lost or the operation is cancelled. A cancelled operation completes at once; the lock is released
+    // when f has returned. Fails with the exception of f, and with errc::hold_lost if the lock was lost before f
+    // returned. Takes an optional Lease and std::stop_token. For the lock f runs in an owner of its own, so f must not
+    // wait for the same lock.
+    //   co_await orders.async_run([&](std::stop_token lost) { return ship(order, lost); });
+    template <class F, class... Tail>
+    requires AsyncOption<Tail...> && std::invocable<F&, std::stop_token>
+    auto async_run(F f, const Tail&... tail) -> Operation<RunResult<F>> {
+        using R = RunResult<F>;
+        HoldRequest wanted = hold_request(never, false, tail...);
+        auto host = wanted.level.host;
+        return OperationAccess::make<R>(
+            std::move(host),
+            [level = std::move(wanted.level), request = std::move(wanted.request),
+             shared = std::make_shared<F>(std::move(f))](const Course& course) {
+                return run_under<R>(hold_for(level, request, course), shared, course);
+            },
+            std::move(wanted.stop));
+    }
+
     // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
     // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
     // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
@@ -14837,9 +15246,6 @@ private:
     virtual HoldKeeper& keeper() = 0;
     virtual HeldLevel keeper_of_holds() = 0;
 
-    // The client whose threads serve the operations of this lock.
-    virtual std::shared_ptr<OperationHost> operation_host() = 0;
-
     // Adds to a request what this object determines. Throws Error if the request must not be made.
     virtual void prepare(LockRequest&) {}
 
@@ -14888,26 +15294,38 @@ private:
 
     template <class... Tail>
     Operation<Hold> later(Instant deadline, bool one_try, const Tail&... tail) {
+        HoldRequest wanted = hold_request(deadline, one_try, tail...);
+        auto host = wanted.level.host;
+        return OperationAccess::make<Hold>(
+            std::move(host),
+            [level = std::move(wanted.level), request = std::move(wanted.request)](const Course& course) {
+                return hold_for(level, request, course);
+            },
+            std::move(wanted.stop));
+    }
+
+    // A hold that an operation is to acquire.
+    struct HoldRequest {
+        HeldLevel level;
+        LockRequest request;
+        std::stop_token stop;
+    };
+
+    template <class... Tail>
+    HoldRequest hold_request(Instant deadline, bool one_try, const Tail&... tail) {
         LockRequest request = lock_request(0, deadline, tail...);
         request.one_try = one_try;
         prepare(request);
         std::stop_token stop = std::exchange(request.stop, {});
-        HeldLevel level = keeper_of_holds();
-        std::shared_ptr<OperationHost> host = operation_host();
-        return OperationAccess::make<Hold>(
-            std::move(host),
-            [level = std::move(level), request = std::move(request)](const std::stop_token& given_up, WaitBy by) {
-                return hold_for(level, request, given_up, by);
-            },
-            std::move(stop));
+        return {keeper_of_holds(), std::move(request), std::move(stop)};
     }
 
-    static Task<Hold> hold_for(HeldLevel level, LockRequest request, std::stop_token stop, WaitBy by) {
+    static Task<Hold> hold_for(HeldLevel level, LockRequest request, const Course& course) {
         request.owner = level.owner = new_hold_owner();
-        request.stop = std::move(stop);
-        request.by = by;
+        request.stop = course.stop;
+        request.by = course.by;
         const bool held = co_await level.keeper->acquire(request);
-        if (!held && by && request.stop.stop_requested())
+        if (!held && course.by && request.stop.stop_requested())
             throw Error(errc::cancelled, level.keeper->name_as_given(), "it was cancelled before it succeeded");
         co_return held ? Hold(std::move(level)) : Hold();
     }
@@ -14933,7 +15351,6 @@ struct LockAccess {
     static void prepare(LockApi& lock, LockRequest& request) { lock.prepare(request); }
     static HoldKeeper& keeper(LockApi& lock) { return lock.keeper(); }
     static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
-    static std::shared_ptr<OperationHost> operation_host(LockApi& lock) { return lock.operation_host(); }
     static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }
     static bool ask_locked(LockApi& lock, Instant limit = never) { return lock.ask_locked(limit); }
     static int ask_hold_count(LockApi& lock, OwnerNumber owner, Instant limit = never) {
@@ -14996,7 +15413,6 @@ protected:
 
     REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
-    REDLATCH_INLINE std::shared_ptr<OperationHost> operation_host() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
@@ -17036,6 +17452,15 @@ public:
         return {parts_.leases.part(owner).hold, parts_.leases.token(owner).value_or(0)};
     }
 
+    Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
+        if (by == by_thread) co_return release(owner);
+        const auto outcome = std::make_shared<Delivery<std::error_code>>(errc::unreachable);
+        const Instant until = parts_.releases.foreground_deadline();
+        parts_.releases.release_in_background(
+            owner, [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); }, Receiver::background);
+        co_return co_await Delivered(by, outcome, until);
+    }
+
     void release_later(OwnerNumber owner) noexcept override try {
         parts_.releases.release_in_background(
             owner, [](std::error_code) {}, Receiver::background);
@@ -17141,8 +17566,6 @@ REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     LockState& s = state();
     return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
 }
-
-REDLATCH_INLINE std::shared_ptr<OperationHost> NamedLock::operation_host() { return handle_.session_handle(); }
 
 REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
 
@@ -18358,7 +18781,6 @@ private:
 
     REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
-    REDLATCH_INLINE std::shared_ptr<OperationHost> operation_host() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
@@ -18526,7 +18948,7 @@ public:
         session().post({words, 0}, std::move(done));
     }
 
-    std::shared_ptr<OperationHost> operation_host() override { return LockAccess::operation_host(lock_); }
+    std::shared_ptr<OperationHost> operation_host() override { return LockAccess::keeper_of_holds(lock_).host; }
     const ClientOptions& options() override { return session().options(); }
     Timers& timers() override { return session().timers(); }
     void start_background() override { session().start_background(); }
@@ -19166,11 +19588,19 @@ public:
         const Outcome outcome = wait_for(lock, leaving, limit);
         const Sent owed = send(lock, owner, by_thread, [&](std::size_t i) { return shares[i].owed; });
         wait_for(lock, owed, Clock::now());
-        if (!end->live) return errc::hold_lost;
-        if (outcome.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
-        // Others can acquire the lock as soon as too few members are left with this owner.
-        if (leaving.asked - outcome.done <= core_.members.size() - core_.rules.needed) return std::error_code();
-        return outcome.lost > 0 ? errc::hold_lost : errc::unreachable;
+        return result(owner, end->live, leaving, outcome);
+    }
+
+    // Does the same, and waits for the replies without a thread.
+    Task<std::optional<std::error_code>> release_by(OwnerNumber owner, WaitBy by) {
+        std::unique_lock lock(core_.mutex);
+        const auto end = holds_.leave_level(owner);
+        if (!end) co_return std::nullopt;
+        const auto& shares = end->shares->of;
+        const Sent leaving = send(lock, owner, by, [&](std::size_t i) { return shares[i].leaving; });
+        send(lock, owner, by, [&](std::size_t i) { return shares[i].owed; });
+        const Outcome replies = co_await outcome(lock, leaving, by, never);
+        co_return result(owner, end->live, leaving, replies);
     }
 
     struct Outcome {
@@ -19233,6 +19663,14 @@ public:
     }
 
 private:
+    std::error_code result(OwnerNumber owner, bool was_live, const Sent& leaving, const Outcome& outcome) {
+        if (!was_live) return errc::hold_lost;
+        if (outcome.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
+        // Others can acquire the lock as soon as too few members are left with this owner.
+        if (leaving.asked - outcome.done <= core_.members.size() - core_.rules.needed) return std::error_code();
+        return outcome.lost > 0 ? errc::hold_lost : errc::unreachable;
+    }
+
     // Without memory it does not wait.
     Outcome wait_for(std::unique_lock<std::mutex>& lock, const Sent& sent, Instant limit) try {
         return outcome(lock, sent, by_thread, limit).run();
@@ -19695,6 +20133,15 @@ public:
         throw Error(errc::not_owner, core_.name, "only the thread that holds the lock can unlock() it");
     }
 
+    Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
+        if (by == by_thread) co_return release(owner);
+        std::unique_lock lock(core_.mutex);
+        if (core_.closed) co_return errc::hold_lost;
+        const InsideMembers inside(core_, lock);
+        const std::optional<std::error_code> outcome = co_await releases_.release_by(owner, by);
+        co_return outcome.value_or(errc::hold_lost);
+    }
+
     void release_later(OwnerNumber owner) noexcept override { release_level_later(owner); }
 
     std::string name_as_given() const override { return core_.name; }
@@ -19851,11 +20298,7 @@ REDLATCH_INLINE QuorumMembers QuorumApi::members_of(const std::vector<NamedLock*
 REDLATCH_INLINE HoldKeeper& QuorumApi::keeper() { return *state(); }
 
 // The members, which outlive this object, keep their sessions alive. After close() a hold uses neither.
-REDLATCH_INLINE HeldLevel QuorumApi::keeper_of_holds() { return {nullptr, state()}; }
-
-REDLATCH_INLINE std::shared_ptr<OperationHost> QuorumApi::operation_host() {
-    return members_.front()->operation_host();
-}
+REDLATCH_INLINE HeldLevel QuorumApi::keeper_of_holds() { return {members_.front()->operation_host(), state()}; }
 
 // Ends the holds of all members. Returns true if one of them was held.
 REDLATCH_INLINE bool QuorumApi::force_release(Instant) {
@@ -21784,8 +22227,8 @@ REDLATCH_INLINE Operation<Permits> PermitExpirableSemaphore::later(std::ptrdiff_
         detail::KeptState(handle_.session_handle(), detail::permits_of(handle_)));
     return detail::OperationAccess::make<Permits>(
         handle_.session_handle(),
-        [keeper = std::move(keeper), n, lease, request](const std::stop_token& given_up, detail::WaitBy by) {
-            return detail::ExpirableKeeper::take(keeper, n, lease, request, given_up, by);
+        [keeper = std::move(keeper), n, lease, request](const detail::Course& course) {
+            return detail::ExpirableKeeper::take(keeper, n, lease, request, course.stop, course.by);
         },
         std::move(stop));
 }
@@ -21999,7 +22442,6 @@ private:
 
     REDLATCH_INLINE detail::HoldKeeper& keeper() override;
     REDLATCH_INLINE detail::HeldLevel keeper_of_holds() override;
-    REDLATCH_INLINE std::shared_ptr<detail::OperationHost> operation_host() override;
     REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
@@ -22587,10 +23029,6 @@ REDLATCH_INLINE detail::HoldKeeper& ReadWriteLock::keeper() { return detail::Loc
 
 REDLATCH_INLINE detail::HeldLevel ReadWriteLock::keeper_of_holds() {
     return detail::LockAccess::keeper_of_holds(write_);
-}
-
-REDLATCH_INLINE std::shared_ptr<detail::OperationHost> ReadWriteLock::operation_host() {
-    return detail::LockAccess::operation_host(write_);
 }
 
 REDLATCH_INLINE void ReadWriteLock::prepare(detail::LockRequest& request) {
@@ -23219,8 +23657,8 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
         detail::KeptState(handle_.session_handle(), detail::semaphore_of(handle_)));
     return detail::OperationAccess::make<Permits>(
         handle_.session_handle(),
-        [keeper = std::move(keeper), n, request](const std::stop_token& given_up, detail::WaitBy by) {
-            return detail::SemaphoreKeeper::take(keeper, n, request, given_up, by);
+        [keeper = std::move(keeper), n, request](const detail::Course& course) {
+            return detail::SemaphoreKeeper::take(keeper, n, request, course.stop, course.by);
         },
         std::move(stop));
 }

@@ -15,9 +15,18 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
+class Hold;
+template <class R>
+class Operation;
+
 namespace detail {
 class LockApi;
-}
+
+struct HoldAccess {
+    // Releases the hold, and waits as `by` says. Afterwards it holds nothing. The hold must outlive the task.
+    static Task<std::error_code> release(Hold& hold, WaitBy by);
+};
+}  // namespace detail
 
 // Holds a lock, or one level of it, for whoever has the object, and not for a thread: it can be moved into another
 // thread, a task or a container, and released there. The destructor releases it.
@@ -71,6 +80,11 @@ public:
     // resends it), not_owner if it held nothing. Preserves errno.
     std::error_code unlock() noexcept;
 
+    // Does the same without a thread that waits: see Operation. From this call on the object holds nothing, and the
+    // operation has the hold: if it is cancelled or never begun, the hold is released all the same.
+    //   std::error_code ec = co_await std::move(hold).async_unlock();
+    [[nodiscard]] Operation<std::error_code> async_unlock() &&;
+
     // Acquires one more level for the same owner, which lasts until it is released, too: one round trip. Takes an
     // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a Mutex,
     // which is not reentrant, not_owner if it holds nothing.
@@ -88,6 +102,7 @@ public:
 
 private:
     friend class detail::LockApi;
+    friend struct detail::HoldAccess;
 
     // Holds the level, which its owner has acquired.
     explicit Hold(detail::HeldLevel level);

@@ -6,9 +6,8 @@
 #include "redlatch/error.hpp"
 #include "redlatch/lock/hold.hpp"
 #include "redlatch/lock/hold_table.hpp"
-#include "redlatch/session/session_handle.hpp"
+#include "redlatch/session/operation.hpp"
 
-#include <cstdint>
 #include <exception>
 #include <memory>
 #include <stop_token>
@@ -76,6 +75,24 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
         // It is an owner that no one else knows, so it did hold the lock, but the loss is long ago.
         return errc::hold_lost;
     }
+}
+
+REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& hold, WaitBy by) {
+    if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) co_return hold.unlock();
+    const HeldLevel level = std::exchange(hold.level_, {});
+    co_return co_await level.keeper->release_by(level.owner, by);
+}
+
+REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
+    if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
+    std::shared_ptr<detail::OperationHost> host = level_.host;
+    return detail::OperationAccess::make<std::error_code>(
+        std::move(host),
+        // std::function wants to copy its target.
+        [hold = std::make_shared<Hold>(std::move(*this))](const detail::Course& course) {
+            return detail::HoldAccess::release(*hold, course.by);
+        },
+        {});
 }
 
 REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) const {

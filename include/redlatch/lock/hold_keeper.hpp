@@ -4,6 +4,7 @@
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/session/continuations.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-class SessionHandle;
+class OperationHost;
 
 // The state of a lock, as the objects that hold it see it. Any thread may call anything.
 class HoldKeeper {
@@ -43,6 +44,9 @@ public:
     // Releases one level: waits for the reply; throws Error(errc::not_owner).
     virtual std::error_code release(OwnerNumber owner) = 0;
 
+    // Releases one level and waits for the reply without a thread, for command_timeout at most.
+    virtual Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) = 0;
+
     // Releases one level without waiting. Without memory for that, the hold ends with its lease.
     virtual void release_later(OwnerNumber owner) noexcept = 0;
 
@@ -50,9 +54,10 @@ public:
     virtual std::stop_token lost(OwnerNumber owner) = 0;
 };
 
-// One level of a hold, and what it needs to stay alive. The keeper refers to the session, so it is destroyed first.
+// One level of a hold, and what it needs to stay alive: the client, to whose session the keeper refers. So the keeper is
+// destroyed first.
 struct HeldLevel {
-    std::shared_ptr<SessionHandle> session{};
+    std::shared_ptr<OperationHost> host{};
     std::shared_ptr<HoldKeeper> keeper{};
     OwnerNumber owner = 0;
     HoldKeeper::Facts facts{};

@@ -25,7 +25,6 @@ struct LockAccess {
     static void prepare(LockApi& lock, LockRequest& request) { lock.prepare(request); }
     static HoldKeeper& keeper(LockApi& lock) { return lock.keeper(); }
     static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
-    static std::shared_ptr<OperationHost> operation_host(LockApi& lock) { return lock.operation_host(); }
     static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }
     static bool ask_locked(LockApi& lock, Instant limit = never) { return lock.ask_locked(limit); }
     static int ask_hold_count(LockApi& lock, OwnerNumber owner, Instant limit = never) {

@@ -6,6 +6,7 @@
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/lock/hold.hpp"
+#include "redlatch/lock/run_under.hpp"
 #include "redlatch/session/call_options.hpp"
 #include "redlatch/session/operation.hpp"
 #include "redlatch/wait/lock_request.hpp"
@@ -127,6 +128,28 @@ public:
         return later(deadline, deadline <= Clock::now(), tail...);
     }
 
+    // Runs f(std::stop_token) while an object holds the lock, and then releases it, whatever f did: see Operation. The
+    // result is that of f, or of co_await f(…) if f returns an awaitable. f runs where on() says; the token is requested
+    // when the lock is lost or the operation is cancelled. A cancelled operation completes at once; the lock is released
+    // when f has returned. Fails with the exception of f, and with errc::hold_lost if the lock was lost before f
+    // returned. Takes an optional Lease and std::stop_token. For the lock f runs in an owner of its own, so f must not
+    // wait for the same lock.
+    //   co_await orders.async_run([&](std::stop_token lost) { return ship(order, lost); });
+    template <class F, class... Tail>
+    requires AsyncOption<Tail...> && std::invocable<F&, std::stop_token>
+    auto async_run(F f, const Tail&... tail) -> Operation<RunResult<F>> {
+        using R = RunResult<F>;
+        HoldRequest wanted = hold_request(never, false, tail...);
+        auto host = wanted.level.host;
+        return OperationAccess::make<R>(
+            std::move(host),
+            [level = std::move(wanted.level), request = std::move(wanted.request),
+             shared = std::make_shared<F>(std::move(f))](const Course& course) {
+                return run_under<R>(hold_for(level, request, course), shared, course);
+            },
+            std::move(wanted.stop));
+    }
+
     // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
     // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
     // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
@@ -203,9 +226,6 @@ private:
     virtual HoldKeeper& keeper() = 0;
     virtual HeldLevel keeper_of_holds() = 0;
 
-    // The client whose threads serve the operations of this lock.
-    virtual std::shared_ptr<OperationHost> operation_host() = 0;
-
     // Adds to a request what this object determines. Throws Error if the request must not be made.
     virtual void prepare(LockRequest&) {}
 
@@ -254,26 +274,38 @@ private:
 
     template <class... Tail>
     Operation<Hold> later(Instant deadline, bool one_try, const Tail&... tail) {
+        HoldRequest wanted = hold_request(deadline, one_try, tail...);
+        auto host = wanted.level.host;
+        return OperationAccess::make<Hold>(
+            std::move(host),
+            [level = std::move(wanted.level), request = std::move(wanted.request)](const Course& course) {
+                return hold_for(level, request, course);
+            },
+            std::move(wanted.stop));
+    }
+
+    // A hold that an operation is to acquire.
+    struct HoldRequest {
+        HeldLevel level;
+        LockRequest request;
+        std::stop_token stop;
+    };
+
+    template <class... Tail>
+    HoldRequest hold_request(Instant deadline, bool one_try, const Tail&... tail) {
         LockRequest request = lock_request(0, deadline, tail...);
         request.one_try = one_try;
         prepare(request);
         std::stop_token stop = std::exchange(request.stop, {});
-        HeldLevel level = keeper_of_holds();
-        std::shared_ptr<OperationHost> host = operation_host();
-        return OperationAccess::make<Hold>(
-            std::move(host),
-            [level = std::move(level), request = std::move(request)](const std::stop_token& given_up, WaitBy by) {
-                return hold_for(level, request, given_up, by);
-            },
-            std::move(stop));
+        return {keeper_of_holds(), std::move(request), std::move(stop)};
     }
 
-    static Task<Hold> hold_for(HeldLevel level, LockRequest request, std::stop_token stop, WaitBy by) {
+    static Task<Hold> hold_for(HeldLevel level, LockRequest request, const Course& course) {
         request.owner = level.owner = new_hold_owner();
-        request.stop = std::move(stop);
-        request.by = by;
+        request.stop = course.stop;
+        request.by = course.by;
         const bool held = co_await level.keeper->acquire(request);
-        if (!held && by && request.stop.stop_requested())
+        if (!held && course.by && request.stop.stop_requested())
             throw Error(errc::cancelled, level.keeper->name_as_given(), "it was cancelled before it succeeded");
         co_return held ? Hold(std::move(level)) : Hold();
     }

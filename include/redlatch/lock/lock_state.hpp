@@ -8,6 +8,7 @@
 #include "redlatch/lock/lock_parts.hpp"
 #include "redlatch/lock/turn_queue.hpp"
 #include "redlatch/protocol/lock_protocol.hpp"
+#include "redlatch/session/awaiting.hpp"
 #include "redlatch/session/named_state.hpp"
 #include "redlatch/session/release_round.hpp"
 #include "redlatch/session/session.hpp"
@@ -101,6 +102,15 @@ public:
     Facts facts(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
         return {parts_.leases.part(owner).hold, parts_.leases.token(owner).value_or(0)};
+    }
+
+    Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
+        if (by == by_thread) co_return release(owner);
+        const auto outcome = std::make_shared<Delivery<std::error_code>>(errc::unreachable);
+        const Instant until = parts_.releases.foreground_deadline();
+        parts_.releases.release_in_background(
+            owner, [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); }, Receiver::background);
+        co_return co_await Delivered(by, outcome, until);
     }
 
     void release_later(OwnerNumber owner) noexcept override try {

@@ -61,7 +61,6 @@ protected:
 
     REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
-    REDLATCH_INLINE std::shared_ptr<OperationHost> operation_host() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;

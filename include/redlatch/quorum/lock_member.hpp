@@ -68,7 +68,7 @@ public:
         session().post({words, 0}, std::move(done));
     }
 
-    std::shared_ptr<OperationHost> operation_host() override { return LockAccess::operation_host(lock_); }
+    std::shared_ptr<OperationHost> operation_host() override { return LockAccess::keeper_of_holds(lock_).host; }
     const ClientOptions& options() override { return session().options(); }
     Timers& timers() override { return session().timers(); }
     void start_background() override { session().start_background(); }

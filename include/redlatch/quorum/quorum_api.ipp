@@ -114,11 +114,7 @@ REDLATCH_INLINE QuorumMembers QuorumApi::members_of(const std::vector<NamedLock*
 REDLATCH_INLINE HoldKeeper& QuorumApi::keeper() { return *state(); }
 
 // The members, which outlive this object, keep their sessions alive. After close() a hold uses neither.
-REDLATCH_INLINE HeldLevel QuorumApi::keeper_of_holds() { return {nullptr, state()}; }
-
-REDLATCH_INLINE std::shared_ptr<OperationHost> QuorumApi::operation_host() {
-    return members_.front()->operation_host();
-}
+REDLATCH_INLINE HeldLevel QuorumApi::keeper_of_holds() { return {members_.front()->operation_host(), state()}; }
 
 // Ends the holds of all members. Returns true if one of them was held.
 REDLATCH_INLINE bool QuorumApi::force_release(Instant) {

@@ -43,11 +43,19 @@ public:
         const Outcome outcome = wait_for(lock, leaving, limit);
         const Sent owed = send(lock, owner, by_thread, [&](std::size_t i) { return shares[i].owed; });
         wait_for(lock, owed, Clock::now());
-        if (!end->live) return errc::hold_lost;
-        if (outcome.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
-        // Others can acquire the lock as soon as too few members are left with this owner.
-        if (leaving.asked - outcome.done <= core_.members.size() - core_.rules.needed) return std::error_code();
-        return outcome.lost > 0 ? errc::hold_lost : errc::unreachable;
+        return result(owner, end->live, leaving, outcome);
+    }
+
+    // Does the same, and waits for the replies without a thread.
+    Task<std::optional<std::error_code>> release_by(OwnerNumber owner, WaitBy by) {
+        std::unique_lock lock(core_.mutex);
+        const auto end = holds_.leave_level(owner);
+        if (!end) co_return std::nullopt;
+        const auto& shares = end->shares->of;
+        const Sent leaving = send(lock, owner, by, [&](std::size_t i) { return shares[i].leaving; });
+        send(lock, owner, by, [&](std::size_t i) { return shares[i].owed; });
+        const Outcome replies = co_await outcome(lock, leaving, by, never);
+        co_return result(owner, end->live, leaving, replies);
     }
 
     struct Outcome {
@@ -110,6 +118,14 @@ public:
     }
 
 private:
+    std::error_code result(OwnerNumber owner, bool was_live, const Sent& leaving, const Outcome& outcome) {
+        if (!was_live) return errc::hold_lost;
+        if (outcome.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
+        // Others can acquire the lock as soon as too few members are left with this owner.
+        if (leaving.asked - outcome.done <= core_.members.size() - core_.rules.needed) return std::error_code();
+        return outcome.lost > 0 ? errc::hold_lost : errc::unreachable;
+    }
+
     // Without memory it does not wait.
     Outcome wait_for(std::unique_lock<std::mutex>& lock, const Sent& sent, Instant limit) try {
         return outcome(lock, sent, by_thread, limit).run();

@@ -73,6 +73,15 @@ public:
         throw Error(errc::not_owner, core_.name, "only the thread that holds the lock can unlock() it");
     }
 
+    Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
+        if (by == by_thread) co_return release(owner);
+        std::unique_lock lock(core_.mutex);
+        if (core_.closed) co_return errc::hold_lost;
+        const InsideMembers inside(core_, lock);
+        const std::optional<std::error_code> outcome = co_await releases_.release_by(owner, by);
+        co_return outcome.value_or(errc::hold_lost);
+    }
+
     void release_later(OwnerNumber owner) noexcept override { release_level_later(owner); }
 
     std::string name_as_given() const override { return core_.name; }

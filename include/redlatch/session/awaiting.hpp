@@ -25,6 +25,62 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// What another thread delivers, and the coroutine that waits for it. It may be delivered when nobody waits any longer.
+//
+// mutex_ guards the members but the sleeper, which is the continuations'.
+template <class T>
+class Delivery {
+public:
+    explicit Delivery(T otherwise) : value_(std::move(otherwise)) {}
+
+    // `by` lives as long as somebody waits.
+    void deliver(T value, Continuations& by) {
+        const std::lock_guard lock(mutex_);
+        if (is_over_) return;
+        value_ = std::move(value);
+        by.wake(sleeper_);
+    }
+
+    // Returns what was delivered, otherwise the value that was given to the constructor. What comes later is ignored.
+    T take() {
+        const std::lock_guard lock(mutex_);
+        is_over_ = true;
+        return std::move(value_);
+    }
+
+    // Puts the coroutine to sleep until it is delivered. Returns false if it has been. Otherwise the coroutine may go on,
+    // and be gone, before this returns.
+    bool sleep(Continuations& by, std::coroutine_handle<> coroutine, Instant until) {
+        return by.sleep(sleeper_, coroutine, until);
+    }
+
+private:
+    std::mutex mutex_;
+    T value_;
+    bool is_over_ = false;
+    Sleeper sleeper_;
+};
+
+// Waits until it is delivered, or until the instant.
+template <class T>
+class [[nodiscard]] Delivered {
+public:
+    Delivered(WaitBy by, const std::shared_ptr<Delivery<T>>& delivery, Instant until)
+        : by_(*by), delivery_(delivery), until_(until) {}
+
+    bool await_ready() const noexcept { return false; }
+    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) {
+        const std::shared_ptr<Delivery<T>> delivery = delivery_;
+        return delivery->sleep(by_, coroutine, until_);
+    }
+    T await_resume() { return delivery_->take(); }
+
+private:
+    Continuations& by_;
+    const std::shared_ptr<Delivery<T>> delivery_;
+    const Instant until_;
+};
+
 // Waits for the reply to a call or command, like Session::call(). `What` is Call or Command, and must live until then.
 template <class What>
 class [[nodiscard]] ReplyTo {
@@ -41,13 +97,14 @@ public:
     [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) noexcept {
         bool is_sent = false;
         try {
-            const auto posted = posted_ = std::make_shared<Posted>();
-            session_.post(what_, [posted, by = by_](Reply reply) { posted->take(std::move(reply), *by); });
+            const auto posted = posted_ =
+                std::make_shared<Delivery<Reply>>(Reply::of(Reply::Kind::unanswered, "no reply in time"));
+            session_.post(what_, [posted, by = by_](Reply reply) { posted->deliver(std::move(reply), *by); });
             is_sent = true;
             // This object may be gone afterwards.
-            return by_->sleep(posted->sleeper, coroutine, deadline_);
+            return posted->sleep(*by_, coroutine, deadline_);
         } catch (const std::bad_alloc&) {
-            if (posted_) posted_->give_up_waiting();
+            if (posted_) static_cast<void>(posted_->take());
             reply_ = Reply::of(is_sent ? Reply::Kind::unanswered : Reply::Kind::not_sent, no_memory);
             return false;
         }
@@ -55,39 +112,15 @@ public:
 
     Reply await_resume() {
         if (reply_) return *std::move(reply_);
-        return posted_->give_up_waiting();
+        return posted_->take();
     }
 
 private:
-    // The reply, and the coroutine that waits for it. The reply may come when the coroutine waits no longer.
-    //
-    // mutex guards reply and is_over. The sleeper is the continuations'.
-    struct Posted {
-        std::mutex mutex;
-        Reply reply = Reply::of(Reply::Kind::unanswered, "no reply in time");
-        bool is_over = false;
-        Sleeper sleeper;
-
-        // `by` lives as long as somebody waits.
-        void take(Reply answer, Continuations& by) {
-            const std::lock_guard lock(mutex);
-            if (is_over) return;
-            reply = std::move(answer);
-            by.wake(sleeper);
-        }
-
-        Reply give_up_waiting() {
-            const std::lock_guard lock(mutex);
-            is_over = true;
-            return std::move(reply);
-        }
-    };
-
     Session& session_;
     const WaitBy by_;
     const What& what_;
     const Instant deadline_;
-    std::shared_ptr<Posted> posted_;
+    std::shared_ptr<Delivery<Reply>> posted_;
     std::optional<Reply> reply_;  // of a thread, or if memory was short
 };
 

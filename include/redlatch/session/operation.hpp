@@ -13,6 +13,7 @@
 #include <future>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stop_token>
 #include <system_error>
 #include <type_traits>
@@ -31,8 +32,10 @@ inline std::error_code code_of(const std::exception_ptr& error) noexcept {
         std::rethrow_exception(error);
     } catch (const std::system_error& e) {
         return e.code();
-    } catch (...) {
+    } catch (const std::bad_alloc&) {
         return make_error_code(std::errc::not_enough_memory);
+    } catch (...) {
+        return make_error_code(errc::function_failed);
     }
 }
 
@@ -76,7 +79,7 @@ public:
     }
 
     // Begins the operation. The completion is called as `callback(ec, result)`; the result is a default R if there is an
-    // error. If R is std::error_code, it is called as `callback(ec)`. Throws std::bad_alloc or std::system_error if the
+    // error. If R is void or std::error_code, it is called as `callback(ec)`. Throws std::bad_alloc or std::system_error if the
     // operation cannot begin; then the callback is not called.
     template <class Callback>
     void start(Callback callback) && {
@@ -84,7 +87,9 @@ public:
         const auto kept = std::make_shared<Callback>(std::move(callback));
         begin([kept](detail::Outcome<R>&& outcome) {
             const std::error_code ec = detail::code_of(outcome.error);
-            if constexpr (std::is_same_v<R, std::error_code>)
+            if constexpr (std::is_void_v<R>)
+                (*kept)(ec);
+            else if constexpr (std::is_same_v<R, std::error_code>)
                 (*kept)(outcome.result ? *outcome.result : ec);
             else
                 (*kept)(ec, outcome.result ? *std::move(outcome.result) : R());
@@ -98,6 +103,8 @@ public:
         begin([promise](detail::Outcome<R>&& outcome) {
             if (outcome.error)
                 promise->set_exception(outcome.error);
+            else if constexpr (std::is_void_v<R>)
+                promise->set_value();
             else
                 promise->set_value(*std::move(outcome.result));
         });
@@ -105,7 +112,10 @@ public:
     }
 
     // Does the work on this thread, which waits. Throws the error. If a stop is requested, the result is a default R.
-    R get() && { return work_(stop_, detail::by_thread).run(); }
+    R get() && {
+        const detail::Course course{stop_};
+        return work_(course).run();
+    }
 
 private:
     // Awaits the operation. `Answer` makes the result of co_await from the outcome.
@@ -155,13 +165,17 @@ private:
     struct Throwing {
         R operator()(detail::Outcome<R>&& outcome) const {
             if (outcome.error) std::rethrow_exception(outcome.error);
-            return *std::move(outcome.result);
+            if constexpr (!std::is_void_v<R>) return *std::move(outcome.result);
         }
     };
 
     struct Telling {
-        std::pair<std::error_code, R> operator()(detail::Outcome<R>&& outcome) const {
-            return {detail::code_of(outcome.error), outcome.result ? *std::move(outcome.result) : R()};
+        auto operator()(detail::Outcome<R>&& outcome) const {
+            const std::error_code ec = detail::code_of(outcome.error);
+            if constexpr (std::is_void_v<R>)
+                return ec;
+            else
+                return std::pair<std::error_code, R>(ec, outcome.result ? *std::move(outcome.result) : R());
         }
     };
 
@@ -169,7 +183,8 @@ public:
     // Begins the operation when it is awaited. Throws the error.
     auto operator co_await() && { return Awaiter<Throwing>(std::move(*this)); }
 
-    // To be awaited instead: the result is a std::pair of the std::error_code and the R.
+    // To be awaited instead: the result is a std::pair of the std::error_code and the R, or the std::error_code alone if R
+    // is void.
     auto no_throw() && {
         struct NoThrow {
             Operation operation;
@@ -185,8 +200,11 @@ private:
     Operation(std::shared_ptr<detail::OperationHost> host, typename Running::Work work, std::stop_token stop)
         : host_(std::move(host)), work_(std::move(work)), stop_(std::move(stop)) {}
 
-    std::shared_ptr<Running> make(typename Running::Complete complete) {
-        return std::make_shared<Running>(std::move(host_), std::move(work_), std::move(executor_), std::move(complete));
+    // `completes_on`: if it is not where the work runs what the user has given it to run.
+    std::shared_ptr<Running> make(typename Running::Complete complete,
+                                  std::optional<AnyExecutor> completes_on = std::nullopt) {
+        return std::make_shared<Running>(std::move(host_), std::move(work_), executor_,
+                                         completes_on ? *std::move(completes_on) : executor_, std::move(complete));
     }
 
     void begin(typename Running::Complete complete) { make(std::move(complete))->begin(stop_); }
@@ -209,8 +227,9 @@ struct OperationAccess {
 
     // Begin an operation in two steps, for those who may give it up before it completes.
     template <class R>
-    static std::shared_ptr<Running<R>> prepare(Operation<R>& operation, typename Running<R>::Complete complete) {
-        return operation.make(std::move(complete));
+    static std::shared_ptr<Running<R>> prepare(Operation<R>& operation, typename Running<R>::Complete complete,
+                                               std::optional<AnyExecutor> completes_on) {
+        return operation.make(std::move(complete), std::move(completes_on));
     }
 
     template <class R>

@@ -6,8 +6,10 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <functional>
 #include <mutex>
 #include <system_error>
+#include <utility>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -37,7 +39,21 @@ public:
         open_ -= holds;
         (refusal ? refused_ : delivered_) += holds;
         if (!why_) why_ = refusal;
-        if (open_ == 0) done_.notify_all();
+        if (open_ > 0) return;
+        done_.notify_all();
+        if (when_done_) when_done_();
+    }
+
+    // Calls `done` once the server has replied for all holds; at once if it has. Called with the mutex.
+    void when_done(std::function<void()> done) {
+        const std::lock_guard lock(mutex_);
+        when_done_ = std::move(done);
+        if (open_ == 0) when_done_();
+    }
+
+    Outcome outcome() {
+        const std::lock_guard lock(mutex_);
+        return {delivered_, refused_ + open_, why_};
     }
 
     // Waits until the server has replied for all holds, at the latest until `deadline`.
@@ -54,6 +70,7 @@ private:
     std::size_t delivered_ = 0;
     std::size_t refused_ = 0;
     std::error_code why_;
+    std::function<void()> when_done_;
 };
 
 }  // namespace detail

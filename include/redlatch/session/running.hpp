@@ -15,11 +15,17 @@
 #include <memory>
 #include <optional>
 #include <stop_token>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
+
+// What is stored of a result.
+template <class R>
+using Stored = std::conditional_t<std::is_void_v<R>, std::monostate, R>;
 
 // What an operation needs of the client that it runs on. An object of this class keeps the client's session alive.
 class OperationHost {
@@ -31,6 +37,9 @@ public:
 
     virtual Continuations& continuations() = 0;
 
+    // Requested when the client gives up its operations.
+    virtual std::stop_token operations_end() noexcept = 0;
+
     // Run the completions of operations: the first those that named no executor, the second hands the others to theirs.
     virtual Notifier& completions() noexcept = 0;
     virtual Notifier& dispatcher() noexcept = 0;
@@ -39,8 +48,16 @@ public:
 // How an operation ended: with a result or with an error.
 template <class R>
 struct Outcome {
-    std::optional<R> result{};
+    std::optional<Stored<R>> result{};
     std::exception_ptr error{};
+};
+
+// How the task of an operation runs.
+struct Course {
+    std::stop_token stop{};                 // requested when the operation is given up
+    WaitBy by = by_thread;                  // how it waits
+    OperationHost* host = nullptr;          // the client, which lives as long as the task; null if a thread waits
+    const AnyExecutor* executor = nullptr;  // runs what the user has given the operation to run; null as the host
 };
 
 // An operation under way. A task does the work, on the thread that begins it and on the background thread. Somebody else
@@ -55,30 +72,34 @@ struct Outcome {
 template <class R>
 class Running final : public std::enable_shared_from_this<Running<R>> {
 public:
-    // Makes the work, which may wait as the second argument says, and ends early once a stop is requested.
-    using Work = std::function<Task<R>(const std::stop_token&, WaitBy)>;
+    // Makes the task. It may keep the reference, and ends early once a stop is requested.
+    using Work = std::function<Task<R>(const Course&)>;
     using Complete = std::function<void(Outcome<R>&&)>;
 
-    Running(std::shared_ptr<OperationHost> host, Work work, AnyExecutor executor, Complete complete)
+    Running(std::shared_ptr<OperationHost> host, Work work, AnyExecutor works_on, AnyExecutor completes_on,
+            Complete complete)
         : host_(std::move(host)),
           work_(std::move(work)),
-          executor_(std::move(executor)),
+          works_on_(std::move(works_on)),
+          completes_on_(std::move(completes_on)),
           complete_(std::move(complete)) {}
     Running(const Running&) = delete;
     Running& operator=(const Running&) = delete;
 
     // Begins the work. If it throws, for want of memory or of a thread, nothing was begun, and nothing completes.
     void begin(const std::stop_token& stop) {
-        host_->start(static_cast<bool>(executor_));
+        host_->start(works_on_ || completes_on_);
         const auto self = this->shared_from_this();
         // Both are made here, so that neither completing nor ending can fail.
-        Notifier::Job completion(1, executor_ ? std::function<void()>([self] { self->dispatch(); })
-                                              : std::function<void()>([self] { self->complete(); }));
+        Notifier::Job completion(1, completes_on_ ? std::function<void()>([self] { self->dispatch(); })
+                                                  : std::function<void()>([self] { self->complete(); }));
         Notifier::Job farewell(1, [self] {});
-        const Root root = drive(*this);
+        const Root root = drive(*this, {stop_.get_token(), &host_->continuations(), host_.get(), &works_on_});
         completion_.swap(completion);
         farewell_.swap(farewell);
-        on_stop_.emplace(stop, GiveUp{*this});  // a stop that was requested before completes the operation at once
+        // A stop that was requested before completes the operation at once.
+        on_stop_.emplace(stop, GiveUp{*this});
+        on_end_.emplace(host_->operations_end(), GiveUp{*this});
         root.coroutine.resume();
     }
 
@@ -114,10 +135,15 @@ private:
         std::coroutine_handle<promise_type> coroutine;
     };
 
-    static Root drive(Running& running) {
+    static Root drive(Running& running, Course course) {
         Outcome<R> outcome;
         try {
-            outcome.result = co_await running.work_(running.stop_.get_token(), &running.host_->continuations());
+            if constexpr (std::is_void_v<R>) {
+                co_await running.work_(course);
+                outcome.result.emplace();
+            } else {
+                outcome.result = co_await running.work_(course);
+            }
         } catch (...) {
             outcome.error = std::current_exception();
         }
@@ -137,13 +163,13 @@ private:
     }
 
     void post_completion() noexcept {
-        (executor_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));
+        (completes_on_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));
     }
 
     // Lets the user's executor complete it. If that refuses, this thread does it. The executor may own what it was given
     // but never runs, so it is not kept here any longer.
     void dispatch() {
-        const AnyExecutor executor = std::move(executor_);
+        const AnyExecutor executor = std::move(completes_on_);
         try {
             executor.execute([self = this->shared_from_this()] { self->complete(); });
         } catch (...) {
@@ -159,15 +185,16 @@ private:
     const ProcessMark process_ = this_process();
     const std::shared_ptr<OperationHost> host_;
     const Work work_;
-    AnyExecutor executor_;
+    AnyExecutor works_on_;
+    AnyExecutor completes_on_;
     Complete complete_;
     Notifier::Job completion_;
     Notifier::Job farewell_;  // ends the task's reference if the operation was given up before
     std::atomic<bool> decided_{false};
     Outcome<R> outcome_;     // written by the one who decided
     std::stop_source stop_;  // tells the task that the operation was given up
-    // Destroyed first: its callback uses the other members.
-    std::optional<std::stop_callback<GiveUp>> on_stop_;
+    // Destroyed first: their callbacks use the other members.
+    std::optional<std::stop_callback<GiveUp>> on_stop_, on_end_;
 };
 
 }  // namespace detail

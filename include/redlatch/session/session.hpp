@@ -184,15 +184,18 @@ public:
     void leave_state(NamedState& state) { registry_.leave(state); }
     void forget_if_unused(NamedState& state) { registry_.forget_if_unused(state); }
 
-    // Gives back all holds of this process: see Client::release_all(). Waits up to command_timeout for the replies.
-    ReleaseRound::Outcome release_all() {
-        const auto round = std::make_shared<ReleaseRound>();
-        const Instant deadline = Clock::now() + options_.command_timeout;
+    // Gives back all holds of this process: see Client::release_all(). Waits for no reply.
+    std::shared_ptr<ReleaseRound> release_all() {
+        auto round = std::make_shared<ReleaseRound>();
         registry_.release_all(round);
         // A lock over several notices that it has lost members.
         losses_.look_again();
-        return round->wait(deadline);
+        return round;
     }
+
+    // Gives up the operations under way, and those that are begun from now on: see Client::async_close().
+    void give_up_operations() { operations_end_.request_stop(); }
+    std::stop_token operations_end() const noexcept { return operations_end_.get_token(); }
 
     // Returns the record of the threads of this process that hold the key, whatever the kind of lock.
     std::shared_ptr<KeyHolds> key_holds(const std::string& key) { return key_holds_.of(key); }
@@ -205,6 +208,7 @@ private:
     const ProcessMark process_ = this_process();
     std::atomic<std::uint64_t> last_request_{0};
     std::atomic<bool> losses_started_{false};
+    std::stop_source operations_end_;
 
     // Destroyed in the reverse order, after the transport: first the last references to states, in the background and in
     // the registry. Their destructors leave the timers and the subscriptions, which still call the executor. Then the

@@ -49,6 +49,7 @@ public:
         if (dispatches) session().dispatcher().start();
     }
     Continuations& continuations() override { return session().continuations(); }
+    std::stop_token operations_end() noexcept override { return session_.load()->operations_end(); }
     Notifier& completions() noexcept override { return session_.load()->completions(); }
     Notifier& dispatcher() noexcept override { return session_.load()->dispatcher(); }
 
