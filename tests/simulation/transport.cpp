@@ -294,19 +294,21 @@ void Transport::run(Listener& listener, Instant deadline) {
     Scheduler& s = scheduler();
     const Nanos until = nanos(deadline);
     if (!has_work()) s.wait(state_.get(), std::min(until, due()), "background");
-    state_->woken = false;
-    serve_subscriptions(until);
+    // A wake-up ends this run: who called wake() has work for its thread, which may be due before `until`. An attempt to
+    // connect would keep the thread here for as long as the server is silent, so the next run begins it.
+    const bool connects = !std::exchange(state_->woken, false);
+    serve_subscriptions(until, connects);
     if (!state_->watched && !state_->delivering) deliver(listener);
-    serve_lines(until);
+    serve_lines(until, connects);
     complete(false);
 }
 
 // Connects for posted commands, and gives up on those that are overdue.
-void Transport::serve_lines(Nanos deadline) {
+void Transport::serve_lines(Nanos deadline, bool connects) {
     const Nanos now = scheduler().now();
     for (Line& line : state_->lines) {
         const auto is_posted = [](const auto& e) { return e->done && !e->sent; };
-        if (!line.connection && !line.opening && line.next_attempt <= now &&
+        if (connects && !line.connection && !line.opening && line.next_attempt <= now &&
             std::any_of(line.open.begin(), line.open.end(), is_posted))
             attempt(line, deadline);
         for (const auto& exchange : std::deque(line.open)) {
@@ -322,10 +324,10 @@ void Transport::serve_lines(Nanos deadline) {
     }
 }
 
-void Transport::serve_subscriptions(Nanos deadline) {
+void Transport::serve_subscriptions(Nanos deadline, bool connects) {
     State& s = *state_;
     if (!s.subscriber) {
-        if (s.wanted.empty() || scheduler().now() < s.next_attempt) return;
+        if (!connects || s.wanted.empty() || scheduler().now() < s.next_attempt) return;
         s.subscriber = reach(deadline);
         if (!s.subscriber) {
             s.next_attempt = scheduler().now() + scheduler().random().between(10 * ms, 500 * ms);

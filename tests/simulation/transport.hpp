@@ -58,8 +58,8 @@ private:
     void fail(Line& line);
     void finish(const std::shared_ptr<Exchange>& exchange, redlatch::Reply reply);
     void complete(bool attended_too);
-    void serve_lines(Nanos deadline);
-    void serve_subscriptions(Nanos deadline);
+    void serve_lines(Nanos deadline, bool connects);
+    void serve_subscriptions(Nanos deadline, bool connects);
     void deliver(redlatch::Listener& listener);
     Nanos due() const;
     bool has_work() const;

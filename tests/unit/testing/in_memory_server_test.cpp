@@ -315,6 +315,35 @@ TEST_CASE("a lease ends with its last millisecond") {
     CHECK(error == errc::hold_lost);
 }
 
+TEST_CASE("a level that is released in the last millisecond of the lease leaves no key without a lease") {
+    InMemoryServer server;
+    server.freeze_clock();
+    Client client(server.transport());
+    RLock plain(client, "plain");
+    FairLock fair(client, "fair");
+    FencedLock fenced(client, "fenced");
+    ReadWriteLock files(client, "files");
+    const auto check = [&](auto& lock, const char* key) {
+        CAPTURE(key);
+        lock.lock(Lease{1h});
+        lock.lock(Lease{1h});
+        server.advance(1h);
+        CHECK(server.command({"PTTL", key}).integer == 0);
+        lock.unlock();
+        CHECK(server.command({"PTTL", key}).integer != -1);
+        server.advance(2ms);
+        CHECK(server.command({"EXISTS", key}).integer == 0);
+        std::error_code error;
+        lock.unlock(error);
+        CHECK(error == errc::hold_lost);
+    };
+    check(plain, "plain");
+    check(fair, "fair");
+    check(fenced, "fenced");
+    check(files.read_lock(), "files");
+    check(files.write_lock(), "files");
+}
+
 // The client estimates the server's time from an earlier reading. A command that it sends after a jump would come too
 // late by its own estimate.
 TEST_CASE("the first command after a jump takes effect") {
