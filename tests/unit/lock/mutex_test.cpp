@@ -458,15 +458,15 @@ TEST_CASE("a lost hold that a late renewal prolonged is released, even if the lo
     bench.redis.next("mutex renew", ScriptedRedis::hold_back);
     bench.lock.lock();
     REQUIRE(bench.redis.wait_for("mutex renew"));
-    bench.redis.next("GET", text(bench.value(0)));
+    bench.redis.next("GET", text(bench.owner(1)));
     CHECK(bench.lock.force_unlock());
     bench.lock.lock();
     bench.redis.answer(bench.redis.sent("mutex renew").at(0), array({number(1)}));
     REQUIRE(bench.redis.wait_for("mutex give up", 2));
-    CHECK(bench.redis.sent("mutex give up").at(1).argument(0) == bench.value(0));
+    CHECK(bench.redis.sent("mutex give up").at(1).argument(0) == bench.owner(1));
     CHECK(bench.lock.valid_until() > Clock::now());
     CHECK_FALSE(unlock(bench));
-    CHECK(bench.redis.sent("mutex release").back().argument(0) == bench.value(1));
+    CHECK(bench.redis.sent("mutex release").back().argument(0) == bench.owner(2));
 }
 
 // --- queries --------------------------------------------------------------------------------------------------
