@@ -12578,7 +12578,7 @@ local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(mar
 -- SET removes a TTL. If the leases expired alone, their permits would never become available again.
 local left = redis.call('pttl', counter)
 table.insert(changes, {'pexpire', counter, ttl,
-                       undo = left > 0 and {'pexpire', counter, whole(left)} or {'set', counter, number}})
+                       undo = left >= 0 and {'pexpire', counter, whole(math.max(left, 1))} or {'set', counter, number}})
 if leases then table.insert(changes, {'pexpire', leases, ttl}) end
 return all_or_none(changes) or 1
 )lua"};
@@ -12594,7 +12594,7 @@ inline constexpr std::string_view counter_expire{with_request_marks<parts::count
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::counter_expire>{scripts::counter_expire,
-    "967414f1f84d1e18340d8d3e08f3e12f32803167"};
+    "5caa5415a6195564daa09ee529a275714acd4171"};
 template <>
 inline constexpr Script digested<scripts::counter_remove>{scripts::counter_remove,
     "86f2bf697b215ffe6bf1c67d430d1e7eb0b939ef"};
@@ -21259,7 +21259,7 @@ for _, at in ipairs(served) do
     end
 end
 local left = redis.call('pttl', semaphore)
-if left > 0 then table.insert(changes, {'pexpire', leases, whole(left)}) end
+if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
 if over > 0 then table.insert(changes, removal) end
 local refusal = all_or_none(changes)
 return refusal or {taken, -1}
@@ -21482,7 +21482,7 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "9a98480594524799f8f9770a2d6f7c54ef65f4aa"};
+    "6c718e9db2fae14ba67577d4c715a7c6474748f8"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
     "5be84d10a4bc4de8a3192399700593383eb68cb8"};

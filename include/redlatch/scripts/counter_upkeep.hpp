@@ -57,7 +57,7 @@ local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(mar
 -- SET removes a TTL. If the leases expired alone, their permits would never become available again.
 local left = redis.call('pttl', counter)
 table.insert(changes, {'pexpire', counter, ttl,
-                       undo = left > 0 and {'pexpire', counter, whole(left)} or {'set', counter, number}})
+                       undo = left >= 0 and {'pexpire', counter, whole(math.max(left, 1))} or {'set', counter, number}})
 if leases then table.insert(changes, {'pexpire', leases, ttl}) end
 return all_or_none(changes) or 1
 )lua"};
@@ -73,7 +73,7 @@ inline constexpr std::string_view counter_expire{with_request_marks<parts::count
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::counter_expire>{scripts::counter_expire,
-    "967414f1f84d1e18340d8d3e08f3e12f32803167"};
+    "5caa5415a6195564daa09ee529a275714acd4171"};
 template <>
 inline constexpr Script digested<scripts::counter_remove>{scripts::counter_remove,
     "86f2bf697b215ffe6bf1c67d430d1e7eb0b939ef"};

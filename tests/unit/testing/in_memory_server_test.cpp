@@ -344,6 +344,20 @@ TEST_CASE("a level that is released in the last millisecond of the lease leaves 
     check(files.write_lock(), "files");
 }
 
+TEST_CASE("permits that are acquired in the last millisecond of a semaphore end with it") {
+    InMemoryServer server;
+    server.freeze_clock();
+    Client client(server.transport());
+    PermitExpirableSemaphore slots(client, "slots");
+    REQUIRE(slots.try_set_permits(3, 1h));
+    server.advance(1h);
+    REQUIRE(server.command({"PTTL", "slots"}).integer == 0);
+    REQUIRE(slots.try_acquire(Lease{1h}));
+    server.advance(2ms);
+    for (const std::string& key : server.keys())
+        if (key.find("requests") == std::string::npos) FAIL_CHECK(key);
+}
+
 // The client estimates the server's time from an earlier reading. A command that it sends after a jump would come too
 // late by its own estimate.
 TEST_CASE("the first command after a jump takes effect") {
