@@ -75,9 +75,9 @@ public:
     // does, with the same result, and waits up to `limit` for the replies: command_timeout by default. Calls that block a
     // thread are not ended; let those threads finish first.
     //   co_await redis.async_close();
-    [[nodiscard]] Operation<std::size_t> async_close();
+    Operation<std::size_t> async_close();
     template <class Rep, class Period>
-    [[nodiscard]] Operation<std::size_t> async_close(std::chrono::duration<Rep, Period> limit) {
+    Operation<std::size_t> async_close(std::chrono::duration<Rep, Period> limit) {
         return close_within(round_wait(limit));
     }
 

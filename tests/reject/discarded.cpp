@@ -27,29 +27,32 @@ void of_lock(Lock& lock) {
     lock.lock();
     lock.lock(lease);
     lock.lock(ec);
-    lock.lock(stop);                             // refused for each lock
-    lock.lock(lease, stop, ec);                  // refused for each lock
-    lock.try_lock();                             // refused for each lock
-    lock.try_lock(lease);                        // refused for each lock
-    lock.try_lock(ec);                           // refused for each lock
-    lock.try_lock(lease, ec);                    // refused for each lock
-    lock.try_lock_for(second);                   // refused for each lock
-    lock.try_lock_for(second, lease);            // refused for each lock
-    lock.try_lock_for(second, stop);             // refused for each lock
-    lock.try_lock_for(second, ec);               // refused for each lock
-    lock.try_lock_for(second, lease, stop, ec);  // refused for each lock
-    lock.try_lock_until(noon);                   // refused for each lock
-    lock.try_lock_until(noon, lease, stop, ec);  // refused for each lock
-    lock.valid_until();                          // refused for each lock
-    lock.lost();                                 // refused for each lock
-    lock.hold();                                 // refused for each lock
-    lock.hold(lease, stop, ec);                  // refused for each lock
-    lock.try_hold();                             // refused for each lock
-    lock.try_hold(lease, ec);                    // refused for each lock
-    lock.try_hold_for(second);                   // refused for each lock
-    lock.try_hold_for(second, lease, stop, ec);  // refused for each lock
-    lock.try_hold_until(noon);                   // refused for each lock
-    lock.try_hold_until(noon, lease, stop, ec);  // refused for each lock
+    lock.lock(stop);                                // refused for each lock
+    lock.lock(lease, stop, ec);                     // refused for each lock
+    lock.try_lock();                                // refused for each lock
+    lock.try_lock(lease);                           // refused for each lock
+    lock.try_lock(ec);                              // refused for each lock
+    lock.try_lock(lease, ec);                       // refused for each lock
+    lock.try_lock_for(second);                      // refused for each lock
+    lock.try_lock_for(second, lease);               // refused for each lock
+    lock.try_lock_for(second, stop);                // refused for each lock
+    lock.try_lock_for(second, ec);                  // refused for each lock
+    lock.try_lock_for(second, lease, stop, ec);     // refused for each lock
+    lock.try_lock_until(noon);                      // refused for each lock
+    lock.try_lock_until(noon, lease, stop, ec);     // refused for each lock
+    lock.valid_until();                             // refused for each lock
+    lock.lost();                                    // refused for each lock
+    lock.async_lock();                              // refused for each lock
+    lock.async_try_lock_for(second, lease);         // refused for each lock
+    lock.async_run([](const std::stop_token&) {});  // refused for each lock
+    lock.hold();                                    // refused for each lock
+    lock.hold(lease, stop, ec);                     // refused for each lock
+    lock.try_hold();                                // refused for each lock
+    lock.try_hold(lease, ec);                       // refused for each lock
+    lock.try_hold_for(second);                      // refused for each lock
+    lock.try_hold_for(second, lease, stop, ec);     // refused for each lock
+    lock.try_hold_until(noon);                      // refused for each lock
+    lock.try_hold_until(noon, lease, stop, ec);     // refused for each lock
     lock.unlock();
     lock.force_unlock();
 }
@@ -68,13 +71,14 @@ template void of_lock(RedLock&);
 Hold new_hold(RLock& lock) { return lock.hold(); }
 
 [[maybe_unused]] void of_hold(Hold& hold, RLock& lock) {
-    new_hold(lock);      // refused
-    hold.again();        // refused
-    hold.again(lease);   // refused
-    hold.again(ec);      // refused
-    hold.token();        // refused
-    hold.valid_until();  // refused
-    hold.lost();         // refused
+    new_hold(lock);                  // refused
+    std::move(hold).async_unlock();  // refused
+    hold.again();                    // refused
+    hold.again(lease);               // refused
+    hold.again(ec);                  // refused
+    hold.token();                    // refused
+    hold.valid_until();              // refused
+    hold.lost();                     // refused
     hold.unlock();
 }
 

@@ -83,7 +83,7 @@ public:
     // Does the same without a thread that waits: see Operation. From this call on the object holds nothing, and the
     // operation has the hold: if it is cancelled or never begun, the hold is released all the same.
     //   std::error_code ec = co_await std::move(hold).async_unlock();
-    [[nodiscard]] Operation<std::error_code> async_unlock() &&;
+    Operation<std::error_code> async_unlock() &&;
 
     // Acquires one more level for the same owner, which lasts until it is released, too: one round trip. Takes an
     // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a Mutex,
