@@ -178,7 +178,7 @@ public:
         return held(n, detail::wait_until(never, tail...), tail...);
     }
     template <class... Tail>
-    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>) [[nodiscard]] Permits
+    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>) Permits
         try_hold(std::ptrdiff_t n, Tail&&... tail) {
         return held(n, {.one_try = true}, tail...);
     }

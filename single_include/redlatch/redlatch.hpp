@@ -20958,7 +20958,7 @@ public:
         return held(n, detail::wait_until(never, tail...), tail...);
     }
     template <class... Tail>
-    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>) [[nodiscard]] Permits
+    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>) Permits
         try_hold(std::ptrdiff_t n, Tail&&... tail) {
         return held(n, {.one_try = true}, tail...);
     }
@@ -23302,13 +23302,12 @@ public:
     [[nodiscard]] Permits hold(Tail&&... tail) { return hold(1, tail...); }
 
     template <class... Tail>
-    requires(detail::StopOption<Tail...> && !detail::has_stop_token<Tail...>) [[nodiscard]] Permits
+    requires(detail::StopOption<Tail...> && !detail::has_stop_token<Tail...>) Permits
         try_hold(std::ptrdiff_t n, Tail&&... tail) {
         return held(n, {.one_try = true}, tail...);
     }
     template <class... Tail>
-    requires(detail::StopOption<Tail...> && !detail::has_stop_token<Tail...>) [[nodiscard]] Permits
-        try_hold(Tail&&... tail) {
+    requires(detail::StopOption<Tail...> && !detail::has_stop_token<Tail...>) Permits try_hold(Tail&&... tail) {
         return try_hold(1, tail...);
     }
 
