@@ -1139,7 +1139,8 @@ struct Course {
 //
 // Whoever decides first determines the outcome, by one atomic exchange: the task that ended, or who gives up. The
 // completion is called once, on the executor, with that outcome; neither of the two waits for the other. If the task
-// succeeds later, its result is destroyed, which releases what it holds.
+// succeeds later, its result is destroyed, which releases what it holds. A coroutine that is destroyed before it could be
+// resumed discards the outcome, and with it what that holds: see Operation::Awaiter.
 //
 // It is kept alive by its task and by the job that completes it. The last reference ends on the thread of completions or
 // on the user's executor, not on the background thread, which cannot end the session that it belongs to.
@@ -2883,7 +2884,7 @@ namespace detail {
 //   is_unavailable()   if the server cannot serve now (users get errc::unreachable), or
 //   is_overloaded()    if it refuses for want of memory or time (errc::overloaded),
 // and into error_code_word() if an old server can wrap it in a script's error. A node of a cluster that says it counts
-// as down if is_from_node_that_is_down() has it.
+// as down if is_from_node_that_is_down() has it. A word that only a replica says goes into is_from_replica() as well.
 
 // Tells what a reply means for its command.
 enum class ReplyClass {
@@ -3500,7 +3501,7 @@ struct Renewal {
     std::string key;
     OwnerNumber owner;
     std::uint64_t hold;    // which of the owner's holds, so that a late reply never applies to a later hold
-    const Script* script;  // KEYS: locks; ARGV: lease, then a field each; reply: for each 1 = renewed, 0 = not held
+    const Script* script;  // see scripts::rlock_renew
     OwnerText field;       // the name of the hold on the server
     std::optional<Milliseconds> lease = std::nullopt;  // none: the watchdog's. Never shortens the lease
 };
@@ -12169,7 +12170,7 @@ inline LatchInspection inspection_of_latch(const Reply& reply, std::string_view 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/protocol/request_slots.hpp
+// redlatch/protocol/request_lanes.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -12178,7 +12179,7 @@ namespace detail {
 // Identifies a command that must take effect once, see scripts/request_marks.hpp, and records what is known of its
 // outcome.
 struct RequestId {
-    std::uint32_t slot = 0;
+    std::uint32_t lane = 0;
     std::uint64_t request = 0;
     ServerMilliseconds wanted_until = 0;  // the same in all copies; 0 as long as there is none
     bool may_be_done = false;             // True if a copy may have taken effect
@@ -12187,7 +12188,7 @@ struct RequestId {
 
 // Assigns the lanes of one name in this process. A lane carries one request at a time. It is free again when the
 // outcome of the request is known or no longer needed. Plain data.
-class RequestSlots {
+class RequestLanes {
 public:
     // `request`: greater than all before.
     RequestId take(std::uint64_t request) {
@@ -12200,7 +12201,7 @@ public:
         return {lane, request};
     }
 
-    void give_back(const RequestId& request_id) { busy_[request_id.slot] = false; }
+    void give_back(const RequestId& request_id) { busy_[request_id.lane] = false; }
 
 private:
     std::vector<bool> busy_;
@@ -12371,7 +12372,7 @@ public:
               std::initializer_list<Word> more_arguments, Effect effect = Effect::any) const {
         Call call(
             script, {key_, marks_}, more_keys,
-            {request_id.slot, request_id.request, request_id.wanted_until, margin_, request_id.may_be_done ? "1" : "0"},
+            {request_id.lane, request_id.request, request_id.wanted_until, margin_, request_id.may_be_done ? "1" : "0"},
             effect);
         call.append(more_arguments);
         return call;
@@ -12381,7 +12382,7 @@ public:
     Call void_request(const RequestId& request_id) const {
         return {digested<scripts::request_void>,
                 {marks_},
-                {request_id.slot, request_id.request, request_id.wanted_until, margin_}};
+                {request_id.lane, request_id.request, request_id.wanted_until, margin_}};
     }
 
 private:
@@ -13056,7 +13057,7 @@ public:
             reply.text = "UNKNOWN";  // a final error
             return false;
         }
-        request_id = {request_id.slot, session_.next_request()};
+        request_id = {request_id.lane, session_.next_request()};
         return true;
     }
 
@@ -13108,7 +13109,7 @@ struct SynchronizerCore {
     // Keeps the state alive, for completions.
     std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
 
-    RequestId take_slot() { return slots.take(session.next_request()); }
+    RequestId take_lane() { return lanes.take(session.next_request()); }
 
     // Returns true if a resend is useless: the request is done or can never succeed.
     static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
@@ -13119,7 +13120,7 @@ struct SynchronizerCore {
     const IdempotentSender sender;
 
     std::mutex mutex;
-    RequestSlots slots;
+    RequestLanes lanes;
 };
 
 }  // namespace detail
@@ -13156,7 +13157,7 @@ public:
 
     // Gives back what was taken for callers that do not claim it.
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<typename Protocol::Want> wants) {
-        add(lock, PendingRequest::Kind::change, core_.take_slot(),
+        add(lock, PendingRequest::Kind::change, core_.take_lane(),
             [this, wants = std::move(wants)](const RequestId& request_id) {
                 return core_.protocol.give_back(request_id, wants);
             });
@@ -13174,7 +13175,7 @@ public:
     // Drops and reports the requests whose time is over.
     void drop_expired(Instant now) {
         for (const PendingRequest& request : pending_.take_expired(now)) {
-            core_.slots.give_back(request.request_id);
+            core_.lanes.give_back(request.request_id);
             report(request, request.request_id.may_be_done ? IdempotentSender::unknowable
                                                            : "no server has replied for too long");
         }
@@ -13246,7 +13247,7 @@ private:
             else if (!is_void && classify(reply) != ReplyClass::answered)
                 report(*request, error_of(reply, core_.key()).what());
             tell(*request, reply);
-            core_.slots.give_back(request->request_id);
+            core_.lanes.give_back(request->request_id);
             pending_.remove(number);
             core_.task.has_changed();
             // The session may drop the state now.
@@ -13901,6 +13902,7 @@ struct NoLeases {
 //                                  order of service and something to give back; False for a latch, which is only
 //                                  queried
 //   most_at_once                   how many callers one request may serve
+//   takes_back_by_mark             True if take_back() depends on the mark of the request, which does not stay forever
 //   Want                           what a caller wants, and `served`: True if the last request succeeded; its renew(),
 //                                  if there is one, is called before each further request
 //   ask(wants, request_id), decode(reply, wants) -> how long to wait before a retry may help
@@ -13983,7 +13985,7 @@ public:
     // unreachable_timeout. Throws Error.
     Reply change(const MakeCall& make, Undelivered then = Undelivered::call_off) {
         std::unique_lock lock(core_.mutex);
-        RequestId request_id = core_.take_slot();
+        RequestId request_id = core_.take_lane();
         lock.unlock();
         Retry retry = core_.session.retry(Clock::now() + patience_.unreachable());
         Reply reply;
@@ -13998,10 +14000,10 @@ public:
                     return core_.protocol.marks().void_request(given_up);
                 });
             else
-                core_.slots.give_back(request_id);
+                core_.lanes.give_back(request_id);
             throw core_.sender.failure(request_id, reply);
         }
-        core_.slots.give_back(request_id);
+        core_.lanes.give_back(request_id);
         if (classify(reply) != ReplyClass::answered) throw core_.sender.failure(request_id, reply);
         has_changed();
         return reply;
@@ -14010,7 +14012,7 @@ public:
     // Leaves a change to the background. `make` must own what it uses.
     void change_later(MakeCall make) {
         std::unique_lock lock(core_.mutex);
-        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_slot(), std::move(make));
+        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(), std::move(make));
     }
 
     // Reads the reply to a change: 1 if it was made, 0 if not.
@@ -14150,7 +14152,7 @@ private:
     // Otherwise throws. `first`: True before any waiting.
     Task<std::optional<Answer>> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
                                     const WaitRequest& request, bool first) {
-        RequestId request_id = core_.take_slot();
+        RequestId request_id = core_.take_lane();
         const Instant give_up = patience_.give_up_at(request, first);
         const Instant begun = Clock::now();
         lock.unlock();
@@ -14187,7 +14189,7 @@ private:
             const Answer answer = core_.protocol.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_replicated(key());
-            core_.slots.give_back(request_id);
+            core_.lanes.give_back(request_id);
             if constexpr (Protocol::takes) {
                 leases_.accept(lock, wants, begun);
                 for (const Want& want : wants)
@@ -14215,7 +14217,7 @@ private:
                 return deliveries_.add(lock, PendingRequest::Kind::undoing, request_id,
                                        [this, kept = std::vector<Want>(wants.begin(), wants.end())](
                                            const RequestId& asked) { return core_.protocol.take_back(asked, kept); });
-        core_.slots.give_back(request_id);
+        core_.lanes.give_back(request_id);
     }
 
     SynchronizerCore<Protocol> core_;
@@ -15684,7 +15686,8 @@ public:
     virtual Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const = 0;
     virtual ReleaseAnswer read_release(const Reply& reply) const noexcept { return decode_release(reply); }
 
-    // Releases the last level, in the first sending. Returns the call that has to follow it, if there is one.
+    // Releases the last level, in the first sending of a caller that waits; the second returns the call that has to
+    // follow it, if there is one. A release that nobody waits for is release().
     virtual Call first_release(std::uint64_t hold) const { return release(hold, 0, Milliseconds(0)); }
     virtual std::optional<Call> after_release(std::uint64_t, const Call& /*sent*/, const Reply&) const {
         return std::nullopt;
@@ -16517,7 +16520,8 @@ public:
 
     // Removes one level. A hold that loses its last level is no longer renewed.
     Leaving leave_level(HoldRecord& hold) {
-        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
+        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
+                        hold.unsettled};
         if (hold.count == 1) {
             leases_.finish(hold);
             return leaving;
@@ -16541,9 +16545,7 @@ public:
             reply = call_level(leaving, retry.deadline());
         } while (retry.again(reply));
         lock.lock();
-        if (HoldRecord* hold = leases_.live_hold(owner);
-            hold && hold->id == leaving.hold && (unknown || !reply.answered()))
-            hold->unanswered(Clock::now() + leaving.lease);
+        if (unknown || !reply.answered()) note_unanswered(owner, leaving);
         return level_released(reply, owner, leaving, sent);
     }
 
@@ -16593,6 +16595,7 @@ public:
                                    done](const Reply& reply) {
                 std::unique_lock relock(core_.mutex);
                 core_.end_in_flight();
+                if (!reply.answered()) note_unanswered(owner, leaving);
                 const std::error_code outcome =
                     leaving.remaining > 0 ? level_released(reply, owner, leaving, sent)
                                           : last_released(relock, reply, leaving, false,
@@ -16673,6 +16676,12 @@ private:
             owners.push_back(owner.text);
         }
         return owners;
+    }
+
+    // The release of a level that is not the last may have prolonged the lease for the remaining ones.
+    void note_unanswered(OwnerNumber owner, const Leaving& leaving) {
+        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
+            hold->unanswered(Clock::now() + leaving.lease);
     }
 
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
@@ -17644,7 +17653,7 @@ public:
 //
 // The queue is Redisson's: a list of the waiting owners, the next one first, and a sorted set with the time until which
 // each of them counts as alive, in milliseconds of the server's clock. Beside it we keep a sorted set of our own, the
-// slots. Each of our waiters refreshes its slot every few seconds, so a dead one blocks the others only briefly. For a
+// slots. Each of our waiters refreshes its slot before that ends (FairProtocol::slot()), so a dead one blocks the others only briefly. For a
 // waiter without a slot, one of Redisson's, the time in the shared set counts, which we never change.
 //
 // When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. So our time in the
@@ -17985,7 +17994,7 @@ struct FairWaiter : Waiter {
 // of another, and there is no local hand-over: either would let a thread pass others that came before it.
 //
 // A waiting thread has a ticket here (its channel, and a waiting room for it alone) and a slot in the server's queue.
-// The slot lasts a few seconds unless it is refreshed. The background refreshes the slots of all waiters of this process
+// The slot lasts for FairProtocol::slot(), 5 s at most, unless it is refreshed. The background refreshes the slots of all waiters of this process
 // together; the reply shows which waiters have lost their slot. The server notifies the head of the queue when the lock
 // is free:
 //   at a release,
@@ -21918,7 +21927,7 @@ public:
         std::unique_lock lock(core_.mutex);
         std::erase_if(watched_,
                       [&](const Watch& watch) { return std::find(ids.begin(), ids.end(), watch.id) != ids.end(); });
-        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_slot(),
+        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
                         [this, kept = std::move(ids)](const RequestId& request_id) {
                             return core_.protocol.release(request_id, kept);
                         });
@@ -21939,7 +21948,7 @@ public:
                 watched_.pop_back();
             }
             deliveries_.add(
-                lock, PendingRequest::Kind::change, core_.take_slot(),
+                lock, PendingRequest::Kind::change, core_.take_lane(),
                 [this, some](const RequestId& request_id) {
                     return core_.protocol.give_back(request_id, std::span(&some, 1));
                 },

@@ -77,7 +77,8 @@ public:
 
     // Removes one level. A hold that loses its last level is no longer renewed.
     Leaving leave_level(HoldRecord& hold) {
-        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
+        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
+                        hold.unsettled};
         if (hold.count == 1) {
             leases_.finish(hold);
             return leaving;
@@ -101,9 +102,7 @@ public:
             reply = call_level(leaving, retry.deadline());
         } while (retry.again(reply));
         lock.lock();
-        if (HoldRecord* hold = leases_.live_hold(owner);
-            hold && hold->id == leaving.hold && (unknown || !reply.answered()))
-            hold->unanswered(Clock::now() + leaving.lease);
+        if (unknown || !reply.answered()) note_unanswered(owner, leaving);
         return level_released(reply, owner, leaving, sent);
     }
 
@@ -153,6 +152,7 @@ public:
                                    done](const Reply& reply) {
                 std::unique_lock relock(core_.mutex);
                 core_.end_in_flight();
+                if (!reply.answered()) note_unanswered(owner, leaving);
                 const std::error_code outcome =
                     leaving.remaining > 0 ? level_released(reply, owner, leaving, sent)
                                           : last_released(relock, reply, leaving, false,
@@ -233,6 +233,12 @@ private:
             owners.push_back(owner.text);
         }
         return owners;
+    }
+
+    // The release of a level that is not the last may have prolonged the lease for the remaining ones.
+    void note_unanswered(OwnerNumber owner, const Leaving& leaving) {
+        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
+            hold->unanswered(Clock::now() + leaving.lease);
     }
 
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {

@@ -49,7 +49,7 @@ struct FairWaiter : Waiter {
 // of another, and there is no local hand-over: either would let a thread pass others that came before it.
 //
 // A waiting thread has a ticket here (its channel, and a waiting room for it alone) and a slot in the server's queue.
-// The slot lasts a few seconds unless it is refreshed. The background refreshes the slots of all waiters of this process
+// The slot lasts for FairProtocol::slot(), 5 s at most, unless it is refreshed. The background refreshes the slots of all waiters of this process
 // together; the reply shows which waiters have lost their slot. The server notifies the head of the queue when the lock
 // is free:
 //   at a release,

@@ -71,7 +71,8 @@ public:
     virtual Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const = 0;
     virtual ReleaseAnswer read_release(const Reply& reply) const noexcept { return decode_release(reply); }
 
-    // Releases the last level, in the first sending. Returns the call that has to follow it, if there is one.
+    // Releases the last level, in the first sending of a caller that waits; the second returns the call that has to
+    // follow it, if there is one. A release that nobody waits for is release().
     virtual Call first_release(std::uint64_t hold) const { return release(hold, 0, Milliseconds(0)); }
     virtual std::optional<Call> after_release(std::uint64_t, const Call& /*sent*/, const Reply&) const {
         return std::nullopt;

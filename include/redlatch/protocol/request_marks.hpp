@@ -6,7 +6,7 @@
 #include "redlatch/options.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
-#include "redlatch/protocol/request_slots.hpp"
+#include "redlatch/protocol/request_lanes.hpp"
 #include "redlatch/scripts/request_marks.hpp"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ public:
               std::initializer_list<Word> more_arguments, Effect effect = Effect::any) const {
         Call call(
             script, {key_, marks_}, more_keys,
-            {request_id.slot, request_id.request, request_id.wanted_until, margin_, request_id.may_be_done ? "1" : "0"},
+            {request_id.lane, request_id.request, request_id.wanted_until, margin_, request_id.may_be_done ? "1" : "0"},
             effect);
         call.append(more_arguments);
         return call;
@@ -69,7 +69,7 @@ public:
     Call void_request(const RequestId& request_id) const {
         return {digested<scripts::request_void>,
                 {marks_},
-                {request_id.slot, request_id.request, request_id.wanted_until, margin_}};
+                {request_id.lane, request_id.request, request_id.wanted_until, margin_}};
     }
 
 private:

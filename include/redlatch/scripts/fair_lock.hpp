@@ -14,7 +14,7 @@
 //
 // The queue is Redisson's: a list of the waiting owners, the next one first, and a sorted set with the time until which
 // each of them counts as alive, in milliseconds of the server's clock. Beside it we keep a sorted set of our own, the
-// slots. Each of our waiters refreshes its slot every few seconds, so a dead one blocks the others only briefly. For a
+// slots. Each of our waiters refreshes its slot before that ends (FairProtocol::slot()), so a dead one blocks the others only briefly. For a
 // waiter without a slot, one of Redisson's, the time in the shared set counts, which we never change.
 //
 // When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. So our time in the

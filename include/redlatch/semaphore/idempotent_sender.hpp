@@ -5,8 +5,8 @@
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/request_lanes.hpp"
 #include "redlatch/protocol/request_marks.hpp"
-#include "redlatch/protocol/request_slots.hpp"
 #include "redlatch/session/awaiting.hpp"
 #include "redlatch/session/remote_clock.hpp"
 #include "redlatch/session/session.hpp"
@@ -64,7 +64,7 @@ public:
             reply.text = "UNKNOWN";  // a final error
             return false;
         }
-        request_id = {request_id.slot, session_.next_request()};
+        request_id = {request_id.lane, session_.next_request()};
         return true;
     }
 

@@ -4,7 +4,7 @@
 #include "redlatch/base/backoff.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/protocol/call.hpp"
-#include "redlatch/protocol/request_slots.hpp"
+#include "redlatch/protocol/request_lanes.hpp"
 
 #include <algorithm>
 #include <cstdint>

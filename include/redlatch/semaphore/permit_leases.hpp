@@ -79,7 +79,7 @@ public:
         std::unique_lock lock(core_.mutex);
         std::erase_if(watched_,
                       [&](const Watch& watch) { return std::find(ids.begin(), ids.end(), watch.id) != ids.end(); });
-        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_slot(),
+        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
                         [this, kept = std::move(ids)](const RequestId& request_id) {
                             return core_.protocol.release(request_id, kept);
                         });
@@ -100,7 +100,7 @@ public:
                 watched_.pop_back();
             }
             deliveries_.add(
-                lock, PendingRequest::Kind::change, core_.take_slot(),
+                lock, PendingRequest::Kind::change, core_.take_lane(),
                 [this, some](const RequestId& request_id) {
                     return core_.protocol.give_back(request_id, std::span(&some, 1));
                 },

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "redlatch/options.hpp"
+#include "redlatch/protocol/request_lanes.hpp"
 #include "redlatch/protocol/request_marks.hpp"
-#include "redlatch/protocol/request_slots.hpp"
 #include "redlatch/semaphore/pending_requests.hpp"
 #include "redlatch/semaphore/synchronizer_core.hpp"
 #include "redlatch/session/remote_clock.hpp"
@@ -46,7 +46,7 @@ public:
 
     // Gives back what was taken for callers that do not claim it.
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<typename Protocol::Want> wants) {
-        add(lock, PendingRequest::Kind::change, core_.take_slot(),
+        add(lock, PendingRequest::Kind::change, core_.take_lane(),
             [this, wants = std::move(wants)](const RequestId& request_id) {
                 return core_.protocol.give_back(request_id, wants);
             });
@@ -64,7 +64,7 @@ public:
     // Drops and reports the requests whose time is over.
     void drop_expired(Instant now) {
         for (const PendingRequest& request : pending_.take_expired(now)) {
-            core_.slots.give_back(request.request_id);
+            core_.lanes.give_back(request.request_id);
             report(request, request.request_id.may_be_done ? IdempotentSender::unknowable
                                                            : "no server has replied for too long");
         }
@@ -136,7 +136,7 @@ private:
             else if (!is_void && classify(reply) != ReplyClass::answered)
                 report(*request, error_of(reply, core_.key()).what());
             tell(*request, reply);
-            core_.slots.give_back(request->request_id);
+            core_.lanes.give_back(request->request_id);
             pending_.remove(number);
             core_.task.has_changed();
             // The session may drop the state now.

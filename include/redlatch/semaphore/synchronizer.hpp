@@ -4,8 +4,8 @@
 #include "redlatch/base/task.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/options.hpp"
+#include "redlatch/protocol/request_lanes.hpp"
 #include "redlatch/protocol/request_marks.hpp"
-#include "redlatch/protocol/request_slots.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/semaphore/pending_requests.hpp"
 #include "redlatch/semaphore/request_deliveries.hpp"
@@ -59,6 +59,7 @@ struct NoLeases {
 //                                  order of service and something to give back; False for a latch, which is only
 //                                  queried
 //   most_at_once                   how many callers one request may serve
+//   takes_back_by_mark             True if take_back() depends on the mark of the request, which does not stay forever
 //   Want                           what a caller wants, and `served`: True if the last request succeeded; its renew(),
 //                                  if there is one, is called before each further request
 //   ask(wants, request_id), decode(reply, wants) -> how long to wait before a retry may help
@@ -141,7 +142,7 @@ public:
     // unreachable_timeout. Throws Error.
     Reply change(const MakeCall& make, Undelivered then = Undelivered::call_off) {
         std::unique_lock lock(core_.mutex);
-        RequestId request_id = core_.take_slot();
+        RequestId request_id = core_.take_lane();
         lock.unlock();
         Retry retry = core_.session.retry(Clock::now() + patience_.unreachable());
         Reply reply;
@@ -156,10 +157,10 @@ public:
                     return core_.protocol.marks().void_request(given_up);
                 });
             else
-                core_.slots.give_back(request_id);
+                core_.lanes.give_back(request_id);
             throw core_.sender.failure(request_id, reply);
         }
-        core_.slots.give_back(request_id);
+        core_.lanes.give_back(request_id);
         if (classify(reply) != ReplyClass::answered) throw core_.sender.failure(request_id, reply);
         has_changed();
         return reply;
@@ -168,7 +169,7 @@ public:
     // Leaves a change to the background. `make` must own what it uses.
     void change_later(MakeCall make) {
         std::unique_lock lock(core_.mutex);
-        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_slot(), std::move(make));
+        deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(), std::move(make));
     }
 
     // Reads the reply to a change: 1 if it was made, 0 if not.
@@ -308,7 +309,7 @@ private:
     // Otherwise throws. `first`: True before any waiting.
     Task<std::optional<Answer>> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
                                     const WaitRequest& request, bool first) {
-        RequestId request_id = core_.take_slot();
+        RequestId request_id = core_.take_lane();
         const Instant give_up = patience_.give_up_at(request, first);
         const Instant begun = Clock::now();
         lock.unlock();
@@ -345,7 +346,7 @@ private:
             const Answer answer = core_.protocol.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_replicated(key());
-            core_.slots.give_back(request_id);
+            core_.lanes.give_back(request_id);
             if constexpr (Protocol::takes) {
                 leases_.accept(lock, wants, begun);
                 for (const Want& want : wants)
@@ -373,7 +374,7 @@ private:
                 return deliveries_.add(lock, PendingRequest::Kind::undoing, request_id,
                                        [this, kept = std::vector<Want>(wants.begin(), wants.end())](
                                            const RequestId& asked) { return core_.protocol.take_back(asked, kept); });
-        core_.slots.give_back(request_id);
+        core_.lanes.give_back(request_id);
     }
 
     SynchronizerCore<Protocol> core_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/protocol/request_slots.hpp"
+#include "redlatch/protocol/request_lanes.hpp"
 #include "redlatch/semaphore/idempotent_sender.hpp"
 #include "redlatch/session/background_task.hpp"
 #include "redlatch/session/session.hpp"
@@ -39,7 +39,7 @@ struct SynchronizerCore {
     // Keeps the state alive, for completions.
     std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
 
-    RequestId take_slot() { return slots.take(session.next_request()); }
+    RequestId take_lane() { return lanes.take(session.next_request()); }
 
     // Returns true if a resend is useless: the request is done or can never succeed.
     static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
@@ -50,7 +50,7 @@ struct SynchronizerCore {
     const IdempotentSender sender;
 
     std::mutex mutex;
-    RequestSlots slots;
+    RequestLanes lanes;
 };
 
 }  // namespace detail

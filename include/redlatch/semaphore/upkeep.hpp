@@ -3,7 +3,7 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/protocol/numbers.hpp"
-#include "redlatch/protocol/request_slots.hpp"
+#include "redlatch/protocol/request_lanes.hpp"
 #include "redlatch/session/queries.hpp"
 #include "redlatch/transport/reply.hpp"
 

@@ -28,7 +28,7 @@ struct Renewal {
     std::string key;
     OwnerNumber owner;
     std::uint64_t hold;    // which of the owner's holds, so that a late reply never applies to a later hold
-    const Script* script;  // KEYS: locks; ARGV: lease, then a field each; reply: for each 1 = renewed, 0 = not held
+    const Script* script;  // see scripts::rlock_renew
     OwnerText field;       // the name of the hold on the server
     std::optional<Milliseconds> lease = std::nullopt;  // none: the watchdog's. Never shortens the lease
 };

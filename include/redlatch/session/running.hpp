@@ -65,7 +65,8 @@ struct Course {
 //
 // Whoever decides first determines the outcome, by one atomic exchange: the task that ended, or who gives up. The
 // completion is called once, on the executor, with that outcome; neither of the two waits for the other. If the task
-// succeeds later, its result is destroyed, which releases what it holds.
+// succeeds later, its result is destroyed, which releases what it holds. A coroutine that is destroyed before it could be
+// resumed discards the outcome, and with it what that holds: see Operation::Awaiter.
 //
 // It is kept alive by its task and by the job that completes it. The last reference ends on the thread of completions or
 // on the user's executor, not on the background thread, which cannot end the session that it belongs to.

@@ -192,7 +192,7 @@ private:
 
     RequestId request() {
         RequestId id;
-        id.slot = static_cast<std::uint32_t>(below(3));
+        id.lane = static_cast<std::uint32_t>(below(3));
         id.request = 1 + requests_++ / 2;  // some of them again
         id.wanted_until = until();
         id.may_be_done = below(3) == 0;

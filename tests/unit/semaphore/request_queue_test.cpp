@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // RequestQueue: the threads of a process that wait for permits or for a count, and when their representative asks.
-// RequestSlots.
+// RequestLanes.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -102,17 +102,17 @@ TEST_CASE("a waiter that becomes the front without having asked asks") {
     CHECK_FALSE(line.step(at(0ms)).ask);
 }
 
-TEST_CASE("a slot has one request at a time, and is reused when that is settled") {
-    RequestSlots lanes;
+TEST_CASE("a lane has one request at a time, and is reused when that is settled") {
+    RequestLanes lanes;
     const RequestId a = lanes.take(1);
     const RequestId b = lanes.take(2);
-    CHECK(a.slot == 0);
-    CHECK(b.slot == 1);
+    CHECK(a.lane == 0);
+    CHECK(b.lane == 1);
     lanes.give_back(a);
     const RequestId c = lanes.take(3);
-    CHECK(c.slot == 0);
+    CHECK(c.lane == 0);
     CHECK(c.request == 3);
-    CHECK(lanes.take(4).slot == 2);
+    CHECK(lanes.take(4).lane == 2);
 }
 
 namespace {

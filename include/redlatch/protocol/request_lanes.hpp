@@ -15,7 +15,7 @@ namespace detail {
 // Identifies a command that must take effect once, see scripts/request_marks.hpp, and records what is known of its
 // outcome.
 struct RequestId {
-    std::uint32_t slot = 0;
+    std::uint32_t lane = 0;
     std::uint64_t request = 0;
     ServerMilliseconds wanted_until = 0;  // the same in all copies; 0 as long as there is none
     bool may_be_done = false;             // True if a copy may have taken effect
@@ -24,7 +24,7 @@ struct RequestId {
 
 // Assigns the lanes of one name in this process. A lane carries one request at a time. It is free again when the
 // outcome of the request is known or no longer needed. Plain data.
-class RequestSlots {
+class RequestLanes {
 public:
     // `request`: greater than all before.
     RequestId take(std::uint64_t request) {
@@ -37,7 +37,7 @@ public:
         return {lane, request};
     }
 
-    void give_back(const RequestId& request_id) { busy_[request_id.slot] = false; }
+    void give_back(const RequestId& request_id) { busy_[request_id.lane] = false; }
 
 private:
     std::vector<bool> busy_;
