@@ -252,7 +252,7 @@ public:
     const Handler& handler() const noexcept { return handler_; }
     auto executor() const noexcept { return work_.executor(); }
 
-    void end_with(detail::Outcome<R>&& outcome) {
+    void end_with(detail::Ending<R>&& outcome) {
         code_ = detail::code_of(outcome.error);
         if (outcome.result) result_ = *std::move(outcome.result);
     }
@@ -315,7 +315,7 @@ public:
         std::optional<AnyExecutor> completes_on;
         if constexpr (!runs_anywhere<Executor>()) completes_on.emplace([](const std::function<void()>& f) { f(); });
         const auto running = detail::OperationAccess::prepare(
-            operation, [started](detail::Outcome<R>&& outcome) { started->complete(std::move(outcome)); },
+            operation, [started](detail::Ending<R>&& outcome) { started->complete(std::move(outcome)); },
             std::move(completes_on));
         started->running_ = running;
         auto slot = net::get_associated_cancellation_slot(started->waiting_->handler());
@@ -352,7 +352,7 @@ private:
     };
 
     // If there is no memory to hand it over, the handler is destroyed, and what was acquired is released.
-    void complete(detail::Outcome<R>&& outcome) {
+    void complete(detail::Ending<R>&& outcome) {
         if constexpr (runs_anywhere<Executor>()) {
             const auto executor = waiting_->executor();
             waiting_->end_with(std::move(outcome));
@@ -365,7 +365,7 @@ private:
     // Nothing completes inside the call that begins the operation, not even one that cannot begin.
     void fail(std::exception_ptr error) { post({.error = std::move(error)}); }
 
-    void post(detail::Outcome<R>&& outcome) {
+    void post(detail::Ending<R>&& outcome) {
         const auto hand_over = [&] {
             const auto executor = waiting_->executor();
             waiting_->end_with(std::move(outcome));

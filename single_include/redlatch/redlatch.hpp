@@ -1121,7 +1121,7 @@ public:
 
 // How an operation ended: with a result or with an error.
 template <class R>
-struct Outcome {
+struct Ending {
     std::optional<Stored<R>> result{};
     std::exception_ptr error{};
 };
@@ -1149,7 +1149,7 @@ class Running final : public std::enable_shared_from_this<Running<R>> {
 public:
     // Makes the task. It may keep the reference, and ends early once a stop is requested.
     using Work = std::function<Task<R>(const Course&)>;
-    using Complete = std::function<void(Outcome<R>&&)>;
+    using Complete = std::function<void(Ending<R>&&)>;
 
     Running(std::shared_ptr<OperationHost> host, Work work, AnyExecutor works_on, AnyExecutor completes_on,
             Complete complete)
@@ -1211,7 +1211,7 @@ private:
     };
 
     static Root drive(Running& running, Course course) {
-        Outcome<R> outcome;
+        Ending<R> outcome;
         try {
             if constexpr (std::is_void_v<R>) {
                 co_await running.work_(course);
@@ -1226,7 +1226,7 @@ private:
     }
 
     // Afterwards this object may be gone.
-    void end(Outcome<R> outcome) noexcept {
+    void end(Ending<R> outcome) noexcept {
         if (!decided_.exchange(true)) {
             outcome_ = std::move(outcome);
             farewell_.clear();  // not the last reference: the completion has another
@@ -1266,7 +1266,7 @@ private:
     Notifier::Job completion_;
     Notifier::Job farewell_;  // ends the task's reference if the operation was given up before
     std::atomic<bool> decided_{false};
-    Outcome<R> outcome_;     // written by the one who decided
+    Ending<R> outcome_;      // written by the one who decided
     std::stop_source stop_;  // tells the task that the operation was given up
     // Destroyed first: their callbacks use the other members.
     std::optional<std::stop_callback<GiveUp>> on_stop_, on_end_;
@@ -1344,7 +1344,7 @@ public:
     void start(Callback callback) && {
         // std::function wants to copy its target.
         const auto kept = std::make_shared<Callback>(std::move(callback));
-        begin([kept](detail::Outcome<R>&& outcome) {
+        begin([kept](detail::Ending<R>&& outcome) {
             const std::error_code ec = detail::code_of(outcome.error);
             if constexpr (std::is_void_v<R>)
                 (*kept)(ec);
@@ -1359,7 +1359,7 @@ public:
     std::future<R> future() && {
         const auto promise = std::make_shared<std::promise<R>>();
         std::future<R> result = promise->get_future();
-        begin([promise](detail::Outcome<R>&& outcome) {
+        begin([promise](detail::Ending<R>&& outcome) {
             if (outcome.error)
                 promise->set_exception(outcome.error);
             else if constexpr (std::is_void_v<R>)
@@ -1394,7 +1394,7 @@ private:
 
         [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) {
             const auto meeting = meeting_ = std::make_shared<Meeting>();
-            const auto running = running_ = operation_.make([meeting, coroutine](detail::Outcome<R>&& outcome) {
+            const auto running = running_ = operation_.make([meeting, coroutine](detail::Ending<R>&& outcome) {
                 if (meeting->is_over.exchange(true)) return;
                 meeting->outcome = std::move(outcome);
                 coroutine.resume();
@@ -1413,7 +1413,7 @@ private:
     private:
         struct Meeting {
             std::atomic<bool> is_over{false};  // True once the coroutine goes on, or is gone
-            detail::Outcome<R> outcome;
+            detail::Ending<R> outcome;
         };
 
         Operation operation_;
@@ -1422,14 +1422,14 @@ private:
     };
 
     struct Throwing {
-        R operator()(detail::Outcome<R>&& outcome) const {
+        R operator()(detail::Ending<R>&& outcome) const {
             if (outcome.error) std::rethrow_exception(outcome.error);
             if constexpr (!std::is_void_v<R>) return *std::move(outcome.result);
         }
     };
 
     struct Telling {
-        auto operator()(detail::Outcome<R>&& outcome) const {
+        auto operator()(detail::Ending<R>&& outcome) const {
             const std::error_code ec = detail::code_of(outcome.error);
             if constexpr (std::is_void_v<R>)
                 return ec;
@@ -15005,7 +15005,7 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, const Course& cour
     Hold hold = co_await std::move(acquiring);
     if (!hold) throw Error(errc::cancelled, {}, "it was cancelled before the lock was acquired");
     const std::string name = hold.name();
-    Outcome<R> outcome;
+    Ending<R> outcome;
     bool in_time = false;
     {
         // The token of f is requested when the hold is lost or the operation is given up. These callbacks end before the

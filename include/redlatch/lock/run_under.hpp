@@ -101,7 +101,7 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, const Course& cour
     Hold hold = co_await std::move(acquiring);
     if (!hold) throw Error(errc::cancelled, {}, "it was cancelled before the lock was acquired");
     const std::string name = hold.name();
-    Outcome<R> outcome;
+    Ending<R> outcome;
     bool in_time = false;
     {
         // The token of f is requested when the hold is lost or the operation is given up. These callbacks end before the

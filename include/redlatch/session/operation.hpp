@@ -85,7 +85,7 @@ public:
     void start(Callback callback) && {
         // std::function wants to copy its target.
         const auto kept = std::make_shared<Callback>(std::move(callback));
-        begin([kept](detail::Outcome<R>&& outcome) {
+        begin([kept](detail::Ending<R>&& outcome) {
             const std::error_code ec = detail::code_of(outcome.error);
             if constexpr (std::is_void_v<R>)
                 (*kept)(ec);
@@ -100,7 +100,7 @@ public:
     std::future<R> future() && {
         const auto promise = std::make_shared<std::promise<R>>();
         std::future<R> result = promise->get_future();
-        begin([promise](detail::Outcome<R>&& outcome) {
+        begin([promise](detail::Ending<R>&& outcome) {
             if (outcome.error)
                 promise->set_exception(outcome.error);
             else if constexpr (std::is_void_v<R>)
@@ -135,7 +135,7 @@ private:
 
         [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) {
             const auto meeting = meeting_ = std::make_shared<Meeting>();
-            const auto running = running_ = operation_.make([meeting, coroutine](detail::Outcome<R>&& outcome) {
+            const auto running = running_ = operation_.make([meeting, coroutine](detail::Ending<R>&& outcome) {
                 if (meeting->is_over.exchange(true)) return;
                 meeting->outcome = std::move(outcome);
                 coroutine.resume();
@@ -154,7 +154,7 @@ private:
     private:
         struct Meeting {
             std::atomic<bool> is_over{false};  // True once the coroutine goes on, or is gone
-            detail::Outcome<R> outcome;
+            detail::Ending<R> outcome;
         };
 
         Operation operation_;
@@ -163,14 +163,14 @@ private:
     };
 
     struct Throwing {
-        R operator()(detail::Outcome<R>&& outcome) const {
+        R operator()(detail::Ending<R>&& outcome) const {
             if (outcome.error) std::rethrow_exception(outcome.error);
             if constexpr (!std::is_void_v<R>) return *std::move(outcome.result);
         }
     };
 
     struct Telling {
-        auto operator()(detail::Outcome<R>&& outcome) const {
+        auto operator()(detail::Ending<R>&& outcome) const {
             const std::error_code ec = detail::code_of(outcome.error);
             if constexpr (std::is_void_v<R>)
                 return ec;

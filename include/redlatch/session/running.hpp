@@ -47,7 +47,7 @@ public:
 
 // How an operation ended: with a result or with an error.
 template <class R>
-struct Outcome {
+struct Ending {
     std::optional<Stored<R>> result{};
     std::exception_ptr error{};
 };
@@ -75,7 +75,7 @@ class Running final : public std::enable_shared_from_this<Running<R>> {
 public:
     // Makes the task. It may keep the reference, and ends early once a stop is requested.
     using Work = std::function<Task<R>(const Course&)>;
-    using Complete = std::function<void(Outcome<R>&&)>;
+    using Complete = std::function<void(Ending<R>&&)>;
 
     Running(std::shared_ptr<OperationHost> host, Work work, AnyExecutor works_on, AnyExecutor completes_on,
             Complete complete)
@@ -137,7 +137,7 @@ private:
     };
 
     static Root drive(Running& running, Course course) {
-        Outcome<R> outcome;
+        Ending<R> outcome;
         try {
             if constexpr (std::is_void_v<R>) {
                 co_await running.work_(course);
@@ -152,7 +152,7 @@ private:
     }
 
     // Afterwards this object may be gone.
-    void end(Outcome<R> outcome) noexcept {
+    void end(Ending<R> outcome) noexcept {
         if (!decided_.exchange(true)) {
             outcome_ = std::move(outcome);
             farewell_.clear();  // not the last reference: the completion has another
@@ -192,7 +192,7 @@ private:
     Notifier::Job completion_;
     Notifier::Job farewell_;  // ends the task's reference if the operation was given up before
     std::atomic<bool> decided_{false};
-    Outcome<R> outcome_;     // written by the one who decided
+    Ending<R> outcome_;      // written by the one who decided
     std::stop_source stop_;  // tells the task that the operation was given up
     // Destroyed first: their callbacks use the other members.
     std::optional<std::stop_callback<GiveUp>> on_stop_, on_end_;
