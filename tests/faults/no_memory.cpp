@@ -22,7 +22,6 @@ namespace {
 
 ClientOptions short_lived() {
     ClientOptions options = quick();
-    options.watchdog_timeout = paced(600ms);
     options.command_timeout = paced(1000ms);
     return options;
 }
@@ -297,8 +296,8 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of
     CHECK(each(std::type_identity<PermitExpirableSemaphore>{}, [](auto& slots) {
               slots.try_set_permits(30);
               const auto id = slots.acquire();
-              const auto many = slots.acquire(9, Lease{1s});
-              slots.update_lease(id, Lease{2s});
+              const auto many = slots.acquire(9, Lease{10s});
+              slots.update_lease(id, Lease{10s});
               static_cast<void>(slots.remaining_lease(id));
               slots.release(id);
               slots.release(many);
@@ -352,13 +351,10 @@ TEST_CASE(
     Place place;
     PermitExpirableSemaphore all{place.other, "slots"};
     all.try_set_permits(3);
-    // No permit may end by itself before it is destroyed, however busy the machine is.
-    ClientOptions options = short_lived();
-    options.watchdog_timeout = paced(2s);
     for (const auto of : {FailingMemory::Of::caller, FailingMemory::Of::others}) {
         CAPTURE(static_cast<int>(of));
         const long failures = fail_each_allocation(of, [&](long n) {
-            Client client{place.server.url(), options};
+            Client client{place.server.url(), short_lived()};
             PermitExpirableSemaphore slots{client, "slots"};
             std::optional<Permit> watched{std::in_place, slots};
             std::optional<Permit> leased{std::in_place, slots, Lease{2s}};
