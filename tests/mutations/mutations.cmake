@@ -1164,7 +1164,7 @@ mutate(expired_reader_holds protocol/read_write_lock.hpp
 
 # A server that refuses to let the permits of a semaphore expire leaves the semaphore itself with an expiry.
 mutate(half_an_expiry_stays scripts/counter_upkeep.hpp
-    "undo = left > 0 and {'pexpire', counter, whole(left)} or {'set', counter, number}})"
+    "undo = left >= 0 and {'pexpire', counter, whole(math.max(left, 1))} or {'set', counter, number}})"
     "undo = nil})"
     "faults/access_rights")
 
@@ -1254,7 +1254,7 @@ mutate(hold_destructor_waits lock/hold.ipp
 
 # Completions run on the thread that renews and receives.
 mutate(callback_on_the_background_thread session/running.hpp
-    "(executor_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));"
+    "(completes_on_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));"
     "Notifier::Job job = std::move(completion_);\n        job.front()();"
     "integration/async_lock")
 
@@ -1263,3 +1263,71 @@ mutate(task_continues_too_late base/task.hpp
     "if (suspends) promise.caller = caller;\n        coroutine.resume();"
     "coroutine.resume();\n        if (suspends) promise.caller = caller;"
     "unit/task")
+
+# A hash without a lease counts as a lock that never ends.
+mutate(waits_for_a_key_without_a_lease scripts/rlock.hpp
+    "    if left == -1 then return no_lease() end\n"
+    ""
+    "integration/rlock_protocol")
+
+# The holder of the read side of a ReadWriteLock acquires an RLock of that name.
+mutate(reader_enters_an_rlock scripts/rlock.hpp
+    "if redis.call('hexists', lock, 'mode') == 1 then"
+    "if false then"
+    "integration/(rlock_|read_write_lock|bad_inputs)")
+
+# try_lock() goes on trying while the server refuses.
+mutate(one_try_goes_on session/retry.hpp
+    "if (limits_.one_try && verdict == ReplyClass::refused_now) return std::nullopt;"
+    ""
+    "faults/refusal|unit/executor")
+
+# More permits than Redisson can read.
+mutate(expirable_permits_beyond_an_int scripts/permit_expirable_semaphore.hpp
+    "total + redis.call('zcard', leases) > most or"
+    "false or"
+    "integration/permit_expirable_semaphore")
+
+# A level that is released in the last millisecond of the lease leaves a key without a TTL.
+mutate(last_millisecond_of_a_lease scripts/hold_levels.hpp
+    "math.max(1, left, lease)"
+    "math.max(left, lease)"
+    "unit/in_memory_server")
+
+# A lost hold stays on the server if an unanswered command had prolonged it.
+mutate(prolonged_without_a_reply lock/leases.hpp
+    "if (core_.kind.outlives_lease || hold.may_last > hold.valid_until)"
+    "if (core_.kind.outlives_lease)"
+    "unit/rlock_(acquire|watchdog)")
+mutate(lost_during_a_renewal lock/leases.hpp
+    "outcome != Renewed::refused) {"
+    "outcome == Renewed::yes) {"
+    "unit/rlock_watchdog")
+mutate(lost_during_a_reentry lock/acquires.hpp
+    "            undo_reentry(lock, asked, lease);\n    }"
+    "            return;\n    }"
+    "unit/rlock_acquire")
+
+# async_run() does not notice that the lock was lost.
+mutate(runs_without_the_lock lock/run_under.hpp
+    "    if (!in_time || released == errc::hold_lost)\n"
+    "    if (false)\n"
+    "integration/async_run")
+
+# An executor that drops what it was given keeps the lock forever.
+mutate(dropped_function_keeps_the_lock session/hop.hpp
+    "if (!used_) completions_.notify(std::move(when_dropped_));"
+    ""
+    "integration/async_run")
+
+# async_close() leaves the operations under way.
+mutate(close_leaves_operations client.ipp
+    "    session.give_up_operations();\n"
+    ""
+    "integration/async_run")
+
+# An async_unlock() that is never begun keeps the hold.
+mutate(unlock_that_never_begins lock/hold.ipp
+    "[hold = std::make_shared<Hold>(std::move(*this))]"
+    "[hold = new Hold(std::move(*this))]"
+    "integration/async_run")

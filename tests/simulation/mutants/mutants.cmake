@@ -106,5 +106,5 @@ mutate(early_wake_up_lost session/continuations.hpp
 
 # A reply that comes after its deadline resumes nobody, and neither does the deadline.
 mutate(deadline_of_a_posted_call_forgotten session/awaiting.hpp
-    "return by_->sleep(posted->sleeper, coroutine, deadline_);"
-    "return by_->sleep(posted->sleeper, coroutine, never);")
+    "return posted->sleep(*by_, coroutine, deadline_);"
+    "return posted->sleep(*by_, coroutine, never);")
