@@ -16,8 +16,8 @@ using redlatch::bench::Bench;
 
 constexpr const char* help = R"(redlatch_bench: measures redlatch against bare hiredis, on a private redis-server.
 
-  --scenario NAME[,NAME...]  uncontended, threads, contended_threads, contended_processes, busy, wake_up,
-                             idle_wait, watchdog, fair_threads, fair_processes, rw_mixed, semaphore,
+  --scenario NAME[,NAME...]  uncontended, threads, coroutines, contended_threads, contended_processes, busy,
+                             wake_up, idle_wait, watchdog, fair_threads, fair_processes, rw_mixed, semaphore,
                              latch_release, redlock; all of them if not given
   --link unix|tcp            how the clients connect; both if not given
   --seconds S                measuring time of each subject of a scenario, in 5 rounds; 2 if not given.
@@ -27,7 +27,7 @@ constexpr const char* help = R"(redlatch_bench: measures redlatch against bare h
 
 Every line on stdout is a JSON object: scenario, link, subject, metric, value, unit; where it applies placement
 (cross: client and server on a CPU each; same: on one CPU; free: left to the scheduler), processes, threads (of each
-process), waiters (of all processes, at any time); where there are rounds, value is their median (of hand-offs: the
+process), waiters (of all processes, at any time), coroutines (on one thread); where there are rounds, value is their median (of hand-offs: the
 quantile over all of them), and min and max of the rounds are beside it. Subjects take turns within a round, and a
 ratio is the median of the ratios round by round.
 
@@ -53,6 +53,7 @@ struct Scenario {
 const std::vector<Scenario> all_scenarios{
     {"uncontended", redlatch::bench::uncontended},
     {"threads", redlatch::bench::threads},
+    {"coroutines", redlatch::bench::coroutines},
     {"contended_threads", redlatch::bench::contended_threads},
     {"contended_processes", redlatch::bench::contended_processes},
     {"busy", redlatch::bench::busy},

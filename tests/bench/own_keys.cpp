@@ -19,22 +19,6 @@ Slice one_slice(Bench& bench, Placement placement, std::size_t threads, const st
     return measure(bench, fleet, bench.round_time());
 }
 
-std::function<void(Crew&)> pipelined_process(const std::string& url, std::size_t keys) {
-    return [=](Crew& crew) {
-        crew.run([&](Seat& seat) {
-            std::vector<std::string> names;
-            for (std::size_t i = 0; i < keys; ++i) names.push_back(own_key(i));
-            Pipeline pipeline{url, names};
-            std::uint64_t pairs = 0;
-            pipeline.lock_and_unlock_all();
-            seat.start();
-            for (; seat.running(); pairs += keys) pipeline.lock_and_unlock_all();
-            seat.worker().acquisitions = pairs;
-            seat.finish();
-        });
-    };
-}
-
 void compare(Bench& bench, const Setting& setting, Placement placement, bool with_pipeline) {
     const std::string url = bench.url(setting.link);
     const std::size_t threads = *setting.threads;

@@ -44,6 +44,7 @@ void print(const Setting& setting, std::string_view subject, std::string_view me
     if (setting.processes) line += ",\"processes\":" + std::to_string(*setting.processes);
     if (setting.threads) line += ",\"threads\":" + std::to_string(*setting.threads);
     if (setting.waiters) line += ",\"waiters\":" + std::to_string(*setting.waiters);
+    if (setting.coroutines) line += ",\"coroutines\":" + std::to_string(*setting.coroutines);
     line +=
         ",\"subject\":" + in_quotes(subject) + ",\"metric\":" + in_quotes(metric) + ",\"value\":" + text(figure.value);
     if (figure.min && figure.max) line += ",\"min\":" + text(*figure.min) + ",\"max\":" + text(*figure.max);

@@ -27,8 +27,9 @@ struct Setting {
     std::string link = {};
     std::string placement = {};  // empty: does not apply
     std::optional<std::size_t> processes = {};
-    std::optional<std::size_t> threads = {};  // in each process
-    std::optional<std::size_t> waiters = {};  // at any time, in all processes
+    std::optional<std::size_t> threads = {};     // in each process
+    std::optional<std::size_t> waiters = {};     // at any time, in all processes
+    std::optional<std::size_t> coroutines = {};  // on one thread
 };
 
 /// Prints one JSON object on a line of stdout.

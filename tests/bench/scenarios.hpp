@@ -10,6 +10,7 @@ namespace redlatch::bench {
 // Each prints the lines of one scenario over one link. Returns false if the lock did not exclude.
 bool uncontended(Bench& bench, const std::string& link);
 bool threads(Bench& bench, const std::string& link);
+bool coroutines(Bench& bench, const std::string& link);
 bool contended_threads(Bench& bench, const std::string& link);
 bool contended_processes(Bench& bench, const std::string& link);
 bool busy(Bench& bench, const std::string& link);

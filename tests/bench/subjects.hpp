@@ -4,8 +4,11 @@
 #include <redlatch/redlatch.hpp>
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "bare.hpp"
 #include "fleet.hpp"
@@ -51,6 +54,23 @@ auto token_process(const std::string& url, Body body) {
         crew.run([&](Seat& seat) {
             Token lock{url, token_key};
             body(seat, lock);
+        });
+    };
+}
+
+/// Sends the scripts of all keys in one pipeline, from one thread.
+inline std::function<void(Crew&)> pipelined_process(const std::string& url, std::size_t keys) {
+    return [=](Crew& crew) {
+        crew.run([&](Seat& seat) {
+            std::vector<std::string> names;
+            for (std::size_t i = 0; i < keys; ++i) names.push_back(own_key(i));
+            Pipeline pipeline{url, names};
+            std::uint64_t pairs = 0;
+            pipeline.lock_and_unlock_all();
+            seat.start();
+            for (; seat.running(); pairs += keys) pipeline.lock_and_unlock_all();
+            seat.worker().acquisitions = pairs;
+            seat.finish();
         });
     };
 }

@@ -44,7 +44,7 @@ struct Semaphores final : CutWork {
     Semaphore seats;
 };
 
-struct Permits final : CutWork {
+struct ExpirablePermits final : CutWork {
     explicit Permits(CutBench& bench) : slots(bench.far, bench.name) {
         const auto ten = [this] { slots.try_set_permits(10); };
         const auto back = [this] {
@@ -142,7 +142,7 @@ TEST_CASE("fault: connection cut at every byte of every operation of Semaphore a
 
 TEST_CASE("fault: connection cut at every byte of every operation of PermitExpirableSemaphore") {
     CutReport report;
-    sweep_all<Permits>(report);
+    sweep_all<ExpirablePermits>(report);
     CHECK_MESSAGE(report.wrong.empty(), report.text());
     CHECK(report.cuts > 17 * 100);
     MESSAGE(report.cuts, " cuts");
