@@ -45,7 +45,7 @@ struct Semaphores final : CutWork {
 };
 
 struct ExpirablePermits final : CutWork {
-    explicit Permits(CutBench& bench) : slots(bench.far, bench.name) {
+    explicit ExpirablePermits(CutBench& bench) : slots(bench.far, bench.name) {
         const auto ten = [this] { slots.try_set_permits(10); };
         const auto back = [this] {
             if (!ids.empty()) static_cast<void>(slots.try_release(std::exchange(ids, {})));
