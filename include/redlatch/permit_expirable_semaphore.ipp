@@ -82,7 +82,7 @@ public:
     }
 
     void give_back_later(std::ptrdiff_t, std::vector<PermitId> ids) noexcept override {
-        state_->leases().release_later(std::move(ids));
+        state_->leases().release_later(ids);
     }
 };
 
@@ -176,7 +176,7 @@ REDLATCH_INLINE bool PermitExpirableSemaphore::try_release(std::span<const Permi
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::release_later(const PermitId& id) noexcept try {
-    detail::permits_of(handle_).leases().release_later({id});
+    detail::permits_of(handle_).leases().release_later(std::span(&id, 1));
 } catch (...) {
 }
 

@@ -1168,7 +1168,7 @@ public:
         // Both are made here, so that neither completing nor ending can fail.
         Notifier::Job completion(1, completes_on_ ? std::function<void()>([self] { self->dispatch(); })
                                                   : std::function<void()>([self] { self->complete(); }));
-        Notifier::Job farewell(1, [self] {});
+        Notifier::Job farewell(1, [self] { self->works_on_ = {}; });
         const Root root = drive(*this, {stop_.get_token(), &host_->continuations(), host_.get(), &works_on_});
         completion_.swap(completion);
         farewell_.swap(farewell);
@@ -1229,6 +1229,7 @@ private:
     void end(Ending<R> outcome) noexcept {
         if (!decided_.exchange(true)) {
             outcome_ = std::move(outcome);
+            is_over_ = true;
             farewell_.clear();  // not the last reference: the completion has another
             post_completion();
         } else {
@@ -1242,9 +1243,10 @@ private:
     }
 
     // Lets the user's executor complete it. If that refuses, this thread does it. The executor may own what it was given
-    // but never runs, so it is not kept here any longer.
+    // but never runs, so it is not kept here any longer; a task that still runs keeps it until its end.
     void dispatch() {
         const AnyExecutor executor = std::move(completes_on_);
+        if (is_over_) works_on_ = {};
         try {
             executor.execute([self = this->shared_from_this()] { self->complete(); });
         } catch (...) {
@@ -1266,6 +1268,7 @@ private:
     Notifier::Job completion_;
     Notifier::Job farewell_;  // ends the task's reference if the operation was given up before
     std::atomic<bool> decided_{false};
+    bool is_over_ = false;   // True if the task ended before it was given up; written before the completion is posted
     Ending<R> outcome_;      // written by the one who decided
     std::stop_source stop_;  // tells the task that the operation was given up
     // Destroyed first: their callbacks use the other members.
@@ -19743,6 +19746,7 @@ public:
             if (request.again && (core_.closed || !holds_.live_hold(request.owner)))
                 throw Error(errc::hold_lost, core_.name, "the hold has ended");
             co_await ask(lock, me, request);
+            if (me.is_served()) co_return true;  // from here on nothing may fail for want of memory
         }
         // Constructed and destroyed without the mutex, which the callback locks.
         const std::stop_callback on_stop(request.stop, [this, &me] {
@@ -21925,12 +21929,12 @@ public:
 
     // Releases permits without waiting. Without memory for that, they end with their leases, as after a crash: they are
     // no longer renewed in any case.
-    void release_later(std::vector<PermitId> ids) noexcept try {
+    void release_later(std::span<const PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
         std::erase_if(watched_,
                       [&](const Watch& watch) { return std::find(ids.begin(), ids.end(), watch.id) != ids.end(); });
         deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
-                        [this, kept = std::move(ids)](const RequestId& request_id) {
+                        [this, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
                             return core_.protocol.release(request_id, kept);
                         });
     } catch (...) {
@@ -22162,7 +22166,7 @@ public:
     }
 
     void give_back_later(std::ptrdiff_t, std::vector<PermitId> ids) noexcept override {
-        state_->leases().release_later(std::move(ids));
+        state_->leases().release_later(ids);
     }
 };
 
@@ -22256,7 +22260,7 @@ REDLATCH_INLINE bool PermitExpirableSemaphore::try_release(std::span<const Permi
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::release_later(const PermitId& id) noexcept try {
-    detail::permits_of(handle_).leases().release_later({id});
+    detail::permits_of(handle_).leases().release_later(std::span(&id, 1));
 } catch (...) {
 }
 

@@ -62,6 +62,7 @@ public:
             if (request.again && (core_.closed || !holds_.live_hold(request.owner)))
                 throw Error(errc::hold_lost, core_.name, "the hold has ended");
             co_await ask(lock, me, request);
+            if (me.is_served()) co_return true;  // from here on nothing may fail for want of memory
         }
         // Constructed and destroyed without the mutex, which the callback locks.
         const std::stop_callback on_stop(request.stop, [this, &me] {

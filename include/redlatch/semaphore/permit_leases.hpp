@@ -75,12 +75,12 @@ public:
 
     // Releases permits without waiting. Without memory for that, they end with their leases, as after a crash: they are
     // no longer renewed in any case.
-    void release_later(std::vector<PermitId> ids) noexcept try {
+    void release_later(std::span<const PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
         std::erase_if(watched_,
                       [&](const Watch& watch) { return std::find(ids.begin(), ids.end(), watch.id) != ids.end(); });
         deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
-                        [this, kept = std::move(ids)](const RequestId& request_id) {
+                        [this, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
                             return core_.protocol.release(request_id, kept);
                         });
     } catch (...) {

@@ -94,7 +94,7 @@ public:
         // Both are made here, so that neither completing nor ending can fail.
         Notifier::Job completion(1, completes_on_ ? std::function<void()>([self] { self->dispatch(); })
                                                   : std::function<void()>([self] { self->complete(); }));
-        Notifier::Job farewell(1, [self] {});
+        Notifier::Job farewell(1, [self] { self->works_on_ = {}; });
         const Root root = drive(*this, {stop_.get_token(), &host_->continuations(), host_.get(), &works_on_});
         completion_.swap(completion);
         farewell_.swap(farewell);
@@ -155,6 +155,7 @@ private:
     void end(Ending<R> outcome) noexcept {
         if (!decided_.exchange(true)) {
             outcome_ = std::move(outcome);
+            is_over_ = true;
             farewell_.clear();  // not the last reference: the completion has another
             post_completion();
         } else {
@@ -168,9 +169,10 @@ private:
     }
 
     // Lets the user's executor complete it. If that refuses, this thread does it. The executor may own what it was given
-    // but never runs, so it is not kept here any longer.
+    // but never runs, so it is not kept here any longer; a task that still runs keeps it until its end.
     void dispatch() {
         const AnyExecutor executor = std::move(completes_on_);
+        if (is_over_) works_on_ = {};
         try {
             executor.execute([self = this->shared_from_this()] { self->complete(); });
         } catch (...) {
@@ -192,6 +194,7 @@ private:
     Notifier::Job completion_;
     Notifier::Job farewell_;  // ends the task's reference if the operation was given up before
     std::atomic<bool> decided_{false};
+    bool is_over_ = false;   // True if the task ended before it was given up; written before the completion is posted
     Ending<R> outcome_;      // written by the one who decided
     std::stop_source stop_;  // tells the task that the operation was given up
     // Destroyed first: their callbacks use the other members.
