@@ -3734,7 +3734,9 @@ public:
     void start() {
         const std::lock_guard lock(desk_->mutex);
         if (thread_.joinable() || desk_->ended) return;
-        thread_ = thread_with_signals_blocked([desk = desk_] { work(*desk); });
+        // Read here: the machine may be suspended before the thread runs, but after the first hold.
+        thread_ =
+            thread_with_signals_blocked([desk = desk_, suspended = detail::suspended()] { work(*desk, suspended); });
     }
 
     // Requests a stop on the token soon; without a thread, in end(). Any lock may be held.
@@ -3791,8 +3793,8 @@ private:
     static constexpr Milliseconds again{5};
     static constexpr std::chrono::microseconds one_telling{10};  // a generous estimate
 
-    static void work(Desk& desk) {
-        Clock::duration suspended = detail::suspended();
+    // `suspended`: for how long the machine had been suspended when there was nothing to lose yet.
+    static void work(Desk& desk, Clock::duration suspended) {
         while (sleep(desk, desk.timers.sleep_until(), suspended)) {
             const Instant due = desk.timers.sleep_until();  // may be an earlier one that woke the thread
             const Instant now = Clock::now();
@@ -12957,7 +12959,8 @@ inline constexpr std::string_view fewer_levels{R"lua(
 -- The same with fewer levels. Returns -1 = still held, or the error.
 local function leave_level(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
-    local changes = {{'pexpire', lock, math.max(left, lease), undo = left > 0 and {'pexpire', lock, left}}}
+    -- In the last millisecond of a lease the TTL is 0. PEXPIRE with 0 deletes the key, and HINCRBY creates it without one.
+    local changes = {{'pexpire', lock, math.max(1, left, lease), undo = left > 0 and {'pexpire', lock, left}}}
     if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
     return all_or_none(changes) or -1
 end
@@ -13110,13 +13113,13 @@ inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
     "9177ae7e76a78db8bb54f124515935c85c1eef43"};
 template <>
 inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
-    "70255f5e4cee40687de8b087ef614522ac8d856b"};
+    "14957194dc3e50fe6a59b9953a2b87a2797801be"};
 template <>
 inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
     "44938e4772a2932a4d55d9c6c5e15d753ce5d28f"};
 template <>
 inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
-    "17cfa19eacac558034dcef38c12eca6699211a83"};
+    "342e55ea9632ec0c89efd0d856bd8c9e8de6e0d9"};
 template <>
 inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
     "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
@@ -15336,7 +15339,7 @@ inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
     "5780f4e9589733ce6ae7ff7f6eddec50cd4b2e90"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "6ef260348b0a0f0a51b9d8327045f48bf1fec182"};
+    "ab0a3fbaf8a4b73fbd2fd9661ec5b6d2740fede5"};
 // clang-format on
 
 }  // namespace detail
@@ -18498,7 +18501,7 @@ for _, at in ipairs(served) do
     end
 end
 local left = redis.call('pttl', semaphore)
-if left > 0 then table.insert(changes, {'pexpire', leases, whole(left)}) end
+if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
 if over > 0 then table.insert(changes, removal) end
 local refusal = all_or_none(changes)
 return refusal or {taken, -1}
@@ -18701,7 +18704,7 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "9a98480594524799f8f9770a2d6f7c54ef65f4aa"};
+    "6c718e9db2fae14ba67577d4c715a7c6474748f8"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
     "5be84d10a4bc4de8a3192399700593383eb68cb8"};
@@ -19866,13 +19869,13 @@ inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
     "9d5d3a9afe85ff95297987fd07e9cee79d434f29"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "e631bd26c1ccc7da3d390397ba44307f6264b302"};
+    "420cad24a17a0a345f787528eb4de1ed307479d7"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "9a626f5563d89c9d97fc5de01f066d643418041d"};
+    "215c831207ddd88151ecea634e72548baa30cad8"};
 template <>
 inline constexpr Script digested<scripts::write_remaining_lease>{scripts::write_remaining_lease,
     "34696c10501aa09209a5710bb57ee9eff2d60549"};

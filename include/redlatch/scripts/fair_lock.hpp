@@ -252,7 +252,7 @@ inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
     "5780f4e9589733ce6ae7ff7f6eddec50cd4b2e90"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "6ef260348b0a0f0a51b9d8327045f48bf1fec182"};
+    "ab0a3fbaf8a4b73fbd2fd9661ec5b6d2740fede5"};
 // clang-format on
 
 }  // namespace detail

@@ -110,7 +110,7 @@ for _, at in ipairs(served) do
     end
 end
 local left = redis.call('pttl', semaphore)
-if left > 0 then table.insert(changes, {'pexpire', leases, whole(left)}) end
+if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
 if over > 0 then table.insert(changes, removal) end
 local refusal = all_or_none(changes)
 return refusal or {taken, -1}
@@ -313,7 +313,7 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "9a98480594524799f8f9770a2d6f7c54ef65f4aa"};
+    "6c718e9db2fae14ba67577d4c715a7c6474748f8"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
     "5be84d10a4bc4de8a3192399700593383eb68cb8"};

@@ -348,13 +348,13 @@ inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
     "9d5d3a9afe85ff95297987fd07e9cee79d434f29"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "e631bd26c1ccc7da3d390397ba44307f6264b302"};
+    "420cad24a17a0a345f787528eb4de1ed307479d7"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "9a626f5563d89c9d97fc5de01f066d643418041d"};
+    "215c831207ddd88151ecea634e72548baa30cad8"};
 template <>
 inline constexpr Script digested<scripts::write_remaining_lease>{scripts::write_remaining_lease,
     "34696c10501aa09209a5710bb57ee9eff2d60549"};

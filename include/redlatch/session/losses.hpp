@@ -54,7 +54,9 @@ public:
     void start() {
         const std::lock_guard lock(desk_->mutex);
         if (thread_.joinable() || desk_->ended) return;
-        thread_ = thread_with_signals_blocked([desk = desk_] { work(*desk); });
+        // Read here: the machine may be suspended before the thread runs, but after the first hold.
+        thread_ =
+            thread_with_signals_blocked([desk = desk_, suspended = detail::suspended()] { work(*desk, suspended); });
     }
 
     // Requests a stop on the token soon; without a thread, in end(). Any lock may be held.
@@ -111,8 +113,8 @@ private:
     static constexpr Milliseconds again{5};
     static constexpr std::chrono::microseconds one_telling{10};  // a generous estimate
 
-    static void work(Desk& desk) {
-        Clock::duration suspended = detail::suspended();
+    // `suspended`: for how long the machine had been suspended when there was nothing to lose yet.
+    static void work(Desk& desk, Clock::duration suspended) {
         while (sleep(desk, desk.timers.sleep_until(), suspended)) {
             const Instant due = desk.timers.sleep_until();  // may be an earlier one that woke the thread
             const Instant now = Clock::now();
