@@ -20,7 +20,7 @@ using namespace redlatch::fault;
 
 namespace {
 
-ClientOptions short_lived() {
+ClientOptions with_time_to_reply() {
     ClientOptions options = quick();
     options.command_timeout = paced(1000ms);
     return options;
@@ -81,7 +81,7 @@ long fail_each(
         {
             FailingMemory memory{of, n};
             try {
-                client.emplace(url, short_lived());
+                client.emplace(url, with_time_to_reply());
                 object.emplace(*client, "orders");
                 use(*object);
             } catch (const std::bad_alloc&) {
@@ -173,7 +173,7 @@ TEST_CASE_TEMPLATE("fault: the n-th allocation of the caller fails, in a lock ov
             CAPTURE(n);
             REQUIRE(n < 2000);
             std::deque<Client> clients;
-            for (Place& place : places) clients.emplace_back(place.server.url(), short_lived());
+            for (Place& place : places) clients.emplace_back(place.server.url(), with_time_to_reply());
             RLock a{clients.front(), "a"}, b{clients[clients.size() / 2], "b"}, c{clients.back(), "c"};
             const std::vector<RLock*> members{&a, &b, &c};
             const auto made = [&] {
@@ -246,7 +246,7 @@ TEST_CASE_TEMPLATE(
         CAPTURE(static_cast<int>(of));
         std::uint64_t handoffs = 0;
         const long failures = fail_each_allocation(of, [&](long n) {
-            Client client{place.server.url(), short_lived()};
+            Client client{place.server.url(), with_time_to_reply()};
             Lock lock{client, "orders"};
             lock.lock();
             auto heir = start([&] {
@@ -325,7 +325,7 @@ TEST_CASE("fault: the n-th allocation in an acquire of permits fails, and no per
             CAPTURE(n);
             place.redis.call("FLUSHALL");
             all.try_set_permits(5);
-            Client client{place.server.url(), short_lived()};
+            Client client{place.server.url(), with_time_to_reply()};
             Permits seats{client, "seats"};
             bool struck = false, taken = false;
             {
@@ -354,7 +354,7 @@ TEST_CASE(
     for (const auto of : {FailingMemory::Of::caller, FailingMemory::Of::others}) {
         CAPTURE(static_cast<int>(of));
         const long failures = fail_each_allocation(of, [&](long n) {
-            Client client{place.server.url(), short_lived()};
+            Client client{place.server.url(), with_time_to_reply()};
             PermitExpirableSemaphore slots{client, "slots"};
             std::optional<Permit> watched{std::in_place, slots};
             std::optional<Permit> leased{std::in_place, slots, Lease{2s}};
