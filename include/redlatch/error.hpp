@@ -46,8 +46,8 @@ inline namespace REDLATCH_ABI {
         std::string message(int value) const override {
             switch (static_cast<errc>(value)) {
                 case errc::invalid_argument: return "invalid argument";
-                case errc::not_owner: return "this thread does not hold the lock";
-                case errc::would_deadlock: return "this thread would wait for itself";
+                case errc::not_owner: return "the caller does not hold the lock";
+                case errc::would_deadlock: return "the caller would wait for itself";
                 case errc::unknown_permit: return "no such permit, or its lease has expired";
                 case errc::hold_lost: return "the hold ended before its release";
                 case errc::unreachable: return "the server did not confirm the command in time";

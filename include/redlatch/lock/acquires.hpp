@@ -102,32 +102,36 @@ public:
     // or deadline ended the call. Returns nothing if its hold turned out to be lost: then it has to acquire the lock
     // like any other.
     Task<std::optional<bool>> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                      const HoldRecord& held) {
+                                      HoldRecord& held) {
         const std::uint64_t id = held.id;
         const std::uint32_t count = held.count + 1;
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, core_.key(),
-                        "this thread has locked it too many times; each lock() needs an unlock()");
+                        "its owner has locked it too many times; each lock() needs an unlock()");
         const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
+        ++held.changing;
         const Asked asked = co_await send_acquire(lock, request, claim, true);
+        const bool lost = !leases_.level_changed(request.owner, id);
         if (HoldRecord* hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
             hold->unanswered(Clock::now() + claim.lease);
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) co_return no_answer(request, asked);
-        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) co_return true;
+        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked, lost)) co_return true;
         check_first_hold(request);
         co_return std::nullopt;
     }
 
-    // Applies the reply to a reentry. Returns false if the hold is lost.
+    // Applies the reply to a reentry. Returns false if the owner no longer has the hold. `lost`: True if the hold was
+    // lost while the command was in flight.
     bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
-                             const std::optional<Milliseconds>& wanted, const Asked& asked) {
+                             const std::optional<Milliseconds>& wanted, const Asked& asked, bool lost) {
         const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply);
         HoldRecord* hold = core_.holds.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
-            // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
-            // little early and was promised that time, so wait for it.
-            if (answer.kind == AcquireAnswer::Kind::held)
+            // If the hold was lost, release what the command acquired. The owner was notified a little early and was
+            // promised that time, so wait for it. If another caller of the owner released the last level, that release
+            // ends this level as well.
+            if (lost && answer.kind == AcquireAnswer::Kind::held)
                 undo(lock, asked, core_.lease_of(wanted), Clock::now() + Lateness::longest_notice);
             return false;
         }
@@ -142,7 +146,7 @@ public:
         return true;
     }
 
-    // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
+    // Returns true if the owner would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
     bool refuses_reentry(HoldRecord& hold) {
         if (core_.kind.reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
@@ -152,7 +156,7 @@ public:
 
     Error not_reentrant() const {
         return {errc::would_deadlock, core_.key(),
-                "this thread already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
+                "its owner already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
     }
 
 private:

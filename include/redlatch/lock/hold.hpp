@@ -75,7 +75,7 @@ public:
     // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a Mutex,
     // which is not reentrant, not_owner if it holds nothing.
     template <class... Tail>
-    requires detail::TryOption<Tail...>
+    requires(detail::TryOption<Tail...> && !detail::has_owner<Tail...>)
     [[nodiscard]] Hold again(Tail&&... tail) const {
         return detail::answer(
             [&] {

@@ -39,9 +39,11 @@ namespace detail {
 struct FairWaiter : Waiter {
     using Waiter::Waiter;
 
+    OwnerNumber owner = 0;
     std::uint64_t id = 0;        // of the slot in the queue, and of the hold
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
+    bool reenters = false;       // True if it leaves because another caller of its owner has acquired the lock
     Instant ask_again{};         // unless an event comes earlier
 };
 
@@ -71,18 +73,21 @@ public:
         if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (waiting_ == 0) core_.patience.answered();
-        if (const HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
-            const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
-            if (reentered) co_return *reentered;
-        }
-        if (request.one_try) {
-            const auto answer = co_await parts_.acquires.ask(lock, request, core_.next_number(), true);
-            co_return answer && answer->kind == AcquireAnswer::Kind::held;
-        }
         for (;;) {
+            if (HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+                const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
+                if (reentered) co_return *reentered;
+            }
+            if (request.one_try) {
+                const auto answer = co_await parts_.acquires.ask(lock, request, core_.next_number(), true);
+                if (answer && answer->kind == AcquireAnswer::Kind::held) co_return true;
+                if (!has_other_caller_acquired(request.owner)) co_return false;
+                continue;
+            }
             // Checked before anything is sent, so a refusal leaves nothing to release.
             if (auto refusal = parts_.leases.mixed_kinds()) throw *std::move(refusal);
             FairWaiter me(request.by);
+            me.owner = request.owner;
             me.id = spare_id();
             // A waiter that is still subscribed from an earlier wait misses no message between the command and the
             // sleep.
@@ -94,7 +99,8 @@ public:
             const auto counted = core_.session.count_wait();
             const bool held = co_await wait(lock, request, me, generation);
             if (held) co_return true;
-            if (!me.too_late) co_return false;
+            if (!me.too_late && !me.reenters) co_return false;
+            if (me.reenters && (request.stop.stop_requested() || Clock::now() >= request.deadline)) co_return false;
         }
     }
 
@@ -105,7 +111,8 @@ public:
     NextStep next(FairWaiter& me, Instant now) {
         if (me.is_served()) return {NextStep::Kind::served};
         if (me.error) std::rethrow_exception(me.error);
-        if (me.too_late) return {NextStep::Kind::leave};
+        me.reenters = has_other_caller_acquired(me.owner);
+        if (me.too_late || me.reenters) return {NextStep::Kind::leave};
         const Ticket& ticket = tickets_.at(me.id);
         const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.told_at);
         if (ticket.room.queue.is_notified() || now >= ask_again) return {NextStep::Kind::ask};
@@ -126,7 +133,7 @@ public:
 
     std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         const std::uint64_t id = hold.id;
-        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful();
+        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful() && hold.changing == 0;
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
             if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && tickets_.contains(id))
                 spare_.push_back(id);
@@ -137,6 +144,13 @@ public:
 
     // The server notifies the head of its queue.
     void may_be_free() override {}
+
+    void acquired_for(OwnerNumber owner) override {
+        for (auto& [id, ticket] : tickets_)
+            ticket.room.queue.for_each([&, &room = ticket.room](FairWaiter& waiter) {
+                if (waiter.owner == owner) room.wake(waiter);
+            });
+    }
 
     void on_timer(std::unique_lock<std::mutex>& lock, Instant now) override {
         if (now >= refresh_at_) refresh(lock, now);
@@ -190,6 +204,11 @@ private:
     // The longest wait between two commands, even if the reply names a later time.
     static constexpr Milliseconds longest_sleep{30'000};
     static constexpr std::size_t waiters_a_refresh = 100;
+
+    // Returns true if the caller, which has no hold of its own, can have a level of its owner's hold.
+    bool has_other_caller_acquired(OwnerNumber owner) {
+        return owner.is_of_program() && parts_.leases.live_hold(owner);
+    }
 
     // Returns the ticket whose channel this is; null if there is none any more. The name of a channel ends with the id.
     Ticket* ticket_of(std::string_view channel) {
