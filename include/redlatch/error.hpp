@@ -13,8 +13,8 @@ inline namespace REDLATCH_ABI {
 // Tells why an operation failed. The values are grouped by what a caller can do about them.
 enum class errc {
     invalid_argument = 1,  // rejected before anything was sent; fix the call
-    not_owner,             // this thread never acquired what it tries to release
-    would_deadlock,        // this thread would wait for itself indefinitely
+    not_owner,             // the caller never acquired what it tries to release
+    would_deadlock,        // the caller would wait for itself indefinitely
     unknown_permit,        // there is no such permit, or its lease has expired
     hold_lost,             // the hold ended before its unlock: expired, key deleted, or force-released
     unreachable,           // no server able to do it replied in time (none replied at all, or the server is loading or

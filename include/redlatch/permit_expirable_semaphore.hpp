@@ -332,7 +332,7 @@ public:
         : semaphore_(&semaphore), id_(semaphore.acquire()) {}
     template <class AnyLease>
     requires detail::has_lease<AnyLease>
-        [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const AnyLease& lease)
+    [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const AnyLease& lease)
         : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
 
     // Takes ownership of a permit that is held already.

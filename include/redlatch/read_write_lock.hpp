@@ -61,8 +61,8 @@ public:
         ReadLock(Client& client, std::string_view name);
     };
 
-    // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, in a thread that holds
-    // only the read side.
+    // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, for a thread or Owner
+    // that holds only the read side.
     class WriteLock final : public Side {
         friend ReadWriteLock;
         WriteLock(Client& client, std::string_view name, ReadLock& readers, ReadWriteOptions options);

@@ -74,7 +74,7 @@ public:
             undo(lock, asked, lease);
             throw not_replicated(core_.key());
         }
-        // The reply took longer than the lease lasts, or the thread has acquired a hold in another way meanwhile.
+        // The reply took longer than the lease lasts, or the owner has acquired a hold in another way meanwhile.
         if (now >= redlatch::valid_until(asked.sent, lease) || leases_.live_hold(owner)) {
             undo(lock, asked, lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
@@ -157,6 +157,22 @@ public:
     Error not_reentrant() const {
         return {errc::would_deadlock, core_.key(),
                 "its owner already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
+    }
+
+    // --- several callers of one Owner -------------------------------------------------------------------------
+
+    // Returns true if another caller of this Owner has acquired the lock. Then one that waits joins it.
+    bool can_join(OwnerNumber owner) { return owner.is_of_program() && leases_.live_hold(owner); }
+
+    // Acquires one more level of that hold. Returns the number of the hold; 0 if the caller's stop token or deadline
+    // ended the call; nothing if there is no hold to join any more.
+    Task<std::optional<std::uint64_t>> join(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        HoldRecord* const hold = hold_to_reenter(request);
+        if (!hold) co_return std::nullopt;
+        const std::uint64_t id = hold->id;
+        const std::optional<bool> joined = co_await reenter(lock, request, *hold);
+        if (!joined) co_return std::nullopt;
+        co_return *joined ? id : 0;
     }
 
 private:

@@ -51,33 +51,27 @@ public:
         if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) core_.patience.answered();
-        for (;;) {
-            if (HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
-                const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
-                if (reentered) co_return *reentered;
-            }
-            const std::uint64_t writer = writer_of(request.owner);
-            if (request.one_try || writer != 0 || (room_.queue.empty() && !is_busy())) {
-                const std::uint64_t generation = room_.queue.generation();
-                if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), true)))
-                    co_return true;
-                if (request.one_try && !has_other_caller_acquired(request.owner)) co_return false;
-                if (request.one_try) continue;
-            }
-            LockWaiter me(request.by);
-            me.owner = request.owner;
-            me.lease = request.lease;
-            me.writer = writer;
-            me.listens = !request.polling;
-            if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
-            lock.unlock();
-            {
-                const auto counted = core_.session.count_wait();
-                if (co_await room_.wait(core_.mutex, *this, me, request)) co_return true;
-            }
-            if (!me.reenters || request.stop.stop_requested() || Clock::now() >= request.deadline) co_return false;
-            lock.lock();
+        if (HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+            const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
+            if (reentered) co_return *reentered;
         }
+        const std::uint64_t writer = writer_of(request.owner);
+        if (request.one_try || writer != 0 || (room_.queue.empty() && !is_busy())) {
+            const std::uint64_t generation = room_.queue.generation();
+            if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), true)))
+                co_return true;
+            if (request.one_try && !parts_.acquires.can_join(request.owner)) co_return false;
+            if (request.one_try) co_return (co_await parts_.acquires.join(lock, request)).value_or(0) != 0;
+        }
+        LockWaiter me(request.by);
+        me.owner = request.owner;
+        me.lease = request.lease;
+        me.writer = writer;
+        me.listens = !request.polling;
+        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
+        lock.unlock();
+        const auto counted = core_.session.count_wait();
+        co_return co_await room_.wait(core_.mutex, *this, me, request);
     }
 
     // --- the waiter's state machine; called by the waiting room -------------------------------------------------
@@ -94,8 +88,7 @@ public:
             stand_again(me);  // handed over, and lost before this thread woke up
         }
         if (me.error) std::rethrow_exception(me.error);
-        me.reenters = has_other_caller_acquired(me.owner);
-        if (me.reenters) return {NextStep::Kind::leave};
+        if (parts_.acquires.can_join(me.owner)) return {NextStep::Kind::ask};
         // The writer is let in beside the readers that wait for it, which may be before it in the queue.
         const std::uint64_t writer = writer_of(me.owner);
         if (std::exchange(me.writer, writer) != writer && writer != 0) return {NextStep::Kind::ask};
@@ -106,6 +99,15 @@ public:
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
+        if (parts_.acquires.can_join(me.owner)) {
+            const auto joined = co_await parts_.acquires.join(lock, request);
+            if (me.is_served()) co_return;  // handed over meanwhile
+            if (joined && *joined != 0) {
+                me.hold = *joined;
+                me.phase = Waiter::Phase::served;
+            }
+            if (joined) co_return;
+        }
         const std::uint64_t generation = room_.queue.generation();
         me.hold = core_.next_number();
         if (learn(generation, co_await parts_.acquires.ask(lock, request, me.hold, false)))
@@ -196,11 +198,6 @@ private:
     // For a reader: returns the number of its owner's hold as the writer, 0 if it has none.
     std::uint64_t writer_of(OwnerNumber owner) const {
         return core_.kind.shared ? core_.key_holds->writer_of(owner) : 0;
-    }
-
-    // Returns true if the caller, which has no hold of its own, can have a level of its owner's hold.
-    bool has_other_caller_acquired(OwnerNumber owner) {
-        return owner.is_of_program() && parts_.leases.live_hold(owner);
     }
 
     // Stops waiting for messages of our own releases: one that has not come by now may never come.
@@ -361,7 +358,7 @@ private:
     // Records the successor's hold. Returns false if there is no memory for it, or if another caller of its owner has
     // acquired the lock meanwhile.
     bool recorded(const Claim& successor, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
-        if (has_other_caller_acquired(successor.owner)) return false;
+        if (parts_.leases.live_hold(successor.owner)) return false;
         try {
             parts_.leases.record(successor.owner, successor.hold, sent, lease, token);
             return true;

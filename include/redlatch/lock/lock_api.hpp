@@ -187,9 +187,7 @@ public:
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
         return keeper().valid_until(this_thread_number());
     }
-    [[nodiscard]] std::chrono::steady_clock::time_point valid_until(Owner owner) {
-        return keeper().valid_until(owner);
-    }
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until(Owner owner) { return keeper().valid_until(owner); }
 
     // Returns a token that is requested when this thread's or an Owner's current hold is lost or can no longer be
     // guaranteed: at

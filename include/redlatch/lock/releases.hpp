@@ -72,7 +72,8 @@ public:
         // In a forked child the caller is most likely a guard of the parent, whose stack is being unwound.
         if (core_.session.lost_levels().take(core_.kind.name, core_.key(), owner) || core_.session.is_fork_child())
             return errc::hold_lost;
-        throw Error(errc::not_owner, core_.key(), "only the owner that holds the lock can unlock() it: by default the thread that acquired it");
+        throw Error(errc::not_owner, core_.key(),
+                    "only the owner that holds the lock can unlock() it: by default the thread that acquired it");
     }
 
     // Removes one level. A hold that loses its last level is no longer renewed.

@@ -43,7 +43,7 @@ struct FairWaiter : Waiter {
     std::uint64_t id = 0;        // of the slot in the queue, and of the hold
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
-    bool reenters = false;       // True if it leaves because another caller of its owner has acquired the lock
+    bool joined = false;         // True if it has a level of a hold that another caller of its owner acquired
     Instant ask_again{};         // unless an event comes earlier
 };
 
@@ -73,17 +73,17 @@ public:
         if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (waiting_ == 0) core_.patience.answered();
+        if (HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+            const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
+            if (reentered) co_return *reentered;
+        }
+        if (request.one_try) {
+            const auto answer = co_await parts_.acquires.ask(lock, request, core_.next_number(), true);
+            if (answer && answer->kind == AcquireAnswer::Kind::held) co_return true;
+            if (!parts_.acquires.can_join(request.owner)) co_return false;
+            co_return (co_await parts_.acquires.join(lock, request)).value_or(0) != 0;
+        }
         for (;;) {
-            if (HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
-                const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
-                if (reentered) co_return *reentered;
-            }
-            if (request.one_try) {
-                const auto answer = co_await parts_.acquires.ask(lock, request, core_.next_number(), true);
-                if (answer && answer->kind == AcquireAnswer::Kind::held) co_return true;
-                if (!has_other_caller_acquired(request.owner)) co_return false;
-                continue;
-            }
             // Checked before anything is sent, so a refusal leaves nothing to release.
             if (auto refusal = parts_.leases.mixed_kinds()) throw *std::move(refusal);
             FairWaiter me(request.by);
@@ -99,8 +99,7 @@ public:
             const auto counted = core_.session.count_wait();
             const bool held = co_await wait(lock, request, me, generation);
             if (held) co_return true;
-            if (!me.too_late && !me.reenters) co_return false;
-            if (me.reenters && (request.stop.stop_requested() || Clock::now() >= request.deadline)) co_return false;
+            if (!me.too_late) co_return false;
         }
     }
 
@@ -111,8 +110,8 @@ public:
     NextStep next(FairWaiter& me, Instant now) {
         if (me.is_served()) return {NextStep::Kind::served};
         if (me.error) std::rethrow_exception(me.error);
-        me.reenters = has_other_caller_acquired(me.owner);
-        if (me.too_late || me.reenters) return {NextStep::Kind::leave};
+        if (me.too_late) return {NextStep::Kind::leave};
+        if (parts_.acquires.can_join(me.owner)) return {NextStep::Kind::ask};
         const Ticket& ticket = tickets_.at(me.id);
         const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.told_at);
         if (ticket.room.queue.is_notified() || now >= ask_again) return {NextStep::Kind::ask};
@@ -120,6 +119,13 @@ public:
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {
+        if (parts_.acquires.can_join(me.owner)) {
+            if (const auto joined = co_await parts_.acquires.join(lock, request)) {
+                me.joined = *joined != 0;
+                if (me.joined) me.phase = Waiter::Phase::served;
+                co_return;
+            }
+        }
         Ticket& ticket = tickets_.at(me.id);
         const std::uint64_t generation = ticket.room.queue.generation();
         ticket.told_at = never;
@@ -205,11 +211,6 @@ private:
     static constexpr Milliseconds longest_sleep{30'000};
     static constexpr std::size_t waiters_a_refresh = 100;
 
-    // Returns true if the caller, which has no hold of its own, can have a level of its owner's hold.
-    bool has_other_caller_acquired(OwnerNumber owner) {
-        return owner.is_of_program() && parts_.leases.live_hold(owner);
-    }
-
     // Returns the ticket whose channel this is; null if there is none any more. The name of a channel ends with the id.
     Ticket* ticket_of(std::string_view channel) {
         const std::string_view digits = channel.substr(channel.rfind(':') + 1);
@@ -294,7 +295,7 @@ private:
             throw;
         }
         lock.lock();
-        leave(lock, request, me, held);
+        leave(lock, request, me, held && !me.joined);
         co_return held;
     }
 
@@ -308,7 +309,7 @@ private:
         }
     }
 
-    // Ends a wait. A waiter that leaves without the lock gives up its slot, and the server notifies the next one.
+    // Ends a wait. `held`: True if it acquired the lock under its id. A waiter that leaves without that gives up its slot, and the server notifies the next one.
     void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me, bool held) {
         const Instant now = Clock::now();
         if (--waiting_ == 0) {

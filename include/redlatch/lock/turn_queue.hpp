@@ -37,7 +37,7 @@ public:
     // The lock may be free for a thread of this process, for a reason that the server does not publish.
     virtual void may_be_free() = 0;
 
-    // An Owner has a new hold: wakes its callers that wait, so that they leave the queue and reenter.
+    // An Owner has a new hold: wakes its callers that wait, so that they join it.
     virtual void acquired_for(OwnerNumber owner) = 0;
 
     // The events of a channel.

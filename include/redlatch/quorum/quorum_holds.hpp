@@ -47,12 +47,12 @@ public:
     using Endings = std::vector<Ending>;  // one for each member
 
     struct Shares {
-        std::vector<Share> of;        // one for each member
-        std::vector<Endings> spare;   // one for each level, because ending it must not need memory
-        Instant looked_at{};    // when the validity was last computed
-        Instant look_again{};   // when it will most likely have changed
-        Instant leases_end{};   // the latest lease end of the levels without the watchdog
-        Milliseconds drift{};   // allowance for clock drift over its lease
+        std::vector<Share> of;       // one for each member
+        std::vector<Endings> spare;  // one for each level, because ending it must not need memory
+        Instant looked_at{};         // when the validity was last computed
+        Instant look_again{};        // when it will most likely have changed
+        Instant leases_end{};        // the latest lease end of the levels without the watchdog
+        Milliseconds drift{};        // allowance for clock drift over its lease
     };
 
     // Identifies a member's part of a hold.

@@ -70,16 +70,15 @@ public:
         const InsideMembers inside(core_, lock);
         if (const auto outcome = releases_.release(owner)) return *outcome;
         if (is_fork_child_) return errc::hold_lost;
-        throw Error(errc::not_owner, core_.name, "only the owner that holds the lock can unlock() it: by default the thread that acquired it");
+        throw Error(errc::not_owner, core_.name,
+                    "only the owner that holds the lock can unlock() it: by default the thread that acquired it");
     }
 
     void release_later(OwnerNumber owner) noexcept override { release_level_later(owner); }
 
     std::string name_as_given() const override { return core_.name; }
 
-    Facts facts(OwnerNumber owner) override {
-        return {owner.sort == OwnerNumber::Sort::object ? owner.number : 0};
-    }
+    Facts facts(OwnerNumber owner) override { return {owner.sort == OwnerNumber::Sort::object ? owner.number : 0}; }
 
     // --- queries without a command ----------------------------------------------------------------------------
 

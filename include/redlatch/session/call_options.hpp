@@ -19,11 +19,11 @@ template <class Argument>
 inline constexpr bool is_forever = std::same_as<std::remove_cvref_t<Argument>, Lease::Forever>;
 
 template <class Argument>
-inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Owner>                         ? 1
+inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Owner>                           ? 1
                                  : std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> ? 2
-                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>             ? 3
-                                 : std::same_as<Argument, std::error_code&>                                 ? 4
-                                                                                                            : 0;
+                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>               ? 3
+                                 : std::same_as<Argument, std::error_code&>                                   ? 4
+                                                                                                              : 0;
 
 template <class... Tail>
 constexpr bool is_tail() {

@@ -84,9 +84,9 @@ Kind several() {
             }};
 }
 
-const std::array reentrant_kinds{kind<RLock>("RLock"),           kind<FairLock>("FairLock"),
-                                 kind<FencedLock>("FencedLock"), kind<SpinLock>("SpinLock"),
-                                 kind<ReadWriteLock>("ReadWriteLock"), several()};
+const std::array reentrant_kinds{
+    kind<RLock>("RLock"),       kind<FairLock>("FairLock"),           kind<FencedLock>("FencedLock"),
+    kind<SpinLock>("SpinLock"), kind<ReadWriteLock>("ReadWriteLock"), several()};
 
 // Runs the function in as many threads at once, and waits for all.
 void in_threads(int threads, const std::function<void(int)>& function) {

@@ -309,6 +309,5 @@ TEST_CASE("a writer is asked for by its number when a caller of its owner waits 
     REQUIRE(bench.redis.wait_for("read acquire", 2));
     CHECK(lock.try_lock(alice));
     CHECK(reader.get());
-    CHECK(bench.redis.sent("read acquire").back().argument(3) ==
-          bench.redis.sent("write acquire").at(0).argument(0));
+    CHECK(bench.redis.sent("read acquire").back().argument(3) == bench.redis.sent("write acquire").at(0).argument(0));
 }
