@@ -21,8 +21,8 @@ inline namespace REDLATCH_ABI {
 // "<client id>:<thread number>:<number>".
 //
 // Not reentrant. lock() and its variants, try_lock() included, throw Error(errc::would_deadlock) for the owner that
-// holds the lock, by default the calling thread; std::mutex would be undefined there. They throw at once and send nothing. A lost hold does not count:
-// its thread may acquire the lock again like any other.
+// holds the lock, by default the calling thread; std::mutex would be undefined there. They throw at once and send
+// nothing. A lost hold does not count: its owner may acquire the lock again like any other.
 //
 // Releases publish no message. So a waiting process retries after growing pauses, as a SpinLock does: one command per
 // pause, however many of its threads wait. Threads of one process hand the lock over among themselves. Acquiring a free

@@ -35,8 +35,9 @@ namespace detail {
 // the hold belongs to that logical owner, and any thread may act for it, several at once. Its levels nest; other Owners,
 // threads and Holds are shut out, also in the same thread. The levels of one Owner are alike: unlock() ends the latest,
 // whichever thread acquired it. So if a hold was lost and acquired anew, an unlock() that was meant for the old one ends
-// a level of the new one; Hold::again() tells levels apart. A try_lock() may return false while another thread of its
-// Owner acquires the lock at the same time. The hold outlives all threads; a forked child does not have it.
+// a level of the new one. A Hold without an Owner, and Hold::again(), cannot be mistaken so. A try_lock() may return
+// false while another thread of its Owner acquires the lock at the same time. The hold outlives all threads; a forked
+// child does not have it.
 class LockApi {
 public:
     LockApi(const LockApi&) = delete;
@@ -181,19 +182,18 @@ public:
         return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
     }
 
-    // Returns until when this thread, or an Owner, certainly holds the lock, a conservative estimate; time_point::min() if it holds
-    // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
-    // come late. Counts the time for which the machine was suspended (Linux).
+    // Returns until when this thread, or an Owner, certainly holds the lock, a conservative estimate; time_point::min()
+    // if it holds nothing. Sends no command. After this instant others may hold the lock: check it before each write
+    // that must not come late. Counts the time for which the machine was suspended (Linux).
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
         return keeper().valid_until(this_thread_number());
     }
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until(Owner owner) { return keeper().valid_until(owner); }
 
     // Returns a token that is requested when this thread's or an Owner's current hold is lost or can no longer be
-    // guaranteed: at
-    // valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of the machine
-    // (Linux), within a second of its resumption. It is also requested when the client is destroyed during the hold,
-    // and from the start if it holds nothing. The callbacks should be short: a thread of the client runs them
+    // guaranteed: at valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of
+    // the machine (Linux), within a second of its resumption. It is also requested when the client is destroyed during
+    // the hold, and from the start if it holds nothing. The callbacks should be short: a thread of the client runs them
     // one after another. When a client is destroyed, the destroying thread runs them. Sends no command.
     [[nodiscard]] std::stop_token lost() { return keeper().lost(this_thread_number()); }
     [[nodiscard]] std::stop_token lost(Owner owner) { return keeper().lost(owner); }

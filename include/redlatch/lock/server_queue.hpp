@@ -309,7 +309,8 @@ private:
         }
     }
 
-    // Ends a wait. `held`: True if it acquired the lock under its id. A waiter that leaves without that gives up its slot, and the server notifies the next one.
+    // Ends a wait. `held`: True if it acquired the lock under its id. A waiter that leaves without that gives up its
+    // slot, and the server notifies the next one.
     void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me, bool held) {
         const Instant now = Clock::now();
         if (--waiting_ == 0) {

@@ -40,8 +40,8 @@ public:
     // Returns false in a child that was forked since this object was made.
     bool is_of_this_process() const noexcept override { return process_ == this_process(); }
 
-    // Ends the operations under way, reports all holds as lost, and releases those that belong to no thread. Afterwards no
-    // other thread calls a member: operations and objects that have a hold may outlive this lock and its members.
+    // Ends the operations under way, reports all holds as lost, and releases those that belong to no thread. Afterwards
+    // no other thread calls a member: operations and objects that have a hold may outlive this lock and its members.
     void close() {
         core_.closing.request_stop();
         {
