@@ -159,7 +159,7 @@ public:
     // An Owner that waits as a reader may have become the writer.
     void on_timer(std::unique_lock<std::mutex>&, Instant) override {
         room_.queue.for_each([&](LockWaiter& waiter) {
-            if (waiter.writer != writer_of(waiter.owner)) room_.wake(waiter);
+            if (waiter.owner.is_of_program() && waiter.writer != writer_of(waiter.owner)) room_.wake(waiter);
         });
     }
 

@@ -256,7 +256,7 @@ TEST_CASE("two owners of four threads each: no overlap, no lost level, no wrong 
             for (int turn = 0; turn < turns; ++turn) {
                 lock->lock(owner);
                 {
-                    const std::lock_guard guard{within[thread % 2]};
+                    const std::lock_guard guard{within[thread % 2 == 0 ? 0 : 1]};
                     counter.add_one();
                 }
                 if (turn % 5 == 0) {
