@@ -112,8 +112,7 @@ public:
         ++held.changing;
         const Asked asked = co_await send_acquire(lock, request, claim, true);
         const bool lost = !leases_.level_changed(request.owner, id);
-        if (HoldRecord* hold = leases_.live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0)
-            hold->unanswered(Clock::now() + claim.lease);
+        note_unanswered_reentry(lock, request.owner, claim.lease, asked);
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) co_return no_answer(request, asked);
         if (apply_reentry_reply(lock, request.owner, id, request.lease, asked, lost)) co_return true;
@@ -128,11 +127,9 @@ public:
         const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply);
         HoldRecord* hold = core_.holds.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
-            // If the hold was lost, release what the command acquired. The owner was notified a little early and was
-            // promised that time, so wait for it. If another caller of the owner released the last level, that release
-            // ends this level as well.
-            if (lost && answer.kind == AcquireAnswer::Kind::held)
-                undo(lock, asked, core_.lease_of(wanted), Clock::now() + Lateness::longest_notice);
+            // If another caller of the owner released the last level, that release ends this level as well.
+            if (lost && answer.kind == AcquireAnswer::Kind::held && asked.unsettled == 0)
+                undo_reentry(lock, asked, core_.lease_of(wanted));
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
@@ -144,6 +141,16 @@ public:
         hold->enter(asked.sent, wanted, core_.watchdog_timeout());
         core_.schedule();
         return true;
+    }
+
+    // Sees to it that the server does not keep the hold longer than it lasts here because of a sending that got no reply.
+    void note_unanswered_reentry(std::unique_lock<std::mutex>& lock, OwnerNumber owner, Milliseconds lease,
+                                 const Asked& asked) {
+        if (asked.unsettled == 0) return;
+        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == asked.hold)
+            hold->unanswered(Clock::now() + lease);
+        else
+            undo_reentry(lock, asked, lease);
     }
 
     // Returns true if the owner would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
@@ -176,6 +183,12 @@ public:
     }
 
 private:
+    // The hold was lost while the command was in flight: releases what that acquired, or may have. The owner was notified
+    // a little early and was promised that time, so wait for it.
+    void undo_reentry(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
+        undo(lock, asked, lease, Clock::now() + Lateness::longest_notice);
+    }
+
     // Throws if the owner wants one more level of a hold that it no longer has.
     void check_first_hold(const LockRequest& request) const {
         if (request.again) throw Error(errc::hold_lost, core_.key(), "the hold has ended");

@@ -175,6 +175,7 @@ private:
         const OwnerNumber owner = one.attempt.claim.owner;
         const bool lost = one.reentered != 0 && !parts_.leases.level_changed(owner, one.reentered);
         try {
+            if (one.reentered != 0) acquires.note_unanswered_reentry(lock, owner, core_.lease_of(one.lease), asked);
             if (classify(asked.reply) != ReplyClass::answered) {
                 if (asked.unsettled != 0 && one.reentered == 0) acquires.undo(lock, asked, core_.lease_of(one.lease));
                 return {Kind::failed, 0, error_of(asked.reply, core_.key()), asked.reply.is_error()};

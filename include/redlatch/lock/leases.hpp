@@ -144,8 +144,8 @@ public:
             // The hold is lost here, but this renewal still prolonged it on the server, or may have. Release it, so that
             // it does not block others for another lease. Its owner was notified a little early and was promised that time, so wait
             // for it.
-            const Instant now = Clock::now();
-            core_.outbox.add({renewal.hold}, 0, now + core_.watchdog_timeout(), now + Lateness::longest_notice);
+            const Instant from = Clock::now() + Lateness::longest_notice;
+            core_.outbox.add({renewal.hold}, 0, from + core_.watchdog_timeout(), from);
             core_.schedule();
             deliveries_.deliver(lock);
         }
