@@ -13,8 +13,8 @@ inline namespace REDLATCH_ABI {
 // Tells why an operation failed. The values are grouped by what a caller can do about them.
 enum class errc {
     invalid_argument = 1,  // rejected before anything was sent; fix the call
-    not_owner,             // this thread never acquired what it tries to release
-    would_deadlock,        // this thread would wait for itself indefinitely
+    not_owner,             // the caller never acquired what it tries to release
+    would_deadlock,        // the caller would wait for itself indefinitely
     unknown_permit,        // there is no such permit, or its lease has expired
     hold_lost,             // the hold ended before its unlock: expired, key deleted, or force-released
     unreachable,           // no server able to do it replied in time (none replied at all, or the server is loading or
@@ -47,8 +47,8 @@ inline namespace REDLATCH_ABI {
         std::string message(int value) const override {
             switch (static_cast<errc>(value)) {
                 case errc::invalid_argument: return "invalid argument";
-                case errc::not_owner: return "this thread does not hold the lock";
-                case errc::would_deadlock: return "this thread would wait for itself";
+                case errc::not_owner: return "the caller does not hold the lock";
+                case errc::would_deadlock: return "the caller would wait for itself";
                 case errc::unknown_permit: return "no such permit, or its lease has expired";
                 case errc::hold_lost: return "the hold ended before its release";
                 case errc::unreachable: return "the server did not confirm the command in time";

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/ids.hpp"
 #include "redlatch/client.hpp"
 #include "redlatch/lock/named_lock.hpp"
 #include "redlatch/session/call_options.hpp"
+#include "redlatch/wait/lock_request.hpp"
 
 #include <chrono>
 #include <concepts>
@@ -28,10 +30,12 @@ public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
     FencedLock(Client& client, std::string_view name);
 
-    // Returns the token of this thread's hold. Sends no command. Throws Error(errc::not_owner) if this thread holds
-    // nothing or holds it no longer.
-    [[nodiscard]] std::int64_t token();
-    [[nodiscard]] std::int64_t token(std::error_code& ec);
+    // Returns the token of the hold of this thread, or of an Owner. Sends no command. Throws Error(errc::not_owner) if
+    // it holds nothing or holds it no longer.
+    [[nodiscard]] std::int64_t token() { return token_of(detail::this_thread_number()); }
+    [[nodiscard]] std::int64_t token(Owner owner) { return token_of(owner); }
+    [[nodiscard]] std::int64_t token(std::error_code& ec) { return token_of(detail::this_thread_number(), ec); }
+    [[nodiscard]] std::int64_t token(Owner owner, std::error_code& ec) { return token_of(owner, ec); }
 
     // Returns the last token that anyone got, whether the lock is held or free; nothing if there was none yet. One round
     // trip; acquires nothing. A resource may use it to reject every older writer. Throws Error, or stores its code:
@@ -47,13 +51,13 @@ public:
     requires detail::LockOption<Tail...>
     [[nodiscard]] auto lock_and_get_token(Tail&&... tail) {
         if constexpr (detail::has_stop_token<Tail...>) {
-            return token_if(lock(tail...));
+            return token_if(lock(tail...), tail...);
         } else if constexpr (detail::has_error_code<Tail...>) {
             lock(tail...);
-            return token_if(!*detail::error_code_of(tail...));
+            return token_if(!*detail::error_code_of(tail...), tail...);
         } else {
             lock(tail...);
-            return token();
+            return token_of(owner_of(tail...));
         }
     }
 
@@ -61,28 +65,38 @@ public:
     template <class... Tail>
     requires detail::TryOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
-        return token_if(try_lock(tail...));
+        return token_if(try_lock(tail...), tail...);
     }
 
     template <class Rep, class Period, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_for(std::chrono::duration<Rep, Period> timeout,
                                                                          Tail&&... tail) {
-        return token_if(try_lock_for(timeout, tail...));
+        return token_if(try_lock_for(timeout, tail...), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_until(
         std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
-        return token_if(try_lock_until(when, tail...));
+        return token_if(try_lock_until(when, tail...), tail...);
     }
 
 private:
     // Returns nothing also if the hold was lost at this very moment; its unlock() will report the loss.
-    std::optional<std::int64_t> token_if(bool held) { return held ? token_or_none() : std::nullopt; }
+    template <class... Tail>
+    std::optional<std::int64_t> token_if(bool held, const Tail&... tail) {
+        return held ? token_or_none(owner_of(tail...)) : std::nullopt;
+    }
 
-    std::optional<std::int64_t> token_or_none();
+    template <class... Tail>
+    static detail::OwnerNumber owner_of(const Tail&... tail) {
+        return detail::owner_among(&detail::this_thread_number, tail...);
+    }
+
+    std::int64_t token_of(detail::OwnerNumber owner);
+    std::int64_t token_of(detail::OwnerNumber owner, std::error_code& ec);
+    std::optional<std::int64_t> token_or_none(detail::OwnerNumber owner);
 };
 
 }  // namespace REDLATCH_ABI

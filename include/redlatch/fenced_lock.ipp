@@ -26,16 +26,16 @@ inline constexpr StateMaker fenced_maker{FencedProtocol::lock_kind.name, LockSta
 REDLATCH_INLINE FencedLock::FencedLock(Client& client, std::string_view name)
     : NamedLock(detail::ClientAccess::session(client), detail::fenced_maker, name) {}
 
-REDLATCH_INLINE std::int64_t FencedLock::token() {
-    const std::optional<std::int64_t> mine = token_or_none();
+REDLATCH_INLINE std::int64_t FencedLock::token_of(detail::OwnerNumber owner) {
+    const std::optional<std::int64_t> mine = token_or_none(owner);
     if (!mine)
         throw Error(errc::not_owner, name(),
-                    "only the thread that holds the lock has its token; call token() between lock() and unlock()");
+                    "only the owner that holds the lock has its token; call token() between lock() and unlock()");
     return *mine;
 }
 
-REDLATCH_INLINE std::int64_t FencedLock::token(std::error_code& ec) {
-    const std::optional<std::int64_t> mine = token_or_none();
+REDLATCH_INLINE std::int64_t FencedLock::token_of(detail::OwnerNumber owner, std::error_code& ec) {
+    const std::optional<std::int64_t> mine = token_or_none(owner);
     ec = mine ? std::error_code() : make_error_code(errc::not_owner);
     return mine.value_or(0);
 }
@@ -48,8 +48,8 @@ REDLATCH_INLINE std::optional<std::int64_t> FencedLock::latest_token() {
     return reply.is_nil() ? std::nullopt : std::optional(token);
 }
 
-REDLATCH_INLINE std::optional<std::int64_t> FencedLock::token_or_none() {
-    return state().token(detail::this_thread_number());
+REDLATCH_INLINE std::optional<std::int64_t> FencedLock::token_or_none(detail::OwnerNumber owner) {
+    return state().token(owner);
 }
 
 }  // namespace REDLATCH_ABI

@@ -17,6 +17,7 @@ class Hold;
 class Lease;
 class MultiLock;
 class Mutex;
+class Owner;
 class Permit;
 class PermitExpirableSemaphore;
 class PermitId;

@@ -20,9 +20,9 @@ inline namespace REDLATCH_ABI {
 // and every other client that locks this way, in any language, exclude each other. Each hold has its own value:
 // "<client id>:<thread number>:<number>".
 //
-// Not reentrant. lock() and its variants, try_lock() included, throw Error(errc::would_deadlock) in the thread that
-// holds the lock; std::mutex would be undefined there. They throw at once and send nothing. A lost hold does not count:
-// its thread may acquire the lock again like any other.
+// Not reentrant. lock() and its variants, try_lock() included, throw Error(errc::would_deadlock) for the owner that
+// holds the lock, by default the calling thread; std::mutex would be undefined there. They throw at once and send
+// nothing. A lost hold does not count: its owner may acquire the lock again like any other.
 //
 // Releases publish no message. So a waiting process retries after growing pauses, as a SpinLock does: one command per
 // pause, however many of its threads wait. Threads of one process hand the lock over among themselves. Acquiring a free

@@ -306,7 +306,7 @@ private:
     static detail::PermitLease lease_of(const Tail&... tail) {
         detail::PermitLease lease{};
         [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
-            if constexpr (detail::tail_rank<decltype(argument)> == 1) lease = detail::PermitLease::of(argument);
+            if constexpr (detail::has_lease<decltype(argument)>) lease = detail::PermitLease::of(argument);
         };
         (set_lease(tail), ...);
         return lease;
@@ -331,8 +331,8 @@ public:
     [[nodiscard]] explicit Permit(PermitExpirableSemaphore& semaphore)
         : semaphore_(&semaphore), id_(semaphore.acquire()) {}
     template <class AnyLease>
-    requires(detail::tail_rank<AnyLease> == 1)
-        [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const AnyLease& lease)
+    requires detail::has_lease<AnyLease>
+    [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const AnyLease& lease)
         : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
 
     // Takes ownership of a permit that is held already.

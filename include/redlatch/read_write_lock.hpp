@@ -61,8 +61,8 @@ public:
         ReadLock(Client& client, std::string_view name);
     };
 
-    // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, in a thread that holds
-    // only the read side.
+    // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, for a thread or Owner
+    // that holds only the read side.
     class WriteLock final : public Side {
         friend ReadWriteLock;
         WriteLock(Client& client, std::string_view name, ReadLock& readers, ReadWriteOptions options);
@@ -88,9 +88,11 @@ public:
     }
 
     // Returns true if this owner holds the write side, according to the server. One round trip.
+    //   is_held_by(Owner)    an owner of this client
     //   is_held_by(number)   Hold::owner() of a hold of this client
     //   is_held_by(text)     Holder::owner, as inspect() returns it, of any client in any language. Throws
     //                        Error(errc::invalid_argument) for a text that no owner has: an empty one, or "mode"
+    using LockApi::is_held_by;
     bool is_held_by(std::uint64_t owner) { return write_.is_held_by(owner); }
     bool is_held_by(std::string_view owner) { return write_.is_held_by(owner); }
     bool is_held_by(std::uint64_t owner, std::error_code& ec) {
@@ -172,6 +174,8 @@ public:
 
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
+    void unlock_shared(Owner owner) { read_.unlock(owner); }
+    void unlock_shared(Owner owner, std::error_code& ec) { read_.unlock(owner, ec); }
 
 private:
     // --- on behalf of an owner: the write side ----------------------------------------------------------------

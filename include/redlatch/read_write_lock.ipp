@@ -38,7 +38,7 @@ REDLATCH_INLINE void ReadWriteLock::WriteLock::prepare(detail::LockRequest& requ
     const Instant now = Clock::now();
     if (readers_.state().valid_until(request.owner) > now && state().valid_until(request.owner) <= now)
         throw Error(errc::would_deadlock, state().key(),
-                    "this thread holds the read side; release that before locking the write side");
+                    "its owner holds the read side; release that before locking the write side");
     request.precedence = options_.writer_preference;
 }
 

@@ -126,8 +126,8 @@ inline namespace REDLATCH_ABI {
 // Tells why an operation failed. The values are grouped by what a caller can do about them.
 enum class errc {
     invalid_argument = 1,  // rejected before anything was sent; fix the call
-    not_owner,             // this thread never acquired what it tries to release
-    would_deadlock,        // this thread would wait for itself indefinitely
+    not_owner,             // the caller never acquired what it tries to release
+    would_deadlock,        // the caller would wait for itself indefinitely
     unknown_permit,        // there is no such permit, or its lease has expired
     hold_lost,             // the hold ended before its unlock: expired, key deleted, or force-released
     unreachable,           // no server able to do it replied in time (none replied at all, or the server is loading or
@@ -160,8 +160,8 @@ inline namespace REDLATCH_ABI {
         std::string message(int value) const override {
             switch (static_cast<errc>(value)) {
                 case errc::invalid_argument: return "invalid argument";
-                case errc::not_owner: return "this thread does not hold the lock";
-                case errc::would_deadlock: return "this thread would wait for itself";
+                case errc::not_owner: return "the caller does not hold the lock";
+                case errc::would_deadlock: return "the caller would wait for itself";
                 case errc::unknown_permit: return "no such permit, or its lease has expired";
                 case errc::hold_lost: return "the hold ended before its release";
                 case errc::unreachable: return "the server did not confirm the command in time";
@@ -2035,6 +2035,23 @@ inline void pause(Instant until, const std::stop_token& stop) try {
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
+
+// Names a logical owner that the program numbers: a request, an actor, a session. Passed to the members of a lock it
+// takes the place of the calling thread: levels of one Owner nest, whatever threads they come from, and two Owners
+// exclude each other, even in one thread. All 64 bits count. The same number is another owner for another client and
+// in another process. On the wire each first hold has a number of its own all the same.
+class Owner {
+public:
+    constexpr explicit Owner(std::uint64_t number) noexcept : number_(number) {}
+
+    constexpr std::uint64_t number() const noexcept { return number_; }
+
+    friend auto operator<=>(const Owner&, const Owner&) = default;
+
+private:
+    std::uint64_t number_;
+};
+
 namespace detail {
 
 // Returns random bytes from the system's CSPRNG. Throws std::system_error if there is none.
@@ -2062,18 +2079,32 @@ inline std::string make_uuid() {
     return text;
 }
 
-// Identifies the owner of something within a process: a thread, or an object of class Hold.
-using OwnerNumber = std::uint64_t;
+// Identifies the owner of something within a process. Each sort of owners has all 64 bits for its numbers.
+struct OwnerNumber {
+    enum class Sort : unsigned char {
+        thread,
+        object,   // of class Hold
+        program,  // an Owner
+    };
 
-inline constexpr OwnerNumber first_hold_owner = OwnerNumber(1) << 63;
+    constexpr OwnerNumber(std::uint64_t n, Sort s = Sort::thread) noexcept : number(n), sort(s) {}
+    constexpr OwnerNumber(Owner owner) noexcept : OwnerNumber(owner.number(), Sort::program) {}
 
-// Returns true if the owner is no thread.
-constexpr bool is_hold_owner(OwnerNumber owner) noexcept { return owner >= first_hold_owner; }
+    // Returns true if several callers may act for it at the same time. (The levels of an object do so, too, but none of
+    // them waits for the lock.)
+    constexpr bool is_of_program() const noexcept { return sort == Sort::program; }
 
-// Returns a new owner that is no thread. Never reused in this process. Exported as this_thread_number() is.
+    friend auto operator<=>(const OwnerNumber&, const OwnerNumber&) = default;
+
+    std::uint64_t number;
+    Sort sort;
+};
+
+// Returns a new owner for an object. Numbers start at 1 and are never reused in this process. Exported as
+// this_thread_number() is.
 [[gnu::visibility("default")]] inline OwnerNumber new_hold_owner() noexcept {
-    static std::atomic<OwnerNumber> next{first_hold_owner};
-    return next.fetch_add(1, std::memory_order_relaxed);
+    static std::atomic<std::uint64_t> last{0};
+    return {last.fetch_add(1, std::memory_order_relaxed) + 1, OwnerNumber::Sort::object};
 }
 
 // Returns the number of the calling thread. Numbers start at 1 and are never reused in this process, unlike the
@@ -2082,9 +2113,9 @@ constexpr bool is_hold_owner(OwnerNumber owner) noexcept { return owner >= first
 //
 // An object that clang built and that dlopen() loads with RTLD_LOCAL has its own numbers nevertheless. Such objects
 // must not share a client or its locks. System thread ids are no alternative, because the system reuses them.
-[[gnu::visibility("default")]] inline OwnerNumber this_thread_number() noexcept {
-    static std::atomic<OwnerNumber> last{0};
-    thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+[[gnu::visibility("default")]] inline std::uint64_t this_thread_number() noexcept {
+    static std::atomic<std::uint64_t> last{0};
+    thread_local const std::uint64_t number = last.fetch_add(1, std::memory_order_relaxed) + 1;
     return number;
 }
 
@@ -2092,11 +2123,11 @@ constexpr bool is_hold_owner(OwnerNumber owner) noexcept { return owner >= first
 // number of one of its holds: "<uuid>:<number>:<hold>".
 class OwnerText {
 public:
-    OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
+    OwnerText(std::string_view uuid, std::uint64_t number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
         char* const end = std::to_chars(text_.data() + size_, text_.data() + text_.size(), hold).ptr;
         size_ = static_cast<std::size_t>(end - text_.data());
     }
-    OwnerText(std::string_view uuid, OwnerNumber number, std::string_view suffix = {}) noexcept {
+    OwnerText(std::string_view uuid, std::uint64_t number, std::string_view suffix = {}) noexcept {
         char* end = uuid.copy(text_.data(), 36) + text_.data();
         *end++ = ':';
         end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
@@ -4386,11 +4417,26 @@ public:
     void taken(const Entry& entry) {
         const std::lock_guard lock(mutex_);
         entries_.push_back(entry);
+        // The entry is there first, so on_timer() finds it, although this thread does not hold the readers' mutex.
+        if (readers_ && entry.writes && entry.owner.is_of_program()) timers_->schedule(*readers_, Clock::now());
     }
 
     void ended(std::uint64_t hold) noexcept {
         const std::lock_guard lock(mutex_);
         std::erase_if(entries_, [hold](const Entry& e) { return e.hold == hold; });
+    }
+
+    // Registers the state of a read side. Its on_timer() is called when an Owner becomes the writer, because callers of
+    // that Owner may wait there.
+    void add_readers(BackgroundTask& readers, Timers& timers) noexcept {
+        const std::lock_guard lock(mutex_);
+        readers_ = &readers;
+        timers_ = &timers;
+    }
+
+    void remove_readers(const BackgroundTask& readers) noexcept {
+        const std::lock_guard lock(mutex_);
+        if (readers_ == &readers) readers_ = nullptr;
     }
 
     // Returns another family that holds the key, or an empty string if there is none.
@@ -4412,6 +4458,8 @@ public:
 private:
     mutable std::mutex mutex_;
     std::vector<Entry> entries_;
+    BackgroundTask* readers_ = nullptr;
+    Timers* timers_ = nullptr;  // set if readers_ is
 };
 
 // Finds the record of each key. A record lives as long as someone refers to it.
@@ -4705,7 +4753,8 @@ public:
 
 private:
     static std::string name_of(std::string_view kind, std::string_view key, OwnerNumber owner) {
-        std::string name = std::to_string(owner);
+        std::string name = std::to_string(owner.number);
+        name += static_cast<char>('a' + static_cast<char>(owner.sort));
         return name.append(" ").append(kind).append(key);
     }
 
@@ -11117,8 +11166,8 @@ struct LatchInspection {
 
 // redlatch/session/call_options.hpp
 
-// Defines the trailing options of a call: at most one Lease, one std::stop_token and one std::error_code&, in that
-// order.
+// Defines the trailing options of a call: at most one Owner, one Lease, one std::stop_token and one std::error_code&, in
+// that order.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -11127,27 +11176,31 @@ template <class Argument>
 inline constexpr bool is_forever = std::same_as<std::remove_cvref_t<Argument>, Lease::Forever>;
 
 template <class Argument>
-inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> ? 1
-                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>             ? 2
-                                 : std::same_as<Argument, std::error_code&>                                 ? 3
-                                                                                                            : 0;
+inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Owner>                           ? 1
+                                 : std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> ? 2
+                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>               ? 3
+                                 : std::same_as<Argument, std::error_code&>                                   ? 4
+                                                                                                              : 0;
 
 template <class... Tail>
-constexpr bool is_tail(int most = 3) {
-    int last = 0;
+constexpr bool is_tail() {
+    [[maybe_unused]] int last = 0;
     bool ordered = true;
     ((ordered = ordered && tail_rank<Tail> > last, last = tail_rank<Tail>), ...);
-    return ordered && last <= most;
+    return ordered;
 }
 
 template <class... Tail>
-inline constexpr bool has_lease = (... || (tail_rank<Tail> == 1));
+inline constexpr bool has_owner = (... || (tail_rank<Tail> == 1));
 
 template <class... Tail>
-inline constexpr bool has_stop_token = (... || (tail_rank<Tail> == 2));
+inline constexpr bool has_lease = (... || (tail_rank<Tail> == 2));
 
 template <class... Tail>
-inline constexpr bool has_error_code = (... || (tail_rank<Tail> == 3));
+inline constexpr bool has_stop_token = (... || (tail_rank<Tail> == 3));
+
+template <class... Tail>
+inline constexpr bool has_error_code = (... || (tail_rank<Tail> == 4));
 
 inline std::error_code* error_code_of() { return nullptr; }
 template <class First, class... Rest>
@@ -11175,25 +11228,25 @@ Result answer(Function call, Result otherwise, Tail&... tail) {
     }
 }
 
-// Trailing options of a waiting call: Lease, std::stop_token, std::error_code&.
+// Trailing options of a call that waits for a lock: Owner, Lease, std::stop_token, std::error_code&.
 template <class... Tail>
 concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
 
-// Trailing options of an operation: Lease, std::stop_token. Its completion has the error.
+// Trailing options of an operation: Owner, Lease, std::stop_token. Its completion has the error.
 template <class... Tail>
 concept AsyncOption = LockOption<Tail...> && !detail::has_error_code<Tail...>;
 
-// Trailing options of a call that does not wait: Lease, std::error_code&.
+// Trailing options of a call that does not wait: Owner, Lease, std::error_code&.
 template <class... Tail>
 concept TryOption = LockOption<Tail...> && !detail::has_stop_token<Tail...>;
 
-// Trailing options of a waiting call without a lease: std::stop_token, std::error_code&.
+// Trailing options of a waiting call without an owner or a lease: std::stop_token, std::error_code&.
 template <class... Tail>
-concept StopOption = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
+concept StopOption = detail::is_tail<Tail...>() && !detail::has_owner<Tail...> && !detail::has_lease<Tail...>;
 
 // Trailing options of a call that acquires permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
 template <class... Tail>
-concept PermitOption = detail::is_tail<Tail...>();
+concept PermitOption = detail::is_tail<Tail...>() && !detail::has_owner<Tail...>;
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -13324,6 +13377,12 @@ public:
         return found == members_.end() ? nullptr : *found;
     }
 
+    // Calls the function with each member.
+    template <class Function>
+    void for_each(Function function) const {
+        for (Member* member : members_) function(*member);
+    }
+
     // Returns the member with this number, or null if it waits no longer.
     Member* find(std::uint64_t number) const {
         return first_that([&](const Member& m) { return m.number == number; });
@@ -14390,6 +14449,17 @@ struct LockRequest {
     bool again = false;       // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
 };
 
+// Returns the Owner among the arguments; without one, `otherwise()`.
+template <class Otherwise, class... Tail>
+OwnerNumber owner_among(Otherwise otherwise, const Tail&... tail) {
+    std::optional<OwnerNumber> owner;
+    [[maybe_unused]] const auto take = [&](const auto& argument) {
+        if constexpr (std::same_as<std::remove_cvref_t<decltype(argument)>, Owner>) owner = argument;
+    };
+    (take(tail), ...);
+    return owner ? *owner : otherwise();
+}
+
 // Returns a request with the lease and the stop token among the arguments, if there are any.
 template <class... Tail>
 LockRequest lock_request(OwnerNumber owner, Instant deadline, const Tail&... tail) {
@@ -14489,8 +14559,9 @@ struct HoldAccess {
 //   redlatch::Hold hold = orders.hold();   // waits, like lock()
 //   std::thread([hold = std::move(hold)] { … }).detach();
 //
-// Each hold has an owner of its own. So two holds of one lock exclude each other, and a hold excludes the threads that
-// call lock(), also in the thread that has it. It keeps alive what it needs, so it may outlive the lock and the client;
+// Each hold has an owner of its own, unless it was acquired for an Owner: then it is one level of that one. So two holds
+// of one lock exclude each other, and a hold excludes the threads that call lock(), also in the thread that has it. It
+// keeps alive what it needs, so it may outlive the lock and the client;
 // a hold of a MultiLock or RedLock ends with that object. Movable, not copyable. Different threads may use different
 // objects at once; one object needs the care of a std::unique_ptr.
 //
@@ -14516,7 +14587,8 @@ public:
     explicit operator bool() const noexcept { return level_.keeper != nullptr; }
 
     // Returns the number of the hold: on the wire its owner is "<client id>:<number>". For a MultiLock or RedLock, whose
-    // members have numbers of their own, it is known to this process only. 0 if it holds nothing.
+    // members have numbers of their own, it is known to this process only, and 0 for a hold of an Owner. 0 if it holds
+    // nothing.
     std::uint64_t owner() const noexcept { return level_.facts.number; }
 
     // Returns the name of the lock as given; an empty string if it holds nothing.
@@ -14544,8 +14616,7 @@ public:
     // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a Mutex,
     // which is not reentrant, not_owner if it holds nothing.
     template <class... Tail>
-    requires detail::TryOption<Tail...>
-    [[nodiscard]] Hold again(Tail&&... tail) const {
+    requires(detail::TryOption<Tail...> && !detail::has_owner<Tail...>) [[nodiscard]] Hold again(Tail&&... tail) const {
         return detail::answer(
             [&] {
                 detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);
@@ -14586,6 +14657,7 @@ struct HoldRecord {
     std::uint32_t count = 0;         // levels; 0 if the hold is lost
     std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
     std::uint32_t watched_from = 0;  // the lowest level under the watchdog; 0 for none
+    std::uint32_t changing = 0;      // commands in flight that add or release a level, but not the last one
     std::int64_t token = 0;          // the fencing token, for locks that have one
     Instant valid_until{};
     Clock::duration notice = Milliseconds(2);
@@ -14689,10 +14761,11 @@ inline std::stop_token lost_token(HoldRecord* hold) {
     return hold->lost->get_token();
 }
 
-// One owner's hold, as seen from outside: its number, 0 for none, and until when it is certain.
+// One owner's hold, as seen from outside: its number, 0 for none, until when it is certain, and its levels.
 struct HeldPart {
     std::uint64_t hold = 0;
     Instant until = Instant::min();
+    std::uint32_t levels = 0;
 };
 
 // The holds of one lock in this process. A flat vector: most locks have at most one holder, and the vector does not
@@ -14715,6 +14788,7 @@ public:
         }
         hold->id = id;
         hold->unsettled = 0;
+        hold->changing = 0;
         hold->valid_until = {};
         hold->suspended = suspended();
         hold->check_at = never;
@@ -15059,6 +15133,14 @@ namespace detail {
 // code instead and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes. For a server
 // that cannot be reached it waits at most ClientOptions::unreachable_timeout, then fails with errc::unreachable. A call
 // that fails, times out or is stopped leaves no hold behind.
+//
+// A hold belongs to the calling thread. Every member that acquires, releases or queries a hold also takes an Owner: then
+// the hold belongs to that logical owner, and any thread may act for it, several at once. Its levels nest; other Owners,
+// threads and Holds are shut out, also in the same thread. The levels of one Owner are alike: unlock() ends the latest,
+// whichever thread acquired it. So if a hold was lost and acquired anew, an unlock() that was meant for the old one ends
+// a level of the new one. A Hold without an Owner, and Hold::again(), cannot be mistaken so. A try_lock() may return
+// false while another thread of its Owner acquires the lock at the same time. The hold outlives all threads; a forked
+// child does not have it.
 class LockApi {
 public:
     LockApi(const LockApi&) = delete;
@@ -15068,6 +15150,7 @@ public:
     // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
     // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not
     // reentrant. A Mutex and a SpinLock poll the server while they wait.)
+    //   lock(Owner{n})   for this logical owner, not for the calling thread
     //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
     //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
     //   lock(…, ec)      stores the error instead of throwing it
@@ -15078,7 +15161,7 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return held;
     }
 
-    // Acquires the lock if it is free: one try, one round trip. Takes an optional Lease and std::error_code&.
+    // Acquires the lock if it is free: one try, one round trip. Takes an optional Owner, Lease and std::error_code&.
     template <class... Tail>
     requires TryOption<Tail...>
     [[nodiscard]] bool try_lock(Tail&&... tail) {
@@ -15090,8 +15173,8 @@ public:
     // Acquires the lock and waits for it until `timeout` has passed, by a monotonic clock. Waits are rounded up to the
     // next millisecond. Zero or less means one try; the largest value means no timeout. The first command to the server
     // gets at least 250 ms, so that a short timeout can still acquire a free lock. Returns false if the deadline
-    // passes. Takes an optional Lease, std::stop_token and std::error_code&. try_lock_until() does the same with a time
-    // point.
+    // passes. Takes an optional Owner, Lease, std::stop_token and std::error_code&. try_lock_until() does the same with a
+    // time point.
     template <class Rep, class Period, class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
@@ -15106,7 +15189,8 @@ public:
 
     // Acquire the lock for an object instead of the calling thread, and return that object: see Hold. They wait, try
     // and fail as lock(), try_lock(), try_lock_for() and try_lock_until() do, and take the same trailing arguments. A
-    // hold that was not acquired in time, or failed with a std::error_code&, is empty.
+    // hold that was not acquired in time, or failed with a std::error_code&, is empty. With an Owner the object has one
+    // level of that owner; without, it has an owner of its own.
     template <class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] Hold hold(Tail&&... tail) { return held_until(never, false, tail...); }
@@ -15130,8 +15214,8 @@ public:
     }
 
     // Acquire the lock for an object without a thread that waits: see Operation. They wait, try and fail as hold() and its
-    // kin do; a hold that was not acquired in time is empty. Take an optional Lease and std::stop_token, which cancels the
-    // operation. Nothing is sent before the operation begins.
+    // kin do; a hold that was not acquired in time is empty. Take an optional Owner, Lease and std::stop_token, which
+    // cancels the operation. Nothing is sent before the operation begins.
     //   redlatch::Hold hold = co_await orders.async_lock();
     template <class... Tail>
     requires AsyncOption<Tail...> Operation<Hold> async_lock(Tail&&... tail) { return later(never, false, tail...); }
@@ -15160,8 +15244,8 @@ public:
     // result is that of f, or of co_await f(…) if f returns an awaitable. f runs where on() says; the token is requested
     // when the lock is lost or the operation is cancelled. A cancelled operation completes at once; the lock is released
     // when f has returned. Fails with the exception of f, and with errc::hold_lost if the lock was lost before f
-    // returned. Takes an optional Lease and std::stop_token. For the lock f runs in an owner of its own, so f must not
-    // wait for the same lock.
+    // returned. Takes an optional Owner, Lease and std::stop_token. Without an Owner, f runs in an owner of its own, so f
+    // must not wait for the same lock.
     //   co_await orders.async_run([&](std::stop_token lost) { return ship(order, lost); });
     template <class F, class... Tail>
     requires AsyncOption<Tail...> && std::invocable<F&, std::stop_token>
@@ -15178,24 +15262,16 @@ public:
             std::move(wanted.stop));
     }
 
-    // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
-    // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
-    // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
-    // errno.
-    void unlock() {
-        const KeepErrno kept;
-        [[maybe_unused]] const std::error_code quiet = keeper().release(this_thread_number());
-    }
+    // Releases one level of this thread, or of an Owner: one round trip. Throws Error(errc::not_owner) if that never
+    // acquired the lock. Throws nothing else, so that a guard's destructor is safe: lost() and on_event report that the
+    // hold was lost, or that the server could not be reached (the release is then resent in the background until the
+    // lease is over). Preserves errno.
+    void unlock() { release(this_thread_number()); }
+    void unlock(Owner owner) { release(owner); }
 
     // Does the same without throwing. `ec` holds every outcome: not_owner, hold_lost, unreachable, …
-    void unlock(std::error_code& ec) {
-        const KeepErrno kept;
-        try {
-            ec = keeper().release(this_thread_number());
-        } catch (const std::system_error& error) {
-            ec = error.code();
-        }
-    }
+    void unlock(std::error_code& ec) { release(this_thread_number(), ec); }
+    void unlock(Owner owner, std::error_code& ec) { release(owner, ec); }
 
     // Returns true if any thread of any process holds the lock. One round trip, as for the next three queries, which
     // ask the server, too.
@@ -15204,14 +15280,24 @@ public:
         return detail::answer([&] { return is_locked(); }, false, ec);
     }
 
-    // Returns true if this thread holds the lock, according to the server.
+    // Returns true if this thread, or an Owner, holds the lock, according to the server.
     bool is_held() { return hold_count() > 0; }
     bool is_held(std::error_code& ec) { return hold_count(ec) > 0; }
+    bool is_held(Owner owner) { return hold_count(owner) > 0; }
+    bool is_held(Owner owner, std::error_code& ec) { return hold_count(owner, ec) > 0; }
 
-    // Returns how many levels this thread holds, according to the server; 0 if it holds none.
+    // The same as is_held(Owner).
+    bool is_held_by(Owner owner) { return is_held(owner); }
+    bool is_held_by(Owner owner, std::error_code& ec) { return is_held(owner, ec); }
+
+    // Returns how many levels this thread, or an Owner, holds, according to the server; 0 if it holds none.
     int hold_count() { return ask_hold_count(this_thread_number(), never); }
+    int hold_count(Owner owner) { return ask_hold_count(owner, never); }
     int hold_count(std::error_code& ec) {
         return detail::answer([&] { return hold_count(); }, 0, ec);
+    }
+    int hold_count(Owner owner, std::error_code& ec) {
+        return detail::answer([&] { return hold_count(owner); }, 0, ec);
     }
 
     // Returns how long the current holder's lease still lasts; nothing if the lock is free, milliseconds::max() for a
@@ -15221,19 +15307,21 @@ public:
         return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
     }
 
-    // Returns until when this thread certainly holds the lock, a conservative estimate; time_point::min() if it holds
-    // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
-    // come late. Counts the time for which the machine was suspended (Linux).
+    // Returns until when this thread, or an Owner, certainly holds the lock, a conservative estimate; time_point::min()
+    // if it holds nothing. Sends no command. After this instant others may hold the lock: check it before each write
+    // that must not come late. Counts the time for which the machine was suspended (Linux).
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
         return keeper().valid_until(this_thread_number());
     }
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until(Owner owner) { return keeper().valid_until(owner); }
 
-    // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
-    // valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of the machine
-    // (Linux), within a second of its resumption. It is also requested when the client is destroyed during the hold,
-    // and from the start if this thread holds nothing. The callbacks should be short: a thread of the client runs them
+    // Returns a token that is requested when this thread's or an Owner's current hold is lost or can no longer be
+    // guaranteed: at valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of
+    // the machine (Linux), within a second of its resumption. It is also requested when the client is destroyed during
+    // the hold, and from the start if it holds nothing. The callbacks should be short: a thread of the client runs them
     // one after another. When a client is destroyed, the destroying thread runs them. Sends no command.
     [[nodiscard]] std::stop_token lost() { return keeper().lost(this_thread_number()); }
+    [[nodiscard]] std::stop_token lost(Owner owner) { return keeper().lost(owner); }
 
     // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
     // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
@@ -15264,12 +15352,27 @@ private:
     virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
     virtual std::optional<Milliseconds> ask_remaining_lease(Instant limit) = 0;
 
-    // --- the calling thread's request ---------------------------------------------------------------------------
+    // --- the caller's request -----------------------------------------------------------------------------------
 
-    // Sets the owner to the calling thread. No layer below reads the thread number.
+    // Sets the owner to the calling thread, unless an Owner is among the arguments. No layer below reads the thread
+    // number.
     template <class... Tail>
     static LockRequest request_of(Instant deadline, const Tail&... tail) {
-        return lock_request(this_thread_number(), deadline, tail...);
+        return lock_request(owner_among(&this_thread_number, tail...), deadline, tail...);
+    }
+
+    void release(OwnerNumber owner) {
+        const KeepErrno kept;
+        [[maybe_unused]] const std::error_code quiet = keeper().release(owner);
+    }
+
+    void release(OwnerNumber owner, std::error_code& ec) {
+        const KeepErrno kept;
+        try {
+            ec = keeper().release(owner);
+        } catch (const std::system_error& error) {
+            ec = error.code();
+        }
     }
 
     bool acquire(LockRequest& request) {
@@ -15321,7 +15424,7 @@ private:
 
     template <class... Tail>
     HoldRequest hold_request(Instant deadline, bool one_try, const Tail&... tail) {
-        LockRequest request = lock_request(0, deadline, tail...);
+        LockRequest request = lock_request(owner_among(&new_hold_owner, tail...), deadline, tail...);
         request.one_try = one_try;
         prepare(request);
         std::stop_token stop = std::exchange(request.stop, {});
@@ -15329,7 +15432,7 @@ private:
     }
 
     static Task<Hold> hold_for(HeldLevel level, LockRequest request, const Course& course) {
-        request.owner = level.owner = new_hold_owner();
+        level.owner = request.owner;
         request.stop = course.stop;
         request.by = course.by;
         const bool held = co_await level.keeper->acquire(request);
@@ -15400,9 +15503,11 @@ public:
     }
 
     // Returns true if this owner holds the lock, according to the server. One round trip.
+    //   is_held_by(Owner)    an owner of this client
     //   is_held_by(number)   Hold::owner() of a hold of this client
     //   is_held_by(text)     Holder::owner, as inspect() returns it, of any client in any language. Throws
     //                        Error(errc::invalid_argument) for a text that no owner has: an empty one, or "mode"
+    using LockApi::is_held_by;
     bool is_held_by(std::uint64_t owner);
     bool is_held_by(std::string_view owner);
     bool is_held_by(std::uint64_t owner, std::error_code& ec) {
@@ -15749,6 +15854,9 @@ public:
     // Called with the mutex of the lock when the lock may be free for a thread of this process, for a reason that the
     // server does not publish.
     virtual void may_be_free() = 0;
+
+    // Called with the mutex of the lock when an Owner has a new hold: its other callers that wait get a level of it.
+    virtual void acquired_for(OwnerNumber owner) = 0;
 };
 
 // What the parts of one lock in this process share.
@@ -16074,6 +16182,7 @@ public:
         core_.session.count_hold();
         hold.held_since = sent;
         core_.schedule();
+        if (owner.is_of_program()) core_.task.acquired_for(owner);
         return hold;
     }
 
@@ -16086,6 +16195,18 @@ public:
         count_end(hold);
         core_.key_holds->ended(hold.id);
         core_.holds.finish(hold);
+    }
+
+    // Counts the end of a command that adds or releases a level of a hold: see HoldRecord::changing. Returns false if the
+    // hold was lost meanwhile. Otherwise the owner still has it, or another caller has released the last level.
+    bool level_changed(OwnerNumber owner, std::uint64_t id) {
+        if (const auto lost = std::find(lost_in_change_.begin(), lost_in_change_.end(), id);
+            lost != lost_in_change_.end()) {
+            lost_in_change_.erase(lost);
+            return false;
+        }
+        if (HoldRecord* hold = core_.holds.find(owner); hold && hold->id == id) --hold->changing;
+        return true;
     }
 
     // Returns the error for a first hold if this process holds the key as another kind of lock.
@@ -16113,7 +16234,7 @@ public:
     // Returns the number of the owner's hold, and until when the hold is certain.
     HeldPart part(OwnerNumber owner) {
         const HoldRecord* hold = live_hold(owner);
-        return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
+        return hold ? HeldPart{hold->id, hold->valid_until, hold->count} : HeldPart{};
     }
 
     std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
@@ -16200,6 +16321,7 @@ public:
     void lose(HoldRecord& hold, const char* why) {
         // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        lost_in_change_.insert(lost_in_change_.end(), hold.changing, hold.id);
         // A copy of the unanswered acquire command may still arrive.
         if (hold.unsettled != 0)
             deliveries_.give_back_later(
@@ -16229,6 +16351,7 @@ private:
     LockCore& core_;
     Deliveries& deliveries_;
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
+    std::vector<std::uint64_t> lost_in_change_;   // the same, once for each command that changes their level
 };
 
 }  // namespace detail
@@ -16288,7 +16411,7 @@ public:
             undo(lock, asked, lease);
             throw not_replicated(core_.key());
         }
-        // The reply took longer than the lease lasts, or the thread has acquired a hold in another way meanwhile.
+        // The reply took longer than the lease lasts, or the owner has acquired a hold in another way meanwhile.
         if (now >= redlatch::valid_until(asked.sent, lease) || leases_.live_hold(owner)) {
             undo(lock, asked, lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
@@ -16316,29 +16439,33 @@ public:
     // or deadline ended the call. Returns nothing if its hold turned out to be lost: then it has to acquire the lock
     // like any other.
     Task<std::optional<bool>> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                      const HoldRecord& held) {
+                                      HoldRecord& held) {
         const std::uint64_t id = held.id;
         const std::uint32_t count = held.count + 1;
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, core_.key(),
-                        "this thread has locked it too many times; each lock() needs an unlock()");
+                        "its owner has locked it too many times; each lock() needs an unlock()");
         const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
+        ++held.changing;
         const Asked asked = co_await send_acquire(lock, request, claim, true);
+        const bool lost = !leases_.level_changed(request.owner, id);
         note_unanswered_reentry(lock, request.owner, claim.lease, asked);
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) co_return no_answer(request, asked);
-        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) co_return true;
+        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked, lost)) co_return true;
         check_first_hold(request);
         co_return std::nullopt;
     }
 
-    // Applies the reply to a reentry. Returns false if the hold is lost.
+    // Applies the reply to a reentry. Returns false if the owner no longer has the hold. `lost`: True if the hold was
+    // lost while the command was in flight.
     bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
-                             const std::optional<Milliseconds>& wanted, const Asked& asked) {
+                             const std::optional<Milliseconds>& wanted, const Asked& asked, bool lost) {
         const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply);
         HoldRecord* hold = core_.holds.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
-            if (answer.kind == AcquireAnswer::Kind::held && asked.unsettled == 0)
+            // If another caller of the owner released the last level, that release ends this level as well.
+            if (lost && answer.kind == AcquireAnswer::Kind::held && asked.unsettled == 0)
                 undo_reentry(lock, asked, core_.lease_of(wanted));
             return false;
         }
@@ -16363,7 +16490,7 @@ public:
             undo_reentry(lock, asked, lease);
     }
 
-    // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
+    // Returns true if the owner would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
     bool refuses_reentry(HoldRecord& hold) {
         if (core_.kind.reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
@@ -16373,7 +16500,23 @@ public:
 
     Error not_reentrant() const {
         return {errc::would_deadlock, core_.key(),
-                "this thread already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
+                "its owner already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
+    }
+
+    // --- several callers of one Owner -------------------------------------------------------------------------
+
+    // Returns true if another caller of this Owner has acquired the lock. Then one that waits joins it.
+    bool can_join(OwnerNumber owner) { return owner.is_of_program() && leases_.live_hold(owner); }
+
+    // Acquires one more level of that hold. Returns the number of the hold; 0 if the caller's stop token or deadline
+    // ended the call; nothing if there is no hold to join any more.
+    Task<std::optional<std::uint64_t>> join(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        HoldRecord* const hold = hold_to_reenter(request);
+        if (!hold) co_return std::nullopt;
+        const std::uint64_t id = hold->id;
+        const std::optional<bool> joined = co_await reenter(lock, request, *hold);
+        if (!joined) co_return std::nullopt;
+        co_return *joined ? id : 0;
     }
 
 private:
@@ -16520,7 +16663,8 @@ public:
         // In a forked child the caller is most likely a guard of the parent, whose stack is being unwound.
         if (core_.session.lost_levels().take(core_.kind.name, core_.key(), owner) || core_.session.is_fork_child())
             return errc::hold_lost;
-        throw Error(errc::not_owner, core_.key(), "only the thread that holds the lock can unlock() it");
+        throw Error(errc::not_owner, core_.key(),
+                    "only the owner that holds the lock can unlock() it: by default the thread that acquired it");
     }
 
     // Removes one level. A hold that loses its last level is no longer renewed.
@@ -16532,6 +16676,7 @@ public:
             return leaving;
         }
         hold.leave();
+        ++hold.changing;
         if (hold.watched()) leaving.lease = core_.watchdog_timeout();
         return leaving;
     }
@@ -16614,7 +16759,10 @@ public:
             // Nothing was sent yet. The background sends the last release.
             lock.lock();
             core_.end_in_flight();
-            if (leaving.remaining == 0) deliveries_.give_back_later(leaving, Clock::now());
+            if (leaving.remaining == 0)
+                deliveries_.give_back_later(leaving, Clock::now());
+            else
+                leases_.level_changed(owner, leaving.hold);
             core_.schedule();
             throw;
         }
@@ -16690,10 +16838,13 @@ private:
     }
 
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
+        const bool lost = !leases_.level_changed(owner, leaving.hold);
         // A missing reply is harmless: the next command of this hold carries its absolute count.
         if (classify(reply) != ReplyClass::answered) return error_of(reply, core_.key()).code();
+        if (lost) return errc::hold_lost;
         HoldRecord* hold = core_.holds.find(owner);
-        if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
+        // Another caller of the owner has released the last level.
+        if (!hold || hold->id != leaving.hold || !hold->live()) return {};
         const ReleaseAnswer answer = core_.protocol.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
@@ -16812,9 +16963,9 @@ public:
     // Tries once to acquire the lock, or one more level of it.
     void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Tell tell, Receiver receiver) {
         std::unique_lock lock(core_.mutex);
-        if (is_trying(owner)) {
+        if (!owner.is_of_program() && is_trying(owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed});  // an earlier try of this thread has no reply yet
+            tell({TryAnswer::Kind::failed});  // an earlier try of this caller has no reply yet
             return;
         }
         if (auto refusal = refusal_for(owner)) {
@@ -16822,13 +16973,14 @@ public:
             tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
             return;
         }
-        const HoldRecord* hold = parts_.leases.live_hold(owner);
+        HoldRecord* hold = parts_.leases.live_hold(owner);
         Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease)
                            : core_.claim_of(owner, core_.next_number(), 1, lease);
         claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
         trying_.push_back(owner);
         ++core_.in_flight;
         const std::uint64_t reentered = hold ? hold->id : 0;
+        if (hold) ++hold->changing;
         lock.unlock();
         try {
             core_.session.start_losses();
@@ -16836,6 +16988,7 @@ public:
         } catch (...) {
             // Nothing was sent.
             lock.lock();
+            if (reentered != 0) parts_.leases.level_changed(owner, reentered);
             end(owner);
             throw;
         }
@@ -16946,6 +17099,7 @@ private:
         Acquires& acquires = parts_.acquires;
         const Asked& asked = one.attempt.asked;
         const OwnerNumber owner = one.attempt.claim.owner;
+        const bool lost = one.reentered != 0 && !parts_.leases.level_changed(owner, one.reentered);
         try {
             if (one.reentered != 0) acquires.note_unanswered_reentry(lock, owner, core_.lease_of(one.lease), asked);
             if (classify(asked.reply) != ReplyClass::answered) {
@@ -16955,7 +17109,7 @@ private:
             const bool held =
                 one.reentered == 0
                     ? acquires.apply_acquire_reply(lock, owner, one.lease, asked).kind == AcquireAnswer::Kind::held
-                    : acquires.apply_reentry_reply(lock, owner, one.reentered, one.lease, asked);
+                    : acquires.apply_reentry_reply(lock, owner, one.reentered, one.lease, asked, lost);
             if (!held) return {Kind::refused};
             return {Kind::held, core_.holds.find(owner)->id};
         } catch (const Error& error) {
@@ -16983,6 +17137,8 @@ struct LockWaiter : Waiter {
     using Waiter::Waiter;
 
     OwnerNumber owner = 0;
+    std::uint64_t hold = 0;    // once it is served: the hold that it got
+    std::uint64_t writer = 0;  // for a reader: the hold as the writer with which its owner has asked
     std::optional<Milliseconds> lease{};
     std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
     Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile
@@ -17056,6 +17212,9 @@ public:
     // The lock may be free for a thread of this process, for a reason that the server does not publish.
     virtual void may_be_free() = 0;
 
+    // An Owner has a new hold: wakes its callers that wait, so that they join it.
+    virtual void acquired_for(OwnerNumber owner) = 0;
+
     // The events of a channel.
     virtual void subscribed(const std::string& channel) = 0;
     virtual void subscription_refused(const std::string& channel, const Reply& why) = 0;
@@ -17095,19 +17254,22 @@ public:
         if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) core_.patience.answered();
-        if (const HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+        if (HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
             const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
             if (reentered) co_return *reentered;
         }
-        if (request.one_try || (room_.queue.empty() && !is_busy())) {
+        const std::uint64_t writer = writer_of(request.owner);
+        if (request.one_try || writer != 0 || (room_.queue.empty() && !is_busy())) {
             const std::uint64_t generation = room_.queue.generation();
             if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), true)))
                 co_return true;
-            if (request.one_try) co_return false;
+            if (request.one_try && !parts_.acquires.can_join(request.owner)) co_return false;
+            if (request.one_try) co_return (co_await parts_.acquires.join(lock, request)).value_or(0) != 0;
         }
         LockWaiter me(request.by);
         me.owner = request.owner;
         me.lease = request.lease;
+        me.writer = writer;
         me.listens = !request.polling;
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
         lock.unlock();
@@ -17124,10 +17286,15 @@ public:
 
     NextStep next(LockWaiter& me, Instant now) {
         if (me.is_served()) {
-            if (parts_.leases.live_hold(me.owner)) return {NextStep::Kind::served};
+            const HoldRecord* hold = parts_.leases.live_hold(me.owner);
+            if (hold && hold->id == me.hold) return {NextStep::Kind::served};
             stand_again(me);  // handed over, and lost before this thread woke up
         }
         if (me.error) std::rethrow_exception(me.error);
+        if (parts_.acquires.can_join(me.owner)) return {NextStep::Kind::ask};
+        // The writer is let in beside the readers that wait for it, which may be before it in the queue.
+        const std::uint64_t writer = writer_of(me.owner);
+        if (std::exchange(me.writer, writer) != writer && writer != 0) return {NextStep::Kind::ask};
         if (!room_.queue.is_front(me) || core_.releasing) return {NextStep::Kind::sleep};
         const QueueStep step = room_.queue.step(now, held_locally_until(), me.ask_again);
         if (step.ask) return {NextStep::Kind::ask};
@@ -17135,8 +17302,18 @@ public:
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
+        if (parts_.acquires.can_join(me.owner)) {
+            const auto joined = co_await parts_.acquires.join(lock, request);
+            if (me.is_served()) co_return;  // handed over meanwhile
+            if (joined && *joined != 0) {
+                me.hold = *joined;
+                me.phase = Waiter::Phase::served;
+            }
+            if (joined) co_return;
+        }
         const std::uint64_t generation = room_.queue.generation();
-        if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), false)))
+        me.hold = core_.next_number();
+        if (learn(generation, co_await parts_.acquires.ask(lock, request, me.hold, false)))
             me.phase = Waiter::Phase::served;
         else
             pause(me);
@@ -17176,7 +17353,18 @@ public:
 
     void may_be_free() override { room_.notify(); }
 
-    void on_timer(std::unique_lock<std::mutex>&, Instant) override {}
+    void acquired_for(OwnerNumber owner) override {
+        room_.queue.for_each([&](LockWaiter& waiter) {
+            if (waiter.owner == owner) room_.wake(waiter);
+        });
+    }
+
+    // An Owner that waits as a reader may have become the writer.
+    void on_timer(std::unique_lock<std::mutex>&, Instant) override {
+        room_.queue.for_each([&](LockWaiter& waiter) {
+            if (waiter.owner.is_of_program() && waiter.writer != writer_of(waiter.owner)) room_.wake(waiter);
+        });
+    }
 
     void subscribed(const std::string&) override {
         expect_anything();
@@ -17209,6 +17397,11 @@ private:
 
     // Returns until when a thread of this process excludes the others; a time in the past if none does.
     Instant held_locally_until() const { return core_.kind.shared ? Instant{} : core_.holds.held_until(); }
+
+    // For a reader: returns the number of its owner's hold as the writer, 0 if it has none.
+    std::uint64_t writer_of(OwnerNumber owner) const {
+        return core_.kind.shared ? core_.key_holds->writer_of(owner) : 0;
+    }
 
     // Stops waiting for messages of our own releases: one that has not come by now may never come.
     void expect_anything() {
@@ -17290,6 +17483,7 @@ private:
             ++handoffs_;
             core_.session.count_handoff();
             room_.queue.acquired_locally();
+            waiting->hold = sent.claim.hold;
             waiting->phase = Waiter::Phase::served;
             room_.wake(*waiting);
             return {};
@@ -17364,8 +17558,10 @@ private:
         return outcome;
     }
 
-    // Records the successor's hold. Returns false if there is no memory for it.
+    // Records the successor's hold. Returns false if there is no memory for it, or if another caller of its owner has
+    // acquired the lock meanwhile.
     bool recorded(const Claim& successor, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
+        if (parts_.leases.live_hold(successor.owner)) return false;
         try {
             parts_.leases.record(successor.owner, successor.hold, sent, lease, token);
             return true;
@@ -17410,9 +17606,12 @@ public:
 
     LockState(Session& session, std::unique_ptr<LockProtocol> protocol,
               std::unique_ptr<TurnQueue> (*make_queue)(LockParts&))
-        : parts_(*this, session, std::move(protocol)), queue_(make_queue(parts_)) {}
+        : parts_(*this, session, std::move(protocol)), queue_(make_queue(parts_)) {
+        if (core_.kind.shared) core_.key_holds->add_readers(*this, session.timers());
+    }
 
     ~LockState() override {
+        if (core_.kind.shared) core_.key_holds->remove_readers(*this);
         session().timers().forget(*this);
         session().losses().timers().forget(*this);
     }
@@ -17536,6 +17735,8 @@ public:
 
     void may_be_free() override { queue_->may_be_free(); }
 
+    void acquired_for(OwnerNumber owner) override { queue_->acquired_for(owner); }
+
     void subscribed(const std::string& channel) override {
         const std::lock_guard lock(core_.mutex);
         queue_->subscribed(channel);
@@ -17591,7 +17792,11 @@ REDLATCH_INLINE bool NamedLock::ask_locked(Instant limit) {
 
 REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) {
     LockState& s = state();
-    return read_count(query(s.session(), s.key(), s.protocol().hold_count(s.part(owner).hold), limit), s.key());
+    const HeldPart mine = s.part(owner);
+    const int count = read_count(query(s.session(), s.key(), s.protocol().hold_count(mine.hold), limit), s.key());
+    // Callers of one Owner may change its level at the same time. The server may get that in another order.
+    const HeldPart now = s.part(owner);
+    return count > 0 && owner.is_of_program() && now.hold == mine.hold ? static_cast<int>(now.levels) : count;
 }
 
 REDLATCH_INLINE std::optional<Milliseconds> NamedLock::ask_remaining_lease(Instant limit) {
@@ -17989,9 +18194,11 @@ namespace detail {
 struct FairWaiter : Waiter {
     using Waiter::Waiter;
 
+    OwnerNumber owner = 0;
     std::uint64_t id = 0;        // of the slot in the queue, and of the hold
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
+    bool joined = false;         // True if it has a level of a hold that another caller of its owner acquired
     Instant ask_again{};         // unless an event comes earlier
 };
 
@@ -18021,18 +18228,21 @@ public:
         if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (waiting_ == 0) core_.patience.answered();
-        if (const HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+        if (HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
             const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
             if (reentered) co_return *reentered;
         }
         if (request.one_try) {
             const auto answer = co_await parts_.acquires.ask(lock, request, core_.next_number(), true);
-            co_return answer && answer->kind == AcquireAnswer::Kind::held;
+            if (answer && answer->kind == AcquireAnswer::Kind::held) co_return true;
+            if (!parts_.acquires.can_join(request.owner)) co_return false;
+            co_return (co_await parts_.acquires.join(lock, request)).value_or(0) != 0;
         }
         for (;;) {
             // Checked before anything is sent, so a refusal leaves nothing to release.
             if (auto refusal = parts_.leases.mixed_kinds()) throw *std::move(refusal);
             FairWaiter me(request.by);
+            me.owner = request.owner;
             me.id = spare_id();
             // A waiter that is still subscribed from an earlier wait misses no message between the command and the
             // sleep.
@@ -18056,6 +18266,7 @@ public:
         if (me.is_served()) return {NextStep::Kind::served};
         if (me.error) std::rethrow_exception(me.error);
         if (me.too_late) return {NextStep::Kind::leave};
+        if (parts_.acquires.can_join(me.owner)) return {NextStep::Kind::ask};
         const Ticket& ticket = tickets_.at(me.id);
         const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.told_at);
         if (ticket.room.queue.is_notified() || now >= ask_again) return {NextStep::Kind::ask};
@@ -18063,6 +18274,13 @@ public:
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {
+        if (parts_.acquires.can_join(me.owner)) {
+            if (const auto joined = co_await parts_.acquires.join(lock, request)) {
+                me.joined = *joined != 0;
+                if (me.joined) me.phase = Waiter::Phase::served;
+                co_return;
+            }
+        }
         Ticket& ticket = tickets_.at(me.id);
         const std::uint64_t generation = ticket.room.queue.generation();
         ticket.told_at = never;
@@ -18076,7 +18294,7 @@ public:
 
     std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         const std::uint64_t id = hold.id;
-        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful();
+        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful() && hold.changing == 0;
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
             if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && tickets_.contains(id))
                 spare_.push_back(id);
@@ -18087,6 +18305,13 @@ public:
 
     // The server notifies the head of its queue.
     void may_be_free() override {}
+
+    void acquired_for(OwnerNumber owner) override {
+        for (auto& [id, ticket] : tickets_)
+            ticket.room.queue.for_each([&, &room = ticket.room](FairWaiter& waiter) {
+                if (waiter.owner == owner) room.wake(waiter);
+            });
+    }
 
     void on_timer(std::unique_lock<std::mutex>& lock, Instant now) override {
         if (now >= refresh_at_) refresh(lock, now);
@@ -18225,7 +18450,7 @@ private:
             throw;
         }
         lock.lock();
-        leave(lock, request, me, held);
+        leave(lock, request, me, held && !me.joined);
         co_return held;
     }
 
@@ -18239,7 +18464,8 @@ private:
         }
     }
 
-    // Ends a wait. A waiter that leaves without the lock gives up its slot, and the server notifies the next one.
+    // Ends a wait. `held`: True if it acquired the lock under its id. A waiter that leaves without that gives up its
+    // slot, and the server notifies the next one.
     void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me, bool held) {
         const Instant now = Clock::now();
         if (--waiting_ == 0) {
@@ -18344,10 +18570,12 @@ public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
     FencedLock(Client& client, std::string_view name);
 
-    // Returns the token of this thread's hold. Sends no command. Throws Error(errc::not_owner) if this thread holds
-    // nothing or holds it no longer.
-    [[nodiscard]] std::int64_t token();
-    [[nodiscard]] std::int64_t token(std::error_code& ec);
+    // Returns the token of the hold of this thread, or of an Owner. Sends no command. Throws Error(errc::not_owner) if
+    // it holds nothing or holds it no longer.
+    [[nodiscard]] std::int64_t token() { return token_of(detail::this_thread_number()); }
+    [[nodiscard]] std::int64_t token(Owner owner) { return token_of(owner); }
+    [[nodiscard]] std::int64_t token(std::error_code& ec) { return token_of(detail::this_thread_number(), ec); }
+    [[nodiscard]] std::int64_t token(Owner owner, std::error_code& ec) { return token_of(owner, ec); }
 
     // Returns the last token that anyone got, whether the lock is held or free; nothing if there was none yet. One round
     // trip; acquires nothing. A resource may use it to reject every older writer. Throws Error, or stores its code:
@@ -18363,13 +18591,13 @@ public:
     requires detail::LockOption<Tail...>
     [[nodiscard]] auto lock_and_get_token(Tail&&... tail) {
         if constexpr (detail::has_stop_token<Tail...>) {
-            return token_if(lock(tail...));
+            return token_if(lock(tail...), tail...);
         } else if constexpr (detail::has_error_code<Tail...>) {
             lock(tail...);
-            return token_if(!*detail::error_code_of(tail...));
+            return token_if(!*detail::error_code_of(tail...), tail...);
         } else {
             lock(tail...);
-            return token();
+            return token_of(owner_of(tail...));
         }
     }
 
@@ -18377,28 +18605,38 @@ public:
     template <class... Tail>
     requires detail::TryOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
-        return token_if(try_lock(tail...));
+        return token_if(try_lock(tail...), tail...);
     }
 
     template <class Rep, class Period, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_for(std::chrono::duration<Rep, Period> timeout,
                                                                          Tail&&... tail) {
-        return token_if(try_lock_for(timeout, tail...));
+        return token_if(try_lock_for(timeout, tail...), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_until(
         std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
-        return token_if(try_lock_until(when, tail...));
+        return token_if(try_lock_until(when, tail...), tail...);
     }
 
 private:
     // Returns nothing also if the hold was lost at this very moment; its unlock() will report the loss.
-    std::optional<std::int64_t> token_if(bool held) { return held ? token_or_none() : std::nullopt; }
+    template <class... Tail>
+    std::optional<std::int64_t> token_if(bool held, const Tail&... tail) {
+        return held ? token_or_none(owner_of(tail...)) : std::nullopt;
+    }
 
-    std::optional<std::int64_t> token_or_none();
+    template <class... Tail>
+    static detail::OwnerNumber owner_of(const Tail&... tail) {
+        return detail::owner_among(&detail::this_thread_number, tail...);
+    }
+
+    std::int64_t token_of(detail::OwnerNumber owner);
+    std::int64_t token_of(detail::OwnerNumber owner, std::error_code& ec);
+    std::optional<std::int64_t> token_or_none(detail::OwnerNumber owner);
 };
 
 }  // namespace REDLATCH_ABI
@@ -18657,16 +18895,16 @@ inline constexpr StateMaker fenced_maker{FencedProtocol::lock_kind.name, LockSta
 REDLATCH_INLINE FencedLock::FencedLock(Client& client, std::string_view name)
     : NamedLock(detail::ClientAccess::session(client), detail::fenced_maker, name) {}
 
-REDLATCH_INLINE std::int64_t FencedLock::token() {
-    const std::optional<std::int64_t> mine = token_or_none();
+REDLATCH_INLINE std::int64_t FencedLock::token_of(detail::OwnerNumber owner) {
+    const std::optional<std::int64_t> mine = token_or_none(owner);
     if (!mine)
         throw Error(errc::not_owner, name(),
-                    "only the thread that holds the lock has its token; call token() between lock() and unlock()");
+                    "only the owner that holds the lock has its token; call token() between lock() and unlock()");
     return *mine;
 }
 
-REDLATCH_INLINE std::int64_t FencedLock::token(std::error_code& ec) {
-    const std::optional<std::int64_t> mine = token_or_none();
+REDLATCH_INLINE std::int64_t FencedLock::token_of(detail::OwnerNumber owner, std::error_code& ec) {
+    const std::optional<std::int64_t> mine = token_or_none(owner);
     ec = mine ? std::error_code() : make_error_code(errc::not_owner);
     return mine.value_or(0);
 }
@@ -18679,8 +18917,8 @@ REDLATCH_INLINE std::optional<std::int64_t> FencedLock::latest_token() {
     return reply.is_nil() ? std::nullopt : std::optional(token);
 }
 
-REDLATCH_INLINE std::optional<std::int64_t> FencedLock::token_or_none() {
-    return state().token(detail::this_thread_number());
+REDLATCH_INLINE std::optional<std::int64_t> FencedLock::token_or_none(detail::OwnerNumber owner) {
+    return state().token(owner);
 }
 
 }  // namespace REDLATCH_ABI
@@ -18702,6 +18940,7 @@ class Hold;
 class Lease;
 class MultiLock;
 class Mutex;
+class Owner;
 class Permit;
 class PermitExpirableSemaphore;
 class PermitId;
@@ -18777,7 +19016,9 @@ public:
     }
 
     // Returns true if this hold, by the Hold::owner() that this object gave it, is held according to the servers: by
-    // enough of the members. One round trip. Each member knows it by another number: see inspect().
+    // enough of the members. One round trip. Each member knows it by another number: see inspect(). For the hold of an
+    // Owner, whose Hold::owner() is 0 here, name that.
+    using LockApi::is_held_by;
     bool is_held_by(std::uint64_t owner);
     bool is_held_by(std::uint64_t owner, std::error_code& ec) {
         return detail::answer([&] { return is_held_by(owner); }, false, ec);
@@ -19292,15 +19533,21 @@ public:
         std::uint32_t levels = 0;  // that the member has to release, including those of lost holds
         std::uint64_t hold = 0;    // the member's hold that votes; another one does not
         Instant votes_from = never;
-        std::uint32_t leaving = 0, owed = 0;  // levels for release() to release: of this hold, and of lost ones
     };
 
+    // How many levels a member has to release when one level ends: of this hold, and of lost ones.
+    struct Ending {
+        std::uint32_t leaving = 0, owed = 0;
+    };
+    using Endings = std::vector<Ending>;  // one for each member
+
     struct Shares {
-        std::vector<Share> of;  // one for each member
-        Instant looked_at{};    // when the validity was last computed
-        Instant look_again{};   // when it will most likely have changed
-        Instant leases_end{};   // the latest lease end of the levels without the watchdog
-        Milliseconds drift{};   // allowance for clock drift over its lease
+        std::vector<Share> of;       // one for each member
+        std::vector<Endings> spare;  // one for each level, because ending it must not need memory
+        Instant looked_at{};         // when the validity was last computed
+        Instant look_again{};        // when it will most likely have changed
+        Instant leases_end{};        // the latest lease end of the levels without the watchdog
+        Milliseconds drift{};        // allowance for clock drift over its lease
     };
 
     // Identifies a member's part of a hold.
@@ -19329,11 +19576,11 @@ public:
 
     std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
 
-    // Returns the owners that are objects, not threads.
-    std::vector<OwnerNumber> of_objects() {
+    // Returns the owners that are objects or numbered by the program.
+    std::vector<OwnerNumber> of_no_thread() {
         std::vector<OwnerNumber> owners;
         for (const HoldRecord& hold : holds_)
-            if (is_hold_owner(hold.owner)) owners.push_back(hold.owner);
+            if (hold.owner.sort != OwnerNumber::Sort::thread) owners.push_back(hold.owner);
         return owners;
     }
 
@@ -19355,7 +19602,10 @@ public:
         // Steps that need memory come first, so that a failure changes nothing.
         Shares& shares = shares_[request.owner];
         shares.of.resize(core_.members.size());
+        Endings spare(core_.members.size());
+        shares.spare.reserve(shares.spare.size() + 1);
         if (first) hold = &holds_.start(request.owner, ++last_hold_);
+        shares.spare.push_back(std::move(spare));
         for (std::size_t i = 0; i < core_.members.size(); ++i) {
             if (!round.had(i)) continue;
             Share& share = shares.of[i];
@@ -19407,9 +19657,8 @@ public:
 
     // What the members have to release for one level of an owner.
     struct LevelEnd {
-        bool live;                                      // False if the hold was lost before
-        std::map<OwnerNumber, Shares>::node_type kept;  // the shares, if it was the last level
-        Shares* shares;
+        bool live;  // False if the hold was lost before
+        Endings of;
     };
 
     // Ends one level. Returns nothing if the owner has none.
@@ -19420,10 +19669,13 @@ public:
         const bool live = hold->live();
         const std::uint32_t remaining = hold->count + hold->dead - 1;
         Shares& shares = shares_.at(owner);
-        for (Share& share : shares.of) {
-            share.leaving = share.levels > remaining ? 1 : 0;
+        LevelEnd end{live, std::move(shares.spare.back())};
+        shares.spare.pop_back();
+        for (std::size_t i = 0; i < shares.of.size(); ++i) {
+            Share& share = shares.of[i];
+            end.of[i].leaving = share.levels > remaining ? 1 : 0;
             // The member also expects releases of the levels that it lost.
-            share.owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
+            end.of[i].owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
             share.levels = std::min(share.levels, remaining);
         }
         if (!live)
@@ -19432,10 +19684,9 @@ public:
             hold->leave();
         else
             holds_.finish(*hold);
-        LevelEnd end{live, {}, &shares};
         if (remaining == 0) {
             holds_.erase(owner);
-            end.kept = shares_.extract(owner);
+            shares_.erase(owner);
         }
         return end;
     }
@@ -19598,10 +19849,9 @@ public:
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) return std::nullopt;
-        const auto& shares = end->shares->of;
-        const Sent leaving = send(lock, owner, by_thread, [&](std::size_t i) { return shares[i].leaving; });
+        const Sent leaving = send(lock, owner, by_thread, [&](std::size_t i) { return end->of[i].leaving; });
         const Outcome outcome = wait_for(lock, leaving, limit);
-        const Sent owed = send(lock, owner, by_thread, [&](std::size_t i) { return shares[i].owed; });
+        const Sent owed = send(lock, owner, by_thread, [&](std::size_t i) { return end->of[i].owed; });
         wait_for(lock, owed, Clock::now());
         return result(owner, end->live, leaving, outcome);
     }
@@ -20116,8 +20366,8 @@ public:
     // Returns false in a child that was forked since this object was made.
     bool is_of_this_process() const noexcept override { return process_ == this_process(); }
 
-    // Ends the operations under way, reports all holds as lost, and releases those that belong to objects. Afterwards no
-    // other thread calls a member: operations and objects that have a hold may outlive this lock and its members.
+    // Ends the operations under way, reports all holds as lost, and releases those that belong to no thread. Afterwards
+    // no other thread calls a member: operations and objects that have a hold may outlive this lock and its members.
     void close() {
         core_.closing.request_stop();
         {
@@ -20126,7 +20376,7 @@ public:
             // Operations that were served before are holds of objects now.
             core_.idle.wait(lock, [this] { return core_.acquiring == 0; });
         }
-        for (const OwnerNumber owner : holds_of_objects())
+        for (const OwnerNumber owner : holds_of_no_thread())
             while (release_level_later(owner)) continue;
         {
             std::unique_lock lock(core_.mutex);
@@ -20146,7 +20396,8 @@ public:
         const InsideMembers inside(core_, lock);
         if (const auto outcome = releases_.release(owner)) return *outcome;
         if (is_fork_child_) return errc::hold_lost;
-        throw Error(errc::not_owner, core_.name, "only the thread that holds the lock can unlock() it");
+        throw Error(errc::not_owner, core_.name,
+                    "only the owner that holds the lock can unlock() it: by default the thread that acquired it");
     }
 
     Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
@@ -20162,7 +20413,7 @@ public:
 
     std::string name_as_given() const override { return core_.name; }
 
-    Facts facts(OwnerNumber owner) override { return {owner - first_hold_owner + 1}; }
+    Facts facts(OwnerNumber owner) override { return {owner.sort == OwnerNumber::Sort::object ? owner.number : 0}; }
 
     // --- queries without a command ----------------------------------------------------------------------------
 
@@ -20205,9 +20456,9 @@ private:
         return false;
     }
 
-    std::vector<OwnerNumber> holds_of_objects() noexcept try {
+    std::vector<OwnerNumber> holds_of_no_thread() noexcept try {
         const std::lock_guard lock(core_.mutex);
-        return holds_.of_objects();
+        return holds_.of_no_thread();
     } catch (...) {
         return {};
     }
@@ -20345,7 +20596,7 @@ REDLATCH_INLINE std::optional<Milliseconds> QuorumApi::ask_remaining_lease(Insta
 }
 
 REDLATCH_INLINE bool QuorumApi::is_held_by(std::uint64_t owner) {
-    return owner > 0 && ask_hold_count(first_hold_owner + owner - 1, never) > 0;
+    return owner > 0 && ask_hold_count({owner, OwnerNumber::Sort::object}, never) > 0;
 }
 
 REDLATCH_INLINE std::vector<MemberInspection> QuorumApi::inspect() {
@@ -20399,7 +20650,8 @@ inline namespace REDLATCH_ABI {
 // takes as many. A waiting call holds none of the members, so threads may name them in any order. A hold is valid as
 // long as all of its parts are. is_locked(), hold_count() and remaining_lease() report what is true of all members.
 //
-// Reentrant if its members are. Members must outlive this object. A hold belongs to the object that took it. Neither
+// Reentrant if its members are. Members must outlive this object. A hold belongs to the object that took it; its
+// destructor releases those of Hold objects and Owners. Neither
 // copyable nor movable. Any number of threads may use one object.
 class MultiLock : public detail::QuorumApi {
 public:
@@ -20492,9 +20744,9 @@ inline namespace REDLATCH_ABI {
 // and every other client that locks this way, in any language, exclude each other. Each hold has its own value:
 // "<client id>:<thread number>:<number>".
 //
-// Not reentrant. lock() and its variants, try_lock() included, throw Error(errc::would_deadlock) in the thread that
-// holds the lock; std::mutex would be undefined there. They throw at once and send nothing. A lost hold does not count:
-// its thread may acquire the lock again like any other.
+// Not reentrant. lock() and its variants, try_lock() included, throw Error(errc::would_deadlock) for the owner that
+// holds the lock, by default the calling thread; std::mutex would be undefined there. They throw at once and send
+// nothing. A lost hold does not count: its owner may acquire the lock again like any other.
 //
 // Releases publish no message. So a waiting process retries after growing pauses, as a SpinLock does: one command per
 // pause, however many of its threads wait. Threads of one process hand the lock over among themselves. Acquiring a free
@@ -21101,7 +21353,7 @@ private:
     static detail::PermitLease lease_of(const Tail&... tail) {
         detail::PermitLease lease{};
         [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
-            if constexpr (detail::tail_rank<decltype(argument)> == 1) lease = detail::PermitLease::of(argument);
+            if constexpr (detail::has_lease<decltype(argument)>) lease = detail::PermitLease::of(argument);
         };
         (set_lease(tail), ...);
         return lease;
@@ -21126,8 +21378,8 @@ public:
     [[nodiscard]] explicit Permit(PermitExpirableSemaphore& semaphore)
         : semaphore_(&semaphore), id_(semaphore.acquire()) {}
     template <class AnyLease>
-    requires(detail::tail_rank<AnyLease> == 1)
-        [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const AnyLease& lease)
+    requires detail::has_lease<AnyLease>
+    [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const AnyLease& lease)
         : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
 
     // Takes ownership of a permit that is held already.
@@ -22341,8 +22593,8 @@ public:
         ReadLock(Client& client, std::string_view name);
     };
 
-    // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, in a thread that holds
-    // only the read side.
+    // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, for a thread or Owner
+    // that holds only the read side.
     class WriteLock final : public Side {
         friend ReadWriteLock;
         WriteLock(Client& client, std::string_view name, ReadLock& readers, ReadWriteOptions options);
@@ -22368,9 +22620,11 @@ public:
     }
 
     // Returns true if this owner holds the write side, according to the server. One round trip.
+    //   is_held_by(Owner)    an owner of this client
     //   is_held_by(number)   Hold::owner() of a hold of this client
     //   is_held_by(text)     Holder::owner, as inspect() returns it, of any client in any language. Throws
     //                        Error(errc::invalid_argument) for a text that no owner has: an empty one, or "mode"
+    using LockApi::is_held_by;
     bool is_held_by(std::uint64_t owner) { return write_.is_held_by(owner); }
     bool is_held_by(std::string_view owner) { return write_.is_held_by(owner); }
     bool is_held_by(std::uint64_t owner, std::error_code& ec) {
@@ -22452,6 +22706,8 @@ public:
 
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
+    void unlock_shared(Owner owner) { read_.unlock(owner); }
+    void unlock_shared(Owner owner, std::error_code& ec) { read_.unlock(owner, ec); }
 
 private:
     // --- on behalf of an owner: the write side ----------------------------------------------------------------
@@ -23026,7 +23282,7 @@ REDLATCH_INLINE void ReadWriteLock::WriteLock::prepare(detail::LockRequest& requ
     const Instant now = Clock::now();
     if (readers_.state().valid_until(request.owner) > now && state().valid_until(request.owner) <= now)
         throw Error(errc::would_deadlock, state().key(),
-                    "this thread holds the read side; release that before locking the write side");
+                    "its owner holds the read side; release that before locking the write side");
     request.precedence = options_.writer_preference;
 }
 

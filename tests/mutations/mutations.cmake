@@ -22,8 +22,50 @@ mutate(release_without_publish scripts/rlock.hpp
 # All holds of a thread have the same number, and a late release ends the next one.
 mutate(numbers_used_again lock/lock_core.hpp
     "Claim claim{owner, number, count, lease_of(lease)};"
-    "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease)};"
+    "Claim claim{owner, count == 1 ? owner.number : number, count, lease_of(lease)};"
     "unit/rlock|faults/late_locks")
+
+# An Owner is the thread with the same number.
+mutate(owner_is_a_thread base/ids.hpp
+    "OwnerNumber(owner.number(), Sort::program)"
+    "OwnerNumber(owner.number(), Sort::thread)"
+    "(unit|integration)/owner")
+
+# A caller that waits for its Owner does not notice that another caller of it has acquired the lock.
+mutate(owner_waits_for_itself lock/acquires.hpp
+    "return owner.is_of_program() && leases_.live_hold(owner);"
+    "static_cast<void>(owner); return false;"
+    "unit/owner")
+
+# It notices that only when something else wakes it.
+mutate(owner_sleeps_on lock/leases.hpp
+    "if (owner.is_of_program()) core_.task.acquired_for(owner);"
+    ""
+    "(unit|integration)/owner")
+
+# An unlock() that another one of its Owner overtakes reports a loss.
+mutate(overtaken_unlock_is_a_loss lock/releases.hpp
+    "if (!hold || hold->id != leaving.hold || !hold->live()) return {};"
+    "if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;"
+    "unit/owner")
+
+# A waiter takes the number of a hold while a command that names it is in flight.
+mutate(fair_number_in_flight lock/server_queue.hpp
+    " && hold.changing == 0;"
+    ";"
+    "unit/owner")
+
+# A writer that becomes a reader queues up behind the readers that wait for it.
+mutate(writer_behind_its_readers lock/local_queue.hpp
+    "request.one_try || writer != 0 ||"
+    "request.one_try ||"
+    "integration/owner")
+
+# A reader sleeps although another caller of its Owner has become the writer.
+mutate(reader_of_the_writer_sleeps session/key_holds.hpp
+    "timers_->schedule(*readers_, Clock::now());"
+    "static_cast<void>(timers_);"
+    "unit/owner")
 
 # Reentry with a short lease cuts a longer one.
 mutate(reentry_shortens_the_lease scripts/hold_levels.hpp
@@ -882,8 +924,8 @@ mutate(young_servers_vote quorum/quorum_votes.hpp
 
 # An unlock() leaves the servers beyond a majority blocked until the lease is over.
 mutate(unlock_of_a_majority_only quorum/quorum_holds.hpp
-    "share.leaving = share.levels > remaining ? 1 : 0;"
-    "share.leaving = share.levels > remaining && &share < &shares.of[core_.rules.needed] ? 1 : 0;"
+    "end.of[i].leaving = share.levels > remaining ? 1 : 0;"
+    "end.of[i].leaving = share.levels > remaining && i < core_.rules.needed ? 1 : 0;"
     "integration/red_lock_test")
 
 # A part that is acquired again votes at once, however young its server.

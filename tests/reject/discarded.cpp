@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::chrono::seconds second{1};
 const Lease lease{second};
+constexpr Owner owner{7};
 std::chrono::steady_clock::time_point noon;
 std::stop_token stop;
 std::error_code ec;
@@ -25,11 +26,14 @@ std::error_code ec;
 template <class Lock>
 void of_lock(Lock& lock) {
     lock.lock();
+    lock.lock(owner);
     lock.lock(lease);
     lock.lock(ec);
     lock.lock(stop);                                // refused for each lock
+    lock.lock(owner, lease, stop, ec);              // refused for each lock
     lock.lock(lease, stop, ec);                     // refused for each lock
     lock.try_lock();                                // refused for each lock
+    lock.try_lock(owner);                           // refused for each lock
     lock.try_lock(lease);                           // refused for each lock
     lock.try_lock(ec);                              // refused for each lock
     lock.try_lock(lease, ec);                       // refused for each lock
@@ -41,10 +45,12 @@ void of_lock(Lock& lock) {
     lock.try_lock_until(noon);                      // refused for each lock
     lock.try_lock_until(noon, lease, stop, ec);     // refused for each lock
     lock.valid_until();                             // refused for each lock
+    lock.valid_until(owner);                        // refused for each lock
     lock.lost();                                    // refused for each lock
     lock.async_lock();                              // refused for each lock
     lock.async_try_lock_for(second, lease);         // refused for each lock
     lock.async_run([](const std::stop_token&) {});  // refused for each lock
+    lock.lost(owner);                               // refused for each lock
     lock.hold();                                    // refused for each lock
     lock.hold(lease, stop, ec);                     // refused for each lock
     lock.try_hold();                                // refused for each lock
@@ -107,7 +113,9 @@ Hold new_hold(RLock& lock) { return lock.hold(); }
 
 [[maybe_unused]] void of_fenced_lock(FencedLock& lock) {
     lock.token();                                              // refused
+    lock.token(owner);                                         // refused
     lock.token(ec);                                            // refused
+    lock.token(owner, ec);                                     // refused
     lock.latest_token();                                       // refused
     lock.latest_token(ec);                                     // refused
     lock.lock_and_get_token();                                 // refused

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <charconv>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -17,6 +18,23 @@
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
+
+// Names a logical owner that the program numbers: a request, an actor, a session. Passed to the members of a lock it
+// takes the place of the calling thread: levels of one Owner nest, whatever threads they come from, and two Owners
+// exclude each other, even in one thread. All 64 bits count. The same number is another owner for another client and
+// in another process. On the wire each first hold has a number of its own all the same.
+class Owner {
+public:
+    constexpr explicit Owner(std::uint64_t number) noexcept : number_(number) {}
+
+    constexpr std::uint64_t number() const noexcept { return number_; }
+
+    friend auto operator<=>(const Owner&, const Owner&) = default;
+
+private:
+    std::uint64_t number_;
+};
+
 namespace detail {
 
 // Returns random bytes from the system's CSPRNG. Throws std::system_error if there is none.
@@ -44,18 +62,32 @@ inline std::string make_uuid() {
     return text;
 }
 
-// Identifies the owner of something within a process: a thread, or an object of class Hold.
-using OwnerNumber = std::uint64_t;
+// Identifies the owner of something within a process. Each sort of owners has all 64 bits for its numbers.
+struct OwnerNumber {
+    enum class Sort : unsigned char {
+        thread,
+        object,   // of class Hold
+        program,  // an Owner
+    };
 
-inline constexpr OwnerNumber first_hold_owner = OwnerNumber(1) << 63;
+    constexpr OwnerNumber(std::uint64_t n, Sort s = Sort::thread) noexcept : number(n), sort(s) {}
+    constexpr OwnerNumber(Owner owner) noexcept : OwnerNumber(owner.number(), Sort::program) {}
 
-// Returns true if the owner is no thread.
-constexpr bool is_hold_owner(OwnerNumber owner) noexcept { return owner >= first_hold_owner; }
+    // Returns true if several callers may act for it at the same time. (The levels of an object do so, too, but none of
+    // them waits for the lock.)
+    constexpr bool is_of_program() const noexcept { return sort == Sort::program; }
 
-// Returns a new owner that is no thread. Never reused in this process. Exported as this_thread_number() is.
+    friend auto operator<=>(const OwnerNumber&, const OwnerNumber&) = default;
+
+    std::uint64_t number;
+    Sort sort;
+};
+
+// Returns a new owner for an object. Numbers start at 1 and are never reused in this process. Exported as
+// this_thread_number() is.
 [[gnu::visibility("default")]] inline OwnerNumber new_hold_owner() noexcept {
-    static std::atomic<OwnerNumber> next{first_hold_owner};
-    return next.fetch_add(1, std::memory_order_relaxed);
+    static std::atomic<std::uint64_t> last{0};
+    return {last.fetch_add(1, std::memory_order_relaxed) + 1, OwnerNumber::Sort::object};
 }
 
 // Returns the number of the calling thread. Numbers start at 1 and are never reused in this process, unlike the
@@ -64,9 +96,9 @@ constexpr bool is_hold_owner(OwnerNumber owner) noexcept { return owner >= first
 //
 // An object that clang built and that dlopen() loads with RTLD_LOCAL has its own numbers nevertheless. Such objects
 // must not share a client or its locks. System thread ids are no alternative, because the system reuses them.
-[[gnu::visibility("default")]] inline OwnerNumber this_thread_number() noexcept {
-    static std::atomic<OwnerNumber> last{0};
-    thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+[[gnu::visibility("default")]] inline std::uint64_t this_thread_number() noexcept {
+    static std::atomic<std::uint64_t> last{0};
+    thread_local const std::uint64_t number = last.fetch_add(1, std::memory_order_relaxed) + 1;
     return number;
 }
 
@@ -74,11 +106,11 @@ constexpr bool is_hold_owner(OwnerNumber owner) noexcept { return owner >= first
 // number of one of its holds: "<uuid>:<number>:<hold>".
 class OwnerText {
 public:
-    OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
+    OwnerText(std::string_view uuid, std::uint64_t number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
         char* const end = std::to_chars(text_.data() + size_, text_.data() + text_.size(), hold).ptr;
         size_ = static_cast<std::size_t>(end - text_.data());
     }
-    OwnerText(std::string_view uuid, OwnerNumber number, std::string_view suffix = {}) noexcept {
+    OwnerText(std::string_view uuid, std::uint64_t number, std::string_view suffix = {}) noexcept {
         char* end = uuid.copy(text_.data(), 36) + text_.data();
         *end++ = ':';
         end = std::to_chars(end, text_.data() + text_.size(), number).ptr;

@@ -74,7 +74,7 @@ public:
             undo(lock, asked, lease);
             throw not_replicated(core_.key());
         }
-        // The reply took longer than the lease lasts, or the thread has acquired a hold in another way meanwhile.
+        // The reply took longer than the lease lasts, or the owner has acquired a hold in another way meanwhile.
         if (now >= redlatch::valid_until(asked.sent, lease) || leases_.live_hold(owner)) {
             undo(lock, asked, lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
@@ -102,29 +102,33 @@ public:
     // or deadline ended the call. Returns nothing if its hold turned out to be lost: then it has to acquire the lock
     // like any other.
     Task<std::optional<bool>> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                      const HoldRecord& held) {
+                                      HoldRecord& held) {
         const std::uint64_t id = held.id;
         const std::uint32_t count = held.count + 1;
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, core_.key(),
-                        "this thread has locked it too many times; each lock() needs an unlock()");
+                        "its owner has locked it too many times; each lock() needs an unlock()");
         const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
+        ++held.changing;
         const Asked asked = co_await send_acquire(lock, request, claim, true);
+        const bool lost = !leases_.level_changed(request.owner, id);
         note_unanswered_reentry(lock, request.owner, claim.lease, asked);
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) co_return no_answer(request, asked);
-        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) co_return true;
+        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked, lost)) co_return true;
         check_first_hold(request);
         co_return std::nullopt;
     }
 
-    // Applies the reply to a reentry. Returns false if the hold is lost.
+    // Applies the reply to a reentry. Returns false if the owner no longer has the hold. `lost`: True if the hold was
+    // lost while the command was in flight.
     bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
-                             const std::optional<Milliseconds>& wanted, const Asked& asked) {
+                             const std::optional<Milliseconds>& wanted, const Asked& asked, bool lost) {
         const AcquireAnswer answer = core_.protocol.read_acquire(asked.reply);
         HoldRecord* hold = core_.holds.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
-            if (answer.kind == AcquireAnswer::Kind::held && asked.unsettled == 0)
+            // If another caller of the owner released the last level, that release ends this level as well.
+            if (lost && answer.kind == AcquireAnswer::Kind::held && asked.unsettled == 0)
                 undo_reentry(lock, asked, core_.lease_of(wanted));
             return false;
         }
@@ -149,7 +153,7 @@ public:
             undo_reentry(lock, asked, lease);
     }
 
-    // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
+    // Returns true if the owner would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
     bool refuses_reentry(HoldRecord& hold) {
         if (core_.kind.reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
@@ -159,7 +163,23 @@ public:
 
     Error not_reentrant() const {
         return {errc::would_deadlock, core_.key(),
-                "this thread already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
+                "its owner already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
+    }
+
+    // --- several callers of one Owner -------------------------------------------------------------------------
+
+    // Returns true if another caller of this Owner has acquired the lock. Then one that waits joins it.
+    bool can_join(OwnerNumber owner) { return owner.is_of_program() && leases_.live_hold(owner); }
+
+    // Acquires one more level of that hold. Returns the number of the hold; 0 if the caller's stop token or deadline
+    // ended the call; nothing if there is no hold to join any more.
+    Task<std::optional<std::uint64_t>> join(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        HoldRecord* const hold = hold_to_reenter(request);
+        if (!hold) co_return std::nullopt;
+        const std::uint64_t id = hold->id;
+        const std::optional<bool> joined = co_await reenter(lock, request, *hold);
+        if (!joined) co_return std::nullopt;
+        co_return *joined ? id : 0;
     }
 
 private:

@@ -37,9 +37,9 @@ public:
     // Tries once to acquire the lock, or one more level of it.
     void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Tell tell, Receiver receiver) {
         std::unique_lock lock(core_.mutex);
-        if (is_trying(owner)) {
+        if (!owner.is_of_program() && is_trying(owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed});  // an earlier try of this thread has no reply yet
+            tell({TryAnswer::Kind::failed});  // an earlier try of this caller has no reply yet
             return;
         }
         if (auto refusal = refusal_for(owner)) {
@@ -47,13 +47,14 @@ public:
             tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
             return;
         }
-        const HoldRecord* hold = parts_.leases.live_hold(owner);
+        HoldRecord* hold = parts_.leases.live_hold(owner);
         Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease)
                            : core_.claim_of(owner, core_.next_number(), 1, lease);
         claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
         trying_.push_back(owner);
         ++core_.in_flight;
         const std::uint64_t reentered = hold ? hold->id : 0;
+        if (hold) ++hold->changing;
         lock.unlock();
         try {
             core_.session.start_losses();
@@ -61,6 +62,7 @@ public:
         } catch (...) {
             // Nothing was sent.
             lock.lock();
+            if (reentered != 0) parts_.leases.level_changed(owner, reentered);
             end(owner);
             throw;
         }
@@ -171,6 +173,7 @@ private:
         Acquires& acquires = parts_.acquires;
         const Asked& asked = one.attempt.asked;
         const OwnerNumber owner = one.attempt.claim.owner;
+        const bool lost = one.reentered != 0 && !parts_.leases.level_changed(owner, one.reentered);
         try {
             if (one.reentered != 0) acquires.note_unanswered_reentry(lock, owner, core_.lease_of(one.lease), asked);
             if (classify(asked.reply) != ReplyClass::answered) {
@@ -180,7 +183,7 @@ private:
             const bool held =
                 one.reentered == 0
                     ? acquires.apply_acquire_reply(lock, owner, one.lease, asked).kind == AcquireAnswer::Kind::held
-                    : acquires.apply_reentry_reply(lock, owner, one.reentered, one.lease, asked);
+                    : acquires.apply_reentry_reply(lock, owner, one.reentered, one.lease, asked, lost);
             if (!held) return {Kind::refused};
             return {Kind::held, core_.holds.find(owner)->id};
         } catch (const Error& error) {

@@ -34,8 +34,9 @@ struct HoldAccess {
 //   redlatch::Hold hold = orders.hold();   // waits, like lock()
 //   std::thread([hold = std::move(hold)] { … }).detach();
 //
-// Each hold has an owner of its own. So two holds of one lock exclude each other, and a hold excludes the threads that
-// call lock(), also in the thread that has it. It keeps alive what it needs, so it may outlive the lock and the client;
+// Each hold has an owner of its own, unless it was acquired for an Owner: then it is one level of that one. So two holds
+// of one lock exclude each other, and a hold excludes the threads that call lock(), also in the thread that has it. It
+// keeps alive what it needs, so it may outlive the lock and the client;
 // a hold of a MultiLock or RedLock ends with that object. Movable, not copyable. Different threads may use different
 // objects at once; one object needs the care of a std::unique_ptr.
 //
@@ -61,7 +62,8 @@ public:
     explicit operator bool() const noexcept { return level_.keeper != nullptr; }
 
     // Returns the number of the hold: on the wire its owner is "<client id>:<number>". For a MultiLock or RedLock, whose
-    // members have numbers of their own, it is known to this process only. 0 if it holds nothing.
+    // members have numbers of their own, it is known to this process only, and 0 for a hold of an Owner. 0 if it holds
+    // nothing.
     std::uint64_t owner() const noexcept { return level_.facts.number; }
 
     // Returns the name of the lock as given; an empty string if it holds nothing.
@@ -89,8 +91,7 @@ public:
     // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a Mutex,
     // which is not reentrant, not_owner if it holds nothing.
     template <class... Tail>
-    requires detail::TryOption<Tail...>
-    [[nodiscard]] Hold again(Tail&&... tail) const {
+    requires(detail::TryOption<Tail...> && !detail::has_owner<Tail...>) [[nodiscard]] Hold again(Tail&&... tail) const {
         return detail::answer(
             [&] {
                 detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);

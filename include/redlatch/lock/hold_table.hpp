@@ -27,6 +27,7 @@ struct HoldRecord {
     std::uint32_t count = 0;         // levels; 0 if the hold is lost
     std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
     std::uint32_t watched_from = 0;  // the lowest level under the watchdog; 0 for none
+    std::uint32_t changing = 0;      // commands in flight that add or release a level, but not the last one
     std::int64_t token = 0;          // the fencing token, for locks that have one
     Instant valid_until{};
     Clock::duration notice = Milliseconds(2);
@@ -130,10 +131,11 @@ inline std::stop_token lost_token(HoldRecord* hold) {
     return hold->lost->get_token();
 }
 
-// One owner's hold, as seen from outside: its number, 0 for none, and until when it is certain.
+// One owner's hold, as seen from outside: its number, 0 for none, until when it is certain, and its levels.
 struct HeldPart {
     std::uint64_t hold = 0;
     Instant until = Instant::min();
+    std::uint32_t levels = 0;
 };
 
 // The holds of one lock in this process. A flat vector: most locks have at most one holder, and the vector does not
@@ -156,6 +158,7 @@ public:
         }
         hold->id = id;
         hold->unsettled = 0;
+        hold->changing = 0;
         hold->valid_until = {};
         hold->suspended = suspended();
         hold->check_at = never;

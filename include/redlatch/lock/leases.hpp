@@ -49,6 +49,7 @@ public:
         core_.session.count_hold();
         hold.held_since = sent;
         core_.schedule();
+        if (owner.is_of_program()) core_.task.acquired_for(owner);
         return hold;
     }
 
@@ -61,6 +62,18 @@ public:
         count_end(hold);
         core_.key_holds->ended(hold.id);
         core_.holds.finish(hold);
+    }
+
+    // Counts the end of a command that adds or releases a level of a hold: see HoldRecord::changing. Returns false if the
+    // hold was lost meanwhile. Otherwise the owner still has it, or another caller has released the last level.
+    bool level_changed(OwnerNumber owner, std::uint64_t id) {
+        if (const auto lost = std::find(lost_in_change_.begin(), lost_in_change_.end(), id);
+            lost != lost_in_change_.end()) {
+            lost_in_change_.erase(lost);
+            return false;
+        }
+        if (HoldRecord* hold = core_.holds.find(owner); hold && hold->id == id) --hold->changing;
+        return true;
     }
 
     // Returns the error for a first hold if this process holds the key as another kind of lock.
@@ -88,7 +101,7 @@ public:
     // Returns the number of the owner's hold, and until when the hold is certain.
     HeldPart part(OwnerNumber owner) {
         const HoldRecord* hold = live_hold(owner);
-        return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
+        return hold ? HeldPart{hold->id, hold->valid_until, hold->count} : HeldPart{};
     }
 
     std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
@@ -175,6 +188,7 @@ public:
     void lose(HoldRecord& hold, const char* why) {
         // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        lost_in_change_.insert(lost_in_change_.end(), hold.changing, hold.id);
         // A copy of the unanswered acquire command may still arrive.
         if (hold.unsettled != 0)
             deliveries_.give_back_later(
@@ -204,6 +218,7 @@ private:
     LockCore& core_;
     Deliveries& deliveries_;
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
+    std::vector<std::uint64_t> lost_in_change_;   // the same, once for each command that changes their level
 };
 
 }  // namespace detail

@@ -51,19 +51,22 @@ public:
         if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) core_.patience.answered();
-        if (const HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+        if (HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
             const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
             if (reentered) co_return *reentered;
         }
-        if (request.one_try || (room_.queue.empty() && !is_busy())) {
+        const std::uint64_t writer = writer_of(request.owner);
+        if (request.one_try || writer != 0 || (room_.queue.empty() && !is_busy())) {
             const std::uint64_t generation = room_.queue.generation();
             if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), true)))
                 co_return true;
-            if (request.one_try) co_return false;
+            if (request.one_try && !parts_.acquires.can_join(request.owner)) co_return false;
+            if (request.one_try) co_return (co_await parts_.acquires.join(lock, request)).value_or(0) != 0;
         }
         LockWaiter me(request.by);
         me.owner = request.owner;
         me.lease = request.lease;
+        me.writer = writer;
         me.listens = !request.polling;
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
         lock.unlock();
@@ -80,10 +83,15 @@ public:
 
     NextStep next(LockWaiter& me, Instant now) {
         if (me.is_served()) {
-            if (parts_.leases.live_hold(me.owner)) return {NextStep::Kind::served};
+            const HoldRecord* hold = parts_.leases.live_hold(me.owner);
+            if (hold && hold->id == me.hold) return {NextStep::Kind::served};
             stand_again(me);  // handed over, and lost before this thread woke up
         }
         if (me.error) std::rethrow_exception(me.error);
+        if (parts_.acquires.can_join(me.owner)) return {NextStep::Kind::ask};
+        // The writer is let in beside the readers that wait for it, which may be before it in the queue.
+        const std::uint64_t writer = writer_of(me.owner);
+        if (std::exchange(me.writer, writer) != writer && writer != 0) return {NextStep::Kind::ask};
         if (!room_.queue.is_front(me) || core_.releasing) return {NextStep::Kind::sleep};
         const QueueStep step = room_.queue.step(now, held_locally_until(), me.ask_again);
         if (step.ask) return {NextStep::Kind::ask};
@@ -91,8 +99,18 @@ public:
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
+        if (parts_.acquires.can_join(me.owner)) {
+            const auto joined = co_await parts_.acquires.join(lock, request);
+            if (me.is_served()) co_return;  // handed over meanwhile
+            if (joined && *joined != 0) {
+                me.hold = *joined;
+                me.phase = Waiter::Phase::served;
+            }
+            if (joined) co_return;
+        }
         const std::uint64_t generation = room_.queue.generation();
-        if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), false)))
+        me.hold = core_.next_number();
+        if (learn(generation, co_await parts_.acquires.ask(lock, request, me.hold, false)))
             me.phase = Waiter::Phase::served;
         else
             pause(me);
@@ -132,7 +150,18 @@ public:
 
     void may_be_free() override { room_.notify(); }
 
-    void on_timer(std::unique_lock<std::mutex>&, Instant) override {}
+    void acquired_for(OwnerNumber owner) override {
+        room_.queue.for_each([&](LockWaiter& waiter) {
+            if (waiter.owner == owner) room_.wake(waiter);
+        });
+    }
+
+    // An Owner that waits as a reader may have become the writer.
+    void on_timer(std::unique_lock<std::mutex>&, Instant) override {
+        room_.queue.for_each([&](LockWaiter& waiter) {
+            if (waiter.owner.is_of_program() && waiter.writer != writer_of(waiter.owner)) room_.wake(waiter);
+        });
+    }
 
     void subscribed(const std::string&) override {
         expect_anything();
@@ -165,6 +194,11 @@ private:
 
     // Returns until when a thread of this process excludes the others; a time in the past if none does.
     Instant held_locally_until() const { return core_.kind.shared ? Instant{} : core_.holds.held_until(); }
+
+    // For a reader: returns the number of its owner's hold as the writer, 0 if it has none.
+    std::uint64_t writer_of(OwnerNumber owner) const {
+        return core_.kind.shared ? core_.key_holds->writer_of(owner) : 0;
+    }
 
     // Stops waiting for messages of our own releases: one that has not come by now may never come.
     void expect_anything() {
@@ -246,6 +280,7 @@ private:
             ++handoffs_;
             core_.session.count_handoff();
             room_.queue.acquired_locally();
+            waiting->hold = sent.claim.hold;
             waiting->phase = Waiter::Phase::served;
             room_.wake(*waiting);
             return {};
@@ -320,8 +355,10 @@ private:
         return outcome;
     }
 
-    // Records the successor's hold. Returns false if there is no memory for it.
+    // Records the successor's hold. Returns false if there is no memory for it, or if another caller of its owner has
+    // acquired the lock meanwhile.
     bool recorded(const Claim& successor, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
+        if (parts_.leases.live_hold(successor.owner)) return false;
         try {
             parts_.leases.record(successor.owner, successor.hold, sent, lease, token);
             return true;

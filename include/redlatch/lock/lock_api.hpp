@@ -31,6 +31,14 @@ namespace detail {
 // code instead and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes. For a server
 // that cannot be reached it waits at most ClientOptions::unreachable_timeout, then fails with errc::unreachable. A call
 // that fails, times out or is stopped leaves no hold behind.
+//
+// A hold belongs to the calling thread. Every member that acquires, releases or queries a hold also takes an Owner: then
+// the hold belongs to that logical owner, and any thread may act for it, several at once. Its levels nest; other Owners,
+// threads and Holds are shut out, also in the same thread. The levels of one Owner are alike: unlock() ends the latest,
+// whichever thread acquired it. So if a hold was lost and acquired anew, an unlock() that was meant for the old one ends
+// a level of the new one. A Hold without an Owner, and Hold::again(), cannot be mistaken so. A try_lock() may return
+// false while another thread of its Owner acquires the lock at the same time. The hold outlives all threads; a forked
+// child does not have it.
 class LockApi {
 public:
     LockApi(const LockApi&) = delete;
@@ -40,6 +48,7 @@ public:
     // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
     // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not
     // reentrant. A Mutex and a SpinLock poll the server while they wait.)
+    //   lock(Owner{n})   for this logical owner, not for the calling thread
     //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
     //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
     //   lock(…, ec)      stores the error instead of throwing it
@@ -50,7 +59,7 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return held;
     }
 
-    // Acquires the lock if it is free: one try, one round trip. Takes an optional Lease and std::error_code&.
+    // Acquires the lock if it is free: one try, one round trip. Takes an optional Owner, Lease and std::error_code&.
     template <class... Tail>
     requires TryOption<Tail...>
     [[nodiscard]] bool try_lock(Tail&&... tail) {
@@ -62,8 +71,8 @@ public:
     // Acquires the lock and waits for it until `timeout` has passed, by a monotonic clock. Waits are rounded up to the
     // next millisecond. Zero or less means one try; the largest value means no timeout. The first command to the server
     // gets at least 250 ms, so that a short timeout can still acquire a free lock. Returns false if the deadline
-    // passes. Takes an optional Lease, std::stop_token and std::error_code&. try_lock_until() does the same with a time
-    // point.
+    // passes. Takes an optional Owner, Lease, std::stop_token and std::error_code&. try_lock_until() does the same with a
+    // time point.
     template <class Rep, class Period, class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
@@ -78,7 +87,8 @@ public:
 
     // Acquire the lock for an object instead of the calling thread, and return that object: see Hold. They wait, try
     // and fail as lock(), try_lock(), try_lock_for() and try_lock_until() do, and take the same trailing arguments. A
-    // hold that was not acquired in time, or failed with a std::error_code&, is empty.
+    // hold that was not acquired in time, or failed with a std::error_code&, is empty. With an Owner the object has one
+    // level of that owner; without, it has an owner of its own.
     template <class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] Hold hold(Tail&&... tail) { return held_until(never, false, tail...); }
@@ -102,8 +112,8 @@ public:
     }
 
     // Acquire the lock for an object without a thread that waits: see Operation. They wait, try and fail as hold() and its
-    // kin do; a hold that was not acquired in time is empty. Take an optional Lease and std::stop_token, which cancels the
-    // operation. Nothing is sent before the operation begins.
+    // kin do; a hold that was not acquired in time is empty. Take an optional Owner, Lease and std::stop_token, which
+    // cancels the operation. Nothing is sent before the operation begins.
     //   redlatch::Hold hold = co_await orders.async_lock();
     template <class... Tail>
     requires AsyncOption<Tail...> Operation<Hold> async_lock(Tail&&... tail) { return later(never, false, tail...); }
@@ -132,8 +142,8 @@ public:
     // result is that of f, or of co_await f(…) if f returns an awaitable. f runs where on() says; the token is requested
     // when the lock is lost or the operation is cancelled. A cancelled operation completes at once; the lock is released
     // when f has returned. Fails with the exception of f, and with errc::hold_lost if the lock was lost before f
-    // returned. Takes an optional Lease and std::stop_token. For the lock f runs in an owner of its own, so f must not
-    // wait for the same lock.
+    // returned. Takes an optional Owner, Lease and std::stop_token. Without an Owner, f runs in an owner of its own, so f
+    // must not wait for the same lock.
     //   co_await orders.async_run([&](std::stop_token lost) { return ship(order, lost); });
     template <class F, class... Tail>
     requires AsyncOption<Tail...> && std::invocable<F&, std::stop_token>
@@ -150,24 +160,16 @@ public:
             std::move(wanted.stop));
     }
 
-    // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
-    // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
-    // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
-    // errno.
-    void unlock() {
-        const KeepErrno kept;
-        [[maybe_unused]] const std::error_code quiet = keeper().release(this_thread_number());
-    }
+    // Releases one level of this thread, or of an Owner: one round trip. Throws Error(errc::not_owner) if that never
+    // acquired the lock. Throws nothing else, so that a guard's destructor is safe: lost() and on_event report that the
+    // hold was lost, or that the server could not be reached (the release is then resent in the background until the
+    // lease is over). Preserves errno.
+    void unlock() { release(this_thread_number()); }
+    void unlock(Owner owner) { release(owner); }
 
     // Does the same without throwing. `ec` holds every outcome: not_owner, hold_lost, unreachable, …
-    void unlock(std::error_code& ec) {
-        const KeepErrno kept;
-        try {
-            ec = keeper().release(this_thread_number());
-        } catch (const std::system_error& error) {
-            ec = error.code();
-        }
-    }
+    void unlock(std::error_code& ec) { release(this_thread_number(), ec); }
+    void unlock(Owner owner, std::error_code& ec) { release(owner, ec); }
 
     // Returns true if any thread of any process holds the lock. One round trip, as for the next three queries, which
     // ask the server, too.
@@ -176,14 +178,24 @@ public:
         return detail::answer([&] { return is_locked(); }, false, ec);
     }
 
-    // Returns true if this thread holds the lock, according to the server.
+    // Returns true if this thread, or an Owner, holds the lock, according to the server.
     bool is_held() { return hold_count() > 0; }
     bool is_held(std::error_code& ec) { return hold_count(ec) > 0; }
+    bool is_held(Owner owner) { return hold_count(owner) > 0; }
+    bool is_held(Owner owner, std::error_code& ec) { return hold_count(owner, ec) > 0; }
 
-    // Returns how many levels this thread holds, according to the server; 0 if it holds none.
+    // The same as is_held(Owner).
+    bool is_held_by(Owner owner) { return is_held(owner); }
+    bool is_held_by(Owner owner, std::error_code& ec) { return is_held(owner, ec); }
+
+    // Returns how many levels this thread, or an Owner, holds, according to the server; 0 if it holds none.
     int hold_count() { return ask_hold_count(this_thread_number(), never); }
+    int hold_count(Owner owner) { return ask_hold_count(owner, never); }
     int hold_count(std::error_code& ec) {
         return detail::answer([&] { return hold_count(); }, 0, ec);
+    }
+    int hold_count(Owner owner, std::error_code& ec) {
+        return detail::answer([&] { return hold_count(owner); }, 0, ec);
     }
 
     // Returns how long the current holder's lease still lasts; nothing if the lock is free, milliseconds::max() for a
@@ -193,19 +205,21 @@ public:
         return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
     }
 
-    // Returns until when this thread certainly holds the lock, a conservative estimate; time_point::min() if it holds
-    // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
-    // come late. Counts the time for which the machine was suspended (Linux).
+    // Returns until when this thread, or an Owner, certainly holds the lock, a conservative estimate; time_point::min()
+    // if it holds nothing. Sends no command. After this instant others may hold the lock: check it before each write
+    // that must not come late. Counts the time for which the machine was suspended (Linux).
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
         return keeper().valid_until(this_thread_number());
     }
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until(Owner owner) { return keeper().valid_until(owner); }
 
-    // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
-    // valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of the machine
-    // (Linux), within a second of its resumption. It is also requested when the client is destroyed during the hold,
-    // and from the start if this thread holds nothing. The callbacks should be short: a thread of the client runs them
+    // Returns a token that is requested when this thread's or an Owner's current hold is lost or can no longer be
+    // guaranteed: at valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of
+    // the machine (Linux), within a second of its resumption. It is also requested when the client is destroyed during
+    // the hold, and from the start if it holds nothing. The callbacks should be short: a thread of the client runs them
     // one after another. When a client is destroyed, the destroying thread runs them. Sends no command.
     [[nodiscard]] std::stop_token lost() { return keeper().lost(this_thread_number()); }
+    [[nodiscard]] std::stop_token lost(Owner owner) { return keeper().lost(owner); }
 
     // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
     // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
@@ -236,12 +250,27 @@ private:
     virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
     virtual std::optional<Milliseconds> ask_remaining_lease(Instant limit) = 0;
 
-    // --- the calling thread's request ---------------------------------------------------------------------------
+    // --- the caller's request -----------------------------------------------------------------------------------
 
-    // Sets the owner to the calling thread. No layer below reads the thread number.
+    // Sets the owner to the calling thread, unless an Owner is among the arguments. No layer below reads the thread
+    // number.
     template <class... Tail>
     static LockRequest request_of(Instant deadline, const Tail&... tail) {
-        return lock_request(this_thread_number(), deadline, tail...);
+        return lock_request(owner_among(&this_thread_number, tail...), deadline, tail...);
+    }
+
+    void release(OwnerNumber owner) {
+        const KeepErrno kept;
+        [[maybe_unused]] const std::error_code quiet = keeper().release(owner);
+    }
+
+    void release(OwnerNumber owner, std::error_code& ec) {
+        const KeepErrno kept;
+        try {
+            ec = keeper().release(owner);
+        } catch (const std::system_error& error) {
+            ec = error.code();
+        }
     }
 
     bool acquire(LockRequest& request) {
@@ -293,7 +322,7 @@ private:
 
     template <class... Tail>
     HoldRequest hold_request(Instant deadline, bool one_try, const Tail&... tail) {
-        LockRequest request = lock_request(0, deadline, tail...);
+        LockRequest request = lock_request(owner_among(&new_hold_owner, tail...), deadline, tail...);
         request.one_try = one_try;
         prepare(request);
         std::stop_token stop = std::exchange(request.stop, {});
@@ -301,7 +330,7 @@ private:
     }
 
     static Task<Hold> hold_for(HeldLevel level, LockRequest request, const Course& course) {
-        request.owner = level.owner = new_hold_owner();
+        level.owner = request.owner;
         request.stop = course.stop;
         request.by = course.by;
         const bool held = co_await level.keeper->acquire(request);

@@ -33,6 +33,9 @@ public:
     // Called with the mutex of the lock when the lock may be free for a thread of this process, for a reason that the
     // server does not publish.
     virtual void may_be_free() = 0;
+
+    // Called with the mutex of the lock when an Owner has a new hold: its other callers that wait get a level of it.
+    virtual void acquired_for(OwnerNumber owner) = 0;
 };
 
 // What the parts of one lock in this process share.

@@ -20,6 +20,8 @@ struct LockWaiter : Waiter {
     using Waiter::Waiter;
 
     OwnerNumber owner = 0;
+    std::uint64_t hold = 0;    // once it is served: the hold that it got
+    std::uint64_t writer = 0;  // for a reader: the hold as the writer with which its owner has asked
     std::optional<Milliseconds> lease{};
     std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
     Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile

@@ -47,9 +47,12 @@ public:
 
     LockState(Session& session, std::unique_ptr<LockProtocol> protocol,
               std::unique_ptr<TurnQueue> (*make_queue)(LockParts&))
-        : parts_(*this, session, std::move(protocol)), queue_(make_queue(parts_)) {}
+        : parts_(*this, session, std::move(protocol)), queue_(make_queue(parts_)) {
+        if (core_.kind.shared) core_.key_holds->add_readers(*this, session.timers());
+    }
 
     ~LockState() override {
+        if (core_.kind.shared) core_.key_holds->remove_readers(*this);
         session().timers().forget(*this);
         session().losses().timers().forget(*this);
     }
@@ -172,6 +175,8 @@ public:
     }
 
     void may_be_free() override { queue_->may_be_free(); }
+
+    void acquired_for(OwnerNumber owner) override { queue_->acquired_for(owner); }
 
     void subscribed(const std::string& channel) override {
         const std::lock_guard lock(core_.mutex);

@@ -40,9 +40,11 @@ public:
     }
 
     // Returns true if this owner holds the lock, according to the server. One round trip.
+    //   is_held_by(Owner)    an owner of this client
     //   is_held_by(number)   Hold::owner() of a hold of this client
     //   is_held_by(text)     Holder::owner, as inspect() returns it, of any client in any language. Throws
     //                        Error(errc::invalid_argument) for a text that no owner has: an empty one, or "mode"
+    using LockApi::is_held_by;
     bool is_held_by(std::uint64_t owner);
     bool is_held_by(std::string_view owner);
     bool is_held_by(std::uint64_t owner, std::error_code& ec) {

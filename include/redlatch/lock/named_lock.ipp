@@ -38,7 +38,11 @@ REDLATCH_INLINE bool NamedLock::ask_locked(Instant limit) {
 
 REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) {
     LockState& s = state();
-    return read_count(query(s.session(), s.key(), s.protocol().hold_count(s.part(owner).hold), limit), s.key());
+    const HeldPart mine = s.part(owner);
+    const int count = read_count(query(s.session(), s.key(), s.protocol().hold_count(mine.hold), limit), s.key());
+    // Callers of one Owner may change its level at the same time. The server may get that in another order.
+    const HeldPart now = s.part(owner);
+    return count > 0 && owner.is_of_program() && now.hold == mine.hold ? static_cast<int>(now.levels) : count;
 }
 
 REDLATCH_INLINE std::optional<Milliseconds> NamedLock::ask_remaining_lease(Instant limit) {

@@ -72,7 +72,8 @@ public:
         // In a forked child the caller is most likely a guard of the parent, whose stack is being unwound.
         if (core_.session.lost_levels().take(core_.kind.name, core_.key(), owner) || core_.session.is_fork_child())
             return errc::hold_lost;
-        throw Error(errc::not_owner, core_.key(), "only the thread that holds the lock can unlock() it");
+        throw Error(errc::not_owner, core_.key(),
+                    "only the owner that holds the lock can unlock() it: by default the thread that acquired it");
     }
 
     // Removes one level. A hold that loses its last level is no longer renewed.
@@ -84,6 +85,7 @@ public:
             return leaving;
         }
         hold.leave();
+        ++hold.changing;
         if (hold.watched()) leaving.lease = core_.watchdog_timeout();
         return leaving;
     }
@@ -166,7 +168,10 @@ public:
             // Nothing was sent yet. The background sends the last release.
             lock.lock();
             core_.end_in_flight();
-            if (leaving.remaining == 0) deliveries_.give_back_later(leaving, Clock::now());
+            if (leaving.remaining == 0)
+                deliveries_.give_back_later(leaving, Clock::now());
+            else
+                leases_.level_changed(owner, leaving.hold);
             core_.schedule();
             throw;
         }
@@ -242,10 +247,13 @@ private:
     }
 
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
+        const bool lost = !leases_.level_changed(owner, leaving.hold);
         // A missing reply is harmless: the next command of this hold carries its absolute count.
         if (classify(reply) != ReplyClass::answered) return error_of(reply, core_.key()).code();
+        if (lost) return errc::hold_lost;
         HoldRecord* hold = core_.holds.find(owner);
-        if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
+        // Another caller of the owner has released the last level.
+        if (!hold || hold->id != leaving.hold || !hold->live()) return {};
         const ReleaseAnswer answer = core_.protocol.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {

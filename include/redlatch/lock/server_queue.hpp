@@ -39,9 +39,11 @@ namespace detail {
 struct FairWaiter : Waiter {
     using Waiter::Waiter;
 
+    OwnerNumber owner = 0;
     std::uint64_t id = 0;        // of the slot in the queue, and of the hold
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
+    bool joined = false;         // True if it has a level of a hold that another caller of its owner acquired
     Instant ask_again{};         // unless an event comes earlier
 };
 
@@ -71,18 +73,21 @@ public:
         if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (waiting_ == 0) core_.patience.answered();
-        if (const HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
+        if (HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
             const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
             if (reentered) co_return *reentered;
         }
         if (request.one_try) {
             const auto answer = co_await parts_.acquires.ask(lock, request, core_.next_number(), true);
-            co_return answer && answer->kind == AcquireAnswer::Kind::held;
+            if (answer && answer->kind == AcquireAnswer::Kind::held) co_return true;
+            if (!parts_.acquires.can_join(request.owner)) co_return false;
+            co_return (co_await parts_.acquires.join(lock, request)).value_or(0) != 0;
         }
         for (;;) {
             // Checked before anything is sent, so a refusal leaves nothing to release.
             if (auto refusal = parts_.leases.mixed_kinds()) throw *std::move(refusal);
             FairWaiter me(request.by);
+            me.owner = request.owner;
             me.id = spare_id();
             // A waiter that is still subscribed from an earlier wait misses no message between the command and the
             // sleep.
@@ -106,6 +111,7 @@ public:
         if (me.is_served()) return {NextStep::Kind::served};
         if (me.error) std::rethrow_exception(me.error);
         if (me.too_late) return {NextStep::Kind::leave};
+        if (parts_.acquires.can_join(me.owner)) return {NextStep::Kind::ask};
         const Ticket& ticket = tickets_.at(me.id);
         const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.told_at);
         if (ticket.room.queue.is_notified() || now >= ask_again) return {NextStep::Kind::ask};
@@ -113,6 +119,13 @@ public:
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {
+        if (parts_.acquires.can_join(me.owner)) {
+            if (const auto joined = co_await parts_.acquires.join(lock, request)) {
+                me.joined = *joined != 0;
+                if (me.joined) me.phase = Waiter::Phase::served;
+                co_return;
+            }
+        }
         Ticket& ticket = tickets_.at(me.id);
         const std::uint64_t generation = ticket.room.queue.generation();
         ticket.told_at = never;
@@ -126,7 +139,7 @@ public:
 
     std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         const std::uint64_t id = hold.id;
-        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful();
+        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful() && hold.changing == 0;
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
             if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && tickets_.contains(id))
                 spare_.push_back(id);
@@ -137,6 +150,13 @@ public:
 
     // The server notifies the head of its queue.
     void may_be_free() override {}
+
+    void acquired_for(OwnerNumber owner) override {
+        for (auto& [id, ticket] : tickets_)
+            ticket.room.queue.for_each([&, &room = ticket.room](FairWaiter& waiter) {
+                if (waiter.owner == owner) room.wake(waiter);
+            });
+    }
 
     void on_timer(std::unique_lock<std::mutex>& lock, Instant now) override {
         if (now >= refresh_at_) refresh(lock, now);
@@ -275,7 +295,7 @@ private:
             throw;
         }
         lock.lock();
-        leave(lock, request, me, held);
+        leave(lock, request, me, held && !me.joined);
         co_return held;
     }
 
@@ -289,7 +309,8 @@ private:
         }
     }
 
-    // Ends a wait. A waiter that leaves without the lock gives up its slot, and the server notifies the next one.
+    // Ends a wait. `held`: True if it acquired the lock under its id. A waiter that leaves without that gives up its
+    // slot, and the server notifies the next one.
     void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me, bool held) {
         const Instant now = Clock::now();
         if (--waiting_ == 0) {

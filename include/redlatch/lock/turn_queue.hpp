@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/ids.hpp"
 #include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/lock/hold_table.hpp"
@@ -35,6 +36,9 @@ public:
 
     // The lock may be free for a thread of this process, for a reason that the server does not publish.
     virtual void may_be_free() = 0;
+
+    // An Owner has a new hold: wakes its callers that wait, so that they join it.
+    virtual void acquired_for(OwnerNumber owner) = 0;
 
     // The events of a channel.
     virtual void subscribed(const std::string& channel) = 0;

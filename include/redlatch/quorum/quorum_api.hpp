@@ -48,7 +48,9 @@ public:
     }
 
     // Returns true if this hold, by the Hold::owner() that this object gave it, is held according to the servers: by
-    // enough of the members. One round trip. Each member knows it by another number: see inspect().
+    // enough of the members. One round trip. Each member knows it by another number: see inspect(). For the hold of an
+    // Owner, whose Hold::owner() is 0 here, name that.
+    using LockApi::is_held_by;
     bool is_held_by(std::uint64_t owner);
     bool is_held_by(std::uint64_t owner, std::error_code& ec) {
         return detail::answer([&] { return is_held_by(owner); }, false, ec);

@@ -145,7 +145,7 @@ REDLATCH_INLINE std::optional<Milliseconds> QuorumApi::ask_remaining_lease(Insta
 }
 
 REDLATCH_INLINE bool QuorumApi::is_held_by(std::uint64_t owner) {
-    return owner > 0 && ask_hold_count(first_hold_owner + owner - 1, never) > 0;
+    return owner > 0 && ask_hold_count({owner, OwnerNumber::Sort::object}, never) > 0;
 }
 
 REDLATCH_INLINE std::vector<MemberInspection> QuorumApi::inspect() {

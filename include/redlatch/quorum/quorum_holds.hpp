@@ -38,15 +38,21 @@ public:
         std::uint32_t levels = 0;  // that the member has to release, including those of lost holds
         std::uint64_t hold = 0;    // the member's hold that votes; another one does not
         Instant votes_from = never;
-        std::uint32_t leaving = 0, owed = 0;  // levels for release() to release: of this hold, and of lost ones
     };
 
+    // How many levels a member has to release when one level ends: of this hold, and of lost ones.
+    struct Ending {
+        std::uint32_t leaving = 0, owed = 0;
+    };
+    using Endings = std::vector<Ending>;  // one for each member
+
     struct Shares {
-        std::vector<Share> of;  // one for each member
-        Instant looked_at{};    // when the validity was last computed
-        Instant look_again{};   // when it will most likely have changed
-        Instant leases_end{};   // the latest lease end of the levels without the watchdog
-        Milliseconds drift{};   // allowance for clock drift over its lease
+        std::vector<Share> of;       // one for each member
+        std::vector<Endings> spare;  // one for each level, because ending it must not need memory
+        Instant looked_at{};         // when the validity was last computed
+        Instant look_again{};        // when it will most likely have changed
+        Instant leases_end{};        // the latest lease end of the levels without the watchdog
+        Milliseconds drift{};        // allowance for clock drift over its lease
     };
 
     // Identifies a member's part of a hold.
@@ -75,11 +81,11 @@ public:
 
     std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
 
-    // Returns the owners that are objects, not threads.
-    std::vector<OwnerNumber> of_objects() {
+    // Returns the owners that are objects or numbered by the program.
+    std::vector<OwnerNumber> of_no_thread() {
         std::vector<OwnerNumber> owners;
         for (const HoldRecord& hold : holds_)
-            if (is_hold_owner(hold.owner)) owners.push_back(hold.owner);
+            if (hold.owner.sort != OwnerNumber::Sort::thread) owners.push_back(hold.owner);
         return owners;
     }
 
@@ -101,7 +107,10 @@ public:
         // Steps that need memory come first, so that a failure changes nothing.
         Shares& shares = shares_[request.owner];
         shares.of.resize(core_.members.size());
+        Endings spare(core_.members.size());
+        shares.spare.reserve(shares.spare.size() + 1);
         if (first) hold = &holds_.start(request.owner, ++last_hold_);
+        shares.spare.push_back(std::move(spare));
         for (std::size_t i = 0; i < core_.members.size(); ++i) {
             if (!round.had(i)) continue;
             Share& share = shares.of[i];
@@ -153,9 +162,8 @@ public:
 
     // What the members have to release for one level of an owner.
     struct LevelEnd {
-        bool live;                                      // False if the hold was lost before
-        std::map<OwnerNumber, Shares>::node_type kept;  // the shares, if it was the last level
-        Shares* shares;
+        bool live;  // False if the hold was lost before
+        Endings of;
     };
 
     // Ends one level. Returns nothing if the owner has none.
@@ -166,10 +174,13 @@ public:
         const bool live = hold->live();
         const std::uint32_t remaining = hold->count + hold->dead - 1;
         Shares& shares = shares_.at(owner);
-        for (Share& share : shares.of) {
-            share.leaving = share.levels > remaining ? 1 : 0;
+        LevelEnd end{live, std::move(shares.spare.back())};
+        shares.spare.pop_back();
+        for (std::size_t i = 0; i < shares.of.size(); ++i) {
+            Share& share = shares.of[i];
+            end.of[i].leaving = share.levels > remaining ? 1 : 0;
             // The member also expects releases of the levels that it lost.
-            share.owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
+            end.of[i].owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
             share.levels = std::min(share.levels, remaining);
         }
         if (!live)
@@ -178,10 +189,9 @@ public:
             hold->leave();
         else
             holds_.finish(*hold);
-        LevelEnd end{live, {}, &shares};
         if (remaining == 0) {
             holds_.erase(owner);
-            end.kept = shares_.extract(owner);
+            shares_.erase(owner);
         }
         return end;
     }

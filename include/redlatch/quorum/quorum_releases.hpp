@@ -38,10 +38,9 @@ public:
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) return std::nullopt;
-        const auto& shares = end->shares->of;
-        const Sent leaving = send(lock, owner, by_thread, [&](std::size_t i) { return shares[i].leaving; });
+        const Sent leaving = send(lock, owner, by_thread, [&](std::size_t i) { return end->of[i].leaving; });
         const Outcome outcome = wait_for(lock, leaving, limit);
-        const Sent owed = send(lock, owner, by_thread, [&](std::size_t i) { return shares[i].owed; });
+        const Sent owed = send(lock, owner, by_thread, [&](std::size_t i) { return end->of[i].owed; });
         wait_for(lock, owed, Clock::now());
         return result(owner, end->live, leaving, outcome);
     }

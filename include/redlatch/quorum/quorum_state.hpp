@@ -40,8 +40,8 @@ public:
     // Returns false in a child that was forked since this object was made.
     bool is_of_this_process() const noexcept override { return process_ == this_process(); }
 
-    // Ends the operations under way, reports all holds as lost, and releases those that belong to objects. Afterwards no
-    // other thread calls a member: operations and objects that have a hold may outlive this lock and its members.
+    // Ends the operations under way, reports all holds as lost, and releases those that belong to no thread. Afterwards
+    // no other thread calls a member: operations and objects that have a hold may outlive this lock and its members.
     void close() {
         core_.closing.request_stop();
         {
@@ -50,7 +50,7 @@ public:
             // Operations that were served before are holds of objects now.
             core_.idle.wait(lock, [this] { return core_.acquiring == 0; });
         }
-        for (const OwnerNumber owner : holds_of_objects())
+        for (const OwnerNumber owner : holds_of_no_thread())
             while (release_level_later(owner)) continue;
         {
             std::unique_lock lock(core_.mutex);
@@ -70,7 +70,8 @@ public:
         const InsideMembers inside(core_, lock);
         if (const auto outcome = releases_.release(owner)) return *outcome;
         if (is_fork_child_) return errc::hold_lost;
-        throw Error(errc::not_owner, core_.name, "only the thread that holds the lock can unlock() it");
+        throw Error(errc::not_owner, core_.name,
+                    "only the owner that holds the lock can unlock() it: by default the thread that acquired it");
     }
 
     Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
@@ -86,7 +87,7 @@ public:
 
     std::string name_as_given() const override { return core_.name; }
 
-    Facts facts(OwnerNumber owner) override { return {owner - first_hold_owner + 1}; }
+    Facts facts(OwnerNumber owner) override { return {owner.sort == OwnerNumber::Sort::object ? owner.number : 0}; }
 
     // --- queries without a command ----------------------------------------------------------------------------
 
@@ -129,9 +130,9 @@ private:
         return false;
     }
 
-    std::vector<OwnerNumber> holds_of_objects() noexcept try {
+    std::vector<OwnerNumber> holds_of_no_thread() noexcept try {
         const std::lock_guard lock(core_.mutex);
-        return holds_.of_objects();
+        return holds_.of_no_thread();
     } catch (...) {
         return {};
     }

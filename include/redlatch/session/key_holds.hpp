@@ -2,6 +2,9 @@
 #pragma once
 
 #include "redlatch/base/ids.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/session/background_task.hpp"
+#include "redlatch/session/timers.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -35,11 +38,26 @@ public:
     void taken(const Entry& entry) {
         const std::lock_guard lock(mutex_);
         entries_.push_back(entry);
+        // The entry is there first, so on_timer() finds it, although this thread does not hold the readers' mutex.
+        if (readers_ && entry.writes && entry.owner.is_of_program()) timers_->schedule(*readers_, Clock::now());
     }
 
     void ended(std::uint64_t hold) noexcept {
         const std::lock_guard lock(mutex_);
         std::erase_if(entries_, [hold](const Entry& e) { return e.hold == hold; });
+    }
+
+    // Registers the state of a read side. Its on_timer() is called when an Owner becomes the writer, because callers of
+    // that Owner may wait there.
+    void add_readers(BackgroundTask& readers, Timers& timers) noexcept {
+        const std::lock_guard lock(mutex_);
+        readers_ = &readers;
+        timers_ = &timers;
+    }
+
+    void remove_readers(const BackgroundTask& readers) noexcept {
+        const std::lock_guard lock(mutex_);
+        if (readers_ == &readers) readers_ = nullptr;
     }
 
     // Returns another family that holds the key, or an empty string if there is none.
@@ -61,6 +79,8 @@ public:
 private:
     mutable std::mutex mutex_;
     std::vector<Entry> entries_;
+    BackgroundTask* readers_ = nullptr;
+    Timers* timers_ = nullptr;  // set if readers_ is
 };
 
 // Finds the record of each key. A record lives as long as someone refers to it.

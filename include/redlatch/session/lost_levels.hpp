@@ -48,7 +48,8 @@ public:
 
 private:
     static std::string name_of(std::string_view kind, std::string_view key, OwnerNumber owner) {
-        std::string name = std::to_string(owner);
+        std::string name = std::to_string(owner.number);
+        name += static_cast<char>('a' + static_cast<char>(owner.sort));
         return name.append(" ").append(kind).append(key);
     }
 

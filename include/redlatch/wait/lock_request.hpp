@@ -33,6 +33,17 @@ struct LockRequest {
     bool again = false;       // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
 };
 
+// Returns the Owner among the arguments; without one, `otherwise()`.
+template <class Otherwise, class... Tail>
+OwnerNumber owner_among(Otherwise otherwise, const Tail&... tail) {
+    std::optional<OwnerNumber> owner;
+    [[maybe_unused]] const auto take = [&](const auto& argument) {
+        if constexpr (std::same_as<std::remove_cvref_t<decltype(argument)>, Owner>) owner = argument;
+    };
+    (take(tail), ...);
+    return owner ? *owner : otherwise();
+}
+
 // Returns a request with the lease and the stop token among the arguments, if there are any.
 template <class... Tail>
 LockRequest lock_request(OwnerNumber owner, Instant deadline, const Tail&... tail) {

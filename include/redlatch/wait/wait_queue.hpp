@@ -47,6 +47,12 @@ public:
         return found == members_.end() ? nullptr : *found;
     }
 
+    // Calls the function with each member.
+    template <class Function>
+    void for_each(Function function) const {
+        for (Member* member : members_) function(*member);
+    }
+
     // Returns the member with this number, or null if it waits no longer.
     Member* find(std::uint64_t number) const {
         return first_that([&](const Member& m) { return m.number == number; });

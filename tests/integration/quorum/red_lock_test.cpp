@@ -3,10 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,6 +33,7 @@ using redlatch::Command;
 using redlatch::errc;
 using redlatch::HiredisTransport;
 using redlatch::Lease;
+using redlatch::Owner;
 using redlatch::RedLock;
 using redlatch::RedLockOptions;
 using redlatch::RLock;
@@ -442,4 +446,31 @@ TEST_CASE("servers that refuse INFO: an error that names the reason, and no key 
     mine->unlock();
     CHECK(fleet().becomes_free("no info"));
     for (RawRedis& look : fleet().looks) look.integer("ACL", "DELUSER", "seller");
+}
+
+TEST_CASE("threads of one owner share a RedLock; two owners exclude each other") {
+    constexpr int threads = 6, turns = 8;
+    Party mine{fleet().urls(), "owners", options()};
+    PlainCounter counter;
+    std::array<std::mutex, 2> within;
+    std::atomic<int> wrong{0};
+    std::vector<std::future<void>> all;
+    for (std::size_t i = 0; i < threads; ++i)
+        all.push_back(start([&, i] {
+            const Owner owner{i % 2};
+            for (int turn = 0; turn < turns; ++turn) {
+                mine->lock(owner);
+                {
+                    const std::lock_guard guard{within[i % 2]};
+                    counter.add_one();
+                }
+                std::error_code ec;
+                mine->unlock(owner, ec);
+                if (ec) ++wrong;
+            }
+        }));
+    for (auto& thread : all) thread.get();
+    CHECK(counter.value() == threads * turns);
+    CHECK(wrong == 0);
+    CHECK(fleet().becomes_free("owners"));
 }

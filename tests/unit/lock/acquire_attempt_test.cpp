@@ -33,6 +33,7 @@ struct Task final : LockTask {
     bool is_idle() override { return false; }
     void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void may_be_free() override {}
+    void acquired_for(OwnerNumber) override {}
 
     Session& of;
     const std::string name = "orders";

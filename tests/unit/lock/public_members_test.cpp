@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a lock offers to its users: no member that takes an owner, and no access to the inside.
+// What a lock offers to its users: no member that takes any owner but an Owner, and no access to the inside.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -28,7 +28,7 @@ constexpr bool are_closed = (... && (!ShowsItsInside<Locks> && !TakesAnOwner<Loc
 
 }  // namespace
 
-TEST_CASE("no lock has a public member that takes an owner, or shows its inside") {
+TEST_CASE("no lock has a public member that takes the owner of another thread or object, or shows its inside") {
     static_assert(are_closed<RLock, FairLock, FencedLock, SpinLock, Mutex, ReadWriteLock, ReadWriteLock::ReadLock,
                              ReadWriteLock::WriteLock, MultiLock, RedLock>);
     static_assert(!ShowsItsInside<Semaphore> && !ShowsItsInside<PermitExpirableSemaphore> &&

@@ -392,7 +392,7 @@ TEST_CASE("lost levels are recorded by thread, kind of lock and key, up to a lim
     CHECK_FALSE(levels.take("rlock ", "orders", 1));
     CHECK(levels.take("mutex ", "orders", 1));
     CHECK_FALSE(levels.take("mutex ", "orders", 1));
-    for (OwnerNumber owner = 0; owner <= LostLevels::most; ++owner) levels.add("rlock ", "many", owner, 1);
+    for (std::uint64_t owner = 0; owner <= LostLevels::most; ++owner) levels.add("rlock ", "many", owner, 1);
     CHECK_FALSE(levels.take("rlock ", "many", 0));
     CHECK(levels.take("rlock ", "many", 1));
     CHECK(levels.take("rlock ", "many", LostLevels::most));
