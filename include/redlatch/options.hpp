@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/credentials.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/transport/transport.hpp"
 
@@ -121,6 +122,17 @@ struct ClientOptions {
     // ASCII without spaces, at most 1,024 bytes; empty for none. It costs no round trip. A user without the right to
     // CLIENT SETNAME works without a name. Connections to sentinels have none. Ignored by transports of your own.
     std::string name = {};
+    // Returns the login of each new connection, in place of the one in the URL: for passwords that change and tokens that
+    // expire. Existing connections keep theirs. Sentinels get none. Ignored by transports of your own.
+    //
+    // Called after the server has accepted the connection, on a thread of the client that only connects, with no lock
+    // held. Several threads may call it at once, and a child after fork() calls it, too. It must not use this client.
+    // It may block. Its time does not count as the server's. Until it returns, calls that need the connection wait,
+    // within their deadlines; so do renewals and messages of this connection. The end of the client waits for it.
+    // If it throws, the attempt to connect has failed. The client repeats it after a pause. The error of a call that
+    // gives up quotes what(), so that must not contain the password.
+    // A login that the server refuses fails the call at once. The next attempt calls the function again.
+    std::function<Credentials()> credentials = {};
     // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
     // turn.
     unsigned local_handoff_limit = 16;

@@ -87,6 +87,20 @@ inline std::string version() {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/base/credentials.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// The login of a connection; see ClientOptions::credentials.
+struct Credentials {
+    std::string user = {};      // empty: the default user
+    std::string password = {};  // empty, and so is the user: no AUTH is sent
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/base/quoted.hpp
 
 namespace redlatch {
@@ -612,6 +626,17 @@ struct ClientOptions {
     // ASCII without spaces, at most 1,024 bytes; empty for none. It costs no round trip. A user without the right to
     // CLIENT SETNAME works without a name. Connections to sentinels have none. Ignored by transports of your own.
     std::string name = {};
+    // Returns the login of each new connection, in place of the one in the URL: for passwords that change and tokens that
+    // expire. Existing connections keep theirs. Sentinels get none. Ignored by transports of your own.
+    //
+    // Called after the server has accepted the connection, on a thread of the client that only connects, with no lock
+    // held. Several threads may call it at once, and a child after fork() calls it, too. It must not use this client.
+    // It may block. Its time does not count as the server's. Until it returns, calls that need the connection wait,
+    // within their deadlines; so do renewals and messages of this connection. The end of the client waits for it.
+    // If it throws, the attempt to connect has failed. The client repeats it after a pause. The error of a call that
+    // gives up quotes what(), so that must not contain the password.
+    // A login that the server refuses fails the call at once. The next attempt calls the function again.
+    std::function<Credentials()> credentials = {};
     // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
     // turn.
     unsigned local_handoff_limit = 16;
@@ -930,6 +955,8 @@ struct Url {
     std::shared_ptr<const detail::TlsConnector> tls_connector{};
     // The name of each connection, for CLIENT LIST; empty for none. It is not part of the text, either.
     std::string client_name{};
+    // Returns the login of each connection in place of `user` and `password`; null for none. Not part of the text, either.
+    std::shared_ptr<const std::function<Credentials()>> credentials{};
 
     // Parses a URL. Throws Error(errc::invalid_argument) if it is malformed.
     static Url parse(std::string_view text);
@@ -2642,7 +2669,8 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     if (code == "WRONGTYPE")
         return {errc::wrong_type, name, said + "; something else uses this key; choose another name"};
     if (code == "NOAUTH" || code == "WRONGPASS")
-        return {errc::rejected, name, said + "; check the user and the password in the URL"};
+        return {errc::rejected, name,
+                said + "; check the user and the password in the URL or from ClientOptions::credentials"};
     if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
         reply.text.starts_with("ERR ACL failure in script"))
         return {errc::rejected, name, said + "; grant this user the access rights (ACL) that the README lists"};
@@ -6678,9 +6706,12 @@ private:
 
 // redlatch/redis/connection.hpp
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -6708,15 +6739,17 @@ struct Connection {
 
     // Connects (over TLS if the URL demands it), logs in and selects the database, all before the deadline. Returns
     // nothing on success. Otherwise returns the reply for a command on this connection: not_sent, the error of the
-    // server, or our reason for refusing the server. A server with the wrong role counts as unreachable.
+    // server, or our reason for refusing the server. A server with the wrong role counts as unreachable, and so does one
+    // for which Url::credentials throws. The time that this function takes prolongs the deadline.
     std::optional<Reply> open(const Url& url, Instant deadline, ServerRole role = ServerRole::any) {
         std::string why;
         reader.reset();
-        reader.withhold(url.password);
         socket = Socket::connect(url, deadline, why, abandoned);
         if (!socket.is_open()) return Reply::of(Reply::Kind::not_sent, std::move(why));
         auto refusal = url.tls ? secure(url, deadline) : std::nullopt;
-        if (!refusal) refusal = log_in(url, deadline, role);
+        Credentials login{url.user, url.password};
+        if (!refusal && url.credentials) refusal = ask_for(login, url, deadline);
+        if (!refusal) refusal = log_in(url, login, deadline, role);
         if (refusal) socket.close();
         return refusal;
     }
@@ -6737,19 +6770,36 @@ private:
         }
     }
 
-    std::optional<Reply> log_in(const Url& url, Instant deadline, ServerRole role) {
+    // Calls Url::credentials.
+    static std::optional<Reply> ask_for(Credentials& login, const Url& url, Instant& deadline) {
+        const Instant asked = Clock::now();
+        const auto failure = [&](const std::string& why) {
+            return Reply::of(Reply::Kind::not_sent,
+                             "cannot log in to " + url.display() + ": ClientOptions::credentials threw " + why);
+        };
+        try {
+            login = (*url.credentials)();
+        } catch (const std::exception& e) {
+            return failure(in_quotes(e.what(), 160));
+        } catch (...) {
+            return failure("what is no std::exception");
+        }
+        if (deadline != never) deadline += Clock::now() - asked;
+        return std::nullopt;
+    }
+
+    std::optional<Reply> log_in(const Url& url, const Credentials& login, Instant deadline, ServerRole role) {
+        reader.withhold(login.password);
         std::string out;
         std::size_t expected = 0;
         const auto add = [&](std::vector<std::string_view> words) {
             append_command(out, Command{words, 0});
             ++expected;
         };
-        if (!url.password.empty()) {
-            if (url.user.empty())
-                add({"AUTH", url.password});
-            else
-                add({"AUTH", url.user, url.password});
-        }
+        if (!login.user.empty())
+            add({"AUTH", login.user, login.password});
+        else if (!login.password.empty())
+            add({"AUTH", login.password});
         const NumberText database(url.database);
         if (url.database != 0) add({"SELECT", database});
         if (role == ServerRole::master) add({"ROLE"});
@@ -6827,6 +6877,9 @@ public:
     std::uint64_t failures() const noexcept { return failures_; }
 
     Reply why_not() const noexcept { return detail::copy_of(why_not_); }
+
+    // Returns false if the last attempt reached a server that refused us.
+    bool is_unreachable() const noexcept { return why_not_.is_unsent(); }
 
     // Returns why there is no connection at the deadline of a caller: no_time unless an attempt failed for another
     // reason than a short deadline.
@@ -6913,8 +6966,11 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Opens a connection whenever there is none: on the thread of a caller, or on a side thread. The mutex of the owner
-// guards it: each function is called while that is locked, except is_open(), connections(), is_opening_aside() and finish(). Functions that get the lock release it while they wait.
+// Opens a connection whenever there is none: on the thread of a caller, or on a side thread. If the URL has a function
+// for the login, it is always a side thread, because the function may block, and callers have deadlines.
+//
+// The mutex of the owner guards it: each function is called while that is locked, except is_open(), connections(),
+// is_opening_aside() and finish(). Functions that get the lock release it while they wait.
 //
 // changed_ wakes threads in open(): a connection came up, an attempt failed, a failed connection is closed, or the pause
 // before the next attempt has been ended.
@@ -6958,6 +7014,8 @@ public:
             const Instant now = Clock::now();
             const bool substituted = has_substitute_ && has_substitute_();
             const bool has_failed = policy_.failures() != failures;
+            // The server itself refuses: a retry with the same credentials is useless.
+            if (has_failed && !policy_.is_unreachable()) return why_not();
             if (connecting_ == Connecting::one_attempt && has_failed) return why_not();
             if (now >= deadline) return policy_.why_not_in_time();
             if (substituted && has_failed) return why_not();
@@ -6968,11 +7026,11 @@ public:
             } else if (has_pause(now)) {
                 if (substituted) return why_not();
                 wait_on(changed_, lock, std::min(next_attempt(), deadline));
+            } else if (url_.credentials) {
+                open_aside(lock, now + timeout_, attempted);
             } else {
-                const auto refusal = attempt(lock, std::min(deadline, now + patience));
+                attempt(lock, std::min(deadline, now + patience));
                 attempted(lock);
-                // The server itself refuses: a retry with the same credentials is useless.
-                if (refusal && refusal->kind != Reply::Kind::not_sent) return refusal;
             }
         }
         return std::nullopt;
@@ -7061,7 +7119,7 @@ private:
     // inside a read or write.
     enum class State { closed, opening, open, failed };
 
-    std::optional<Reply> attempt(std::unique_lock<std::mutex>& lock, Instant deadline) {
+    void attempt(std::unique_lock<std::mutex>& lock, Instant deadline) {
         state_ = State::opening;
         link_.abandoned = false;
         const Instant begun = Clock::now();
@@ -7082,7 +7140,6 @@ private:
         }
         state_ = refusal ? State::closed : State::open;
         changed_.notify_all();
-        return refusal;
     }
 
     std::optional<Reply> open_link(Instant deadline) noexcept {
@@ -10510,6 +10567,8 @@ inline std::unique_ptr<TransportPort> connect(std::string_view text, const Clien
     Url url = Url::parse(text);
     check_options(options);
     url.client_name = options.name;
+    if (options.credentials)
+        url.credentials = std::make_shared<const std::function<Credentials()>>(options.credentials);
     return std::make_unique<TransportPortOf<HiredisTransport>>(
         HiredisTransport(std::move(url), options.command_timeout, options.tls, options.pubsub));
 }
@@ -18259,6 +18318,7 @@ class RLock;
 class Semaphore;
 class SpinLock;
 struct ClientOptions;
+struct Credentials;
 struct Event;
 struct HeldPermit;
 struct Histogram;

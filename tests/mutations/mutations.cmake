@@ -1120,6 +1120,30 @@ mutate(refusal_dropped_with_the_name redis/reply_reader.hpp
     "std::exchange(skips_next_, false)"
     "unit/reply_reader|integration/client_name")
 
+# The login in the URL is used in place of the one that a function returns.
+mutate(login_by_a_function_ignored redis/connection.hpp
+    "login = (*url.credentials)();"
+    "static_cast<void>((*url.credentials)()), login.user = url.user;"
+    "unit/connection_test|integration/credentials")
+
+# A slow function for the login leaves the server no time to reply.
+mutate(login_costs_the_time_of_the_server redis/connection.hpp
+    "if (deadline != never) deadline += Clock::now() - asked;"
+    "if (deadline != never) deadline += asked - asked;"
+    "unit/connection_test")
+
+# The caller's own thread waits for a function that blocks, beyond the caller's deadline.
+mutate(login_on_the_thread_of_the_caller redis/reconnector.hpp
+    "} else if (url_.credentials) {"
+    "} else if (false) {"
+    "unit/reconnector|integration/credentials")
+
+# A call goes on with a login that the server has refused.
+mutate(refused_login_tried_again redis/reconnector.hpp
+    "if (has_failed && !policy_.is_unreachable()) return why_not();"
+    ""
+    "unit/reconnector")
+
 # release_all() does not wait until the server has the holds back.
 mutate(release_all_does_not_wait lock/releases.hpp
     "[round](const std::error_code& refusal) { round->finish(1, refusal); });\n            round->begin(1);"
