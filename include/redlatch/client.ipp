@@ -38,6 +38,10 @@ inline void check_options(const ClientOptions& options) {
         throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
     if (options.unreachable_timeout < Milliseconds(0))
         throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+    // A dead waiter shall block the others no longer than one of Redisson does.
+    if (options.fair_waiter_timeout &&
+        (*options.fair_waiter_timeout < Milliseconds(100) || *options.fair_waiter_timeout > std::chrono::minutes(5)))
+        throw Error(errc::invalid_argument, {}, "fair_waiter_timeout must be from 100 ms to 5 min");
     if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
     // The characters that CLIENT SETNAME accepts.
     if (options.name.size() > longest_name ||

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -136,6 +137,14 @@ struct ClientOptions {
     // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
     // turn.
     unsigned local_handoff_limit = 16;
+    // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
+    // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer
+    // time keeps them through a longer loss of the connection. From 100 ms to 5 min; if empty, a sixth of
+    // watchdog_timeout, but at least 100 ms and at most 5 s.
+    //
+    // All clients of a lock should use the same value: it is that of a client's own waiters, but a dead one blocks
+    // everyone. Clients with different values do work together. Redisson's waiters keep their own time.
+    std::optional<Milliseconds> fair_waiter_timeout = {};
     // The number of replicas that must confirm every hold and every permit within a quarter of command_timeout, so that
     // a failover to one of them does not lose it. If fewer confirm it, it is released and the operation fails with
     // errc::not_replicated. A renewal that they do not confirm does not count. Costs one more command each, in the same

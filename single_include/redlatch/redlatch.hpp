@@ -640,6 +640,14 @@ struct ClientOptions {
     // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
     // turn.
     unsigned local_handoff_limit = 16;
+    // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
+    // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer
+    // time keeps them through a longer loss of the connection. From 100 ms to 5 min; if empty, a sixth of
+    // watchdog_timeout, but at least 100 ms and at most 5 s.
+    //
+    // All clients of a lock should use the same value: it is that of a client's own waiters, but a dead one blocks
+    // everyone. Clients with different values do work together. Redisson's waiters keep their own time.
+    std::optional<Milliseconds> fair_waiter_timeout = {};
     // The number of replicas that must confirm every hold and every permit within a quarter of command_timeout, so that
     // a failover to one of them does not lose it. If fewer confirm it, it is released and the operation fails with
     // errc::not_replicated. A renewal that they do not confirm does not count. Costs one more command each, in the same
@@ -10546,6 +10554,10 @@ inline void check_options(const ClientOptions& options) {
         throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
     if (options.unreachable_timeout < Milliseconds(0))
         throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+    // A dead waiter shall block the others no longer than one of Redisson does.
+    if (options.fair_waiter_timeout &&
+        (*options.fair_waiter_timeout < Milliseconds(100) || *options.fair_waiter_timeout > std::chrono::minutes(5)))
+        throw Error(errc::invalid_argument, {}, "fair_waiter_timeout must be from 100 ms to 5 min");
     if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
     // The characters that CLIENT SETNAME accepts.
     if (options.name.size() > longest_name ||
@@ -17238,10 +17250,10 @@ inline namespace REDLATCH_ABI {
 // same name.
 //
 // The order is the one in which the first attempts of waiting calls reached the server. try_lock() does not queue up
-// and never passes a waiter. A waiter that dies, freezes or cannot reach the server loses its place after a few seconds
-// (a sixth of ClientOptions::watchdog_timeout, at most 5 s). If it comes back, it queues up at the end. Each waiting
-// thread subscribes to a channel of its own. Each process with waiters sends one command every third of those few
-// seconds. Use RLock where the order does not matter.
+// and never passes a waiter. A waiter that dies, freezes or cannot reach the server loses its place after
+// ClientOptions::fair_waiter_timeout (5 s by default). If it comes back, it queues up at the end. Each waiting thread
+// subscribes to a channel of its own. Each process with waiters sends one command every third of that time. Use RLock
+// where the order does not matter.
 //
 // Two objects with the same name are the same lock. An RLock with that name excludes it as well, but ignores the queue.
 // In a process that holds one of the two, the other is refused with errc::wrong_type. Models Cpp17TimedLockable.
@@ -17528,13 +17540,13 @@ public:
           timeouts_(prefixed_key("redisson_lock_timeout", key_)),
           slots_(prefixed_key("redlatch_lock_slots", key_)),
           channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
-          slot_(std::clamp(context.options.watchdog_timeout / 6, shortest_slot, longest_slot)) {}
+          slot_(context.options.fair_waiter_timeout.value_or(
+              std::clamp(context.options.watchdog_timeout / 6, shortest_slot, longest_slot))) {}
 
     // Returns the channel that notifies this waiter of its turn.
     std::string channel_of(std::uint64_t hold) const { return channels_ + std::string(text(hold).view()); }
 
-    // Returns how long a waiter counts as alive without a refresh: a sixth of the watchdog timeout, between 100 ms and
-    // 5 s.
+    // Returns how long a waiter counts as alive without a refresh: see ClientOptions::fair_waiter_timeout.
     Milliseconds slot() const noexcept { return slot_; }
 
     // Acquires the lock unless it is another waiter's turn. If the claim queues, joins the queue otherwise. A waiter
@@ -17572,6 +17584,7 @@ public:
     }
 
 private:
+    // Unless the option says otherwise.
     static constexpr Milliseconds shortest_slot{100};
     static constexpr Milliseconds longest_slot{5000};
 

@@ -293,6 +293,12 @@ mutate(fair_slot_of_a_whole_lease protocol/fair_lock.hpp
     "context.options.watchdog_timeout"
     "integration/fair_lock_order")
 
+# The time of a waiter of a fair lock is the default, whatever the option says.
+mutate(fair_waiter_timeout_ignored protocol/fair_lock.hpp
+    "context.options.fair_waiter_timeout.value_or("
+    "std::optional<Milliseconds>().value_or("
+    "unit/lock_protocols|integration/fair_lock_test")
+
 # A try_lock() that failed stays in the queue.
 mutate(fair_try_lock_queues_up protocol/fair_lock.hpp
     "claim.queues ? slot_ : Milliseconds(0)"

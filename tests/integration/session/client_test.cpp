@@ -477,6 +477,13 @@ TEST_CASE("invalid client options are refused") {
     CHECK(refused([](ClientOptions& o) { o.command_timeout = -1ms; }));
     CHECK(refused([](ClientOptions& o) { o.unreachable_timeout = -1ms; }));
     CHECK(refused([](ClientOptions& o) { o.key_prefix = "{}"; }));
+    CHECK(refused([](ClientOptions& o) { o.fair_waiter_timeout = 99ms; }));
+    CHECK(refused([](ClientOptions& o) { o.fair_waiter_timeout = 0ms; }));
+    CHECK(refused([](ClientOptions& o) { o.fair_waiter_timeout = -1s; }));
+    CHECK(refused([](ClientOptions& o) { o.fair_waiter_timeout = 5min + 1ms; }));
+    CHECK(refused([](ClientOptions& o) { o.fair_waiter_timeout = std::chrono::milliseconds::max(); }));
+    CHECK_FALSE(refused([](ClientOptions& o) { o.fair_waiter_timeout = 100ms; }));
+    CHECK_FALSE(refused([](ClientOptions& o) { o.fair_waiter_timeout = 5min; }));
     CHECK_FALSE(refused([](ClientOptions& o) { o.unreachable_timeout = 0ms; }));
     CHECK_FALSE(refused([](ClientOptions& o) { o.unreachable_timeout = std::chrono::milliseconds::max(); }));
     CHECK_FALSE(refused([](ClientOptions& o) { o.local_handoff_limit = 0; }));
