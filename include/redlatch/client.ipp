@@ -38,6 +38,8 @@ inline void check_options(const ClientOptions& options) {
         throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
     if (options.unreachable_timeout < Milliseconds(0))
         throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+    if (options.renewal_batch < 1 || options.renewal_batch > 1000)
+        throw Error(errc::invalid_argument, {}, "renewal_batch must be from 1 to 1,000");
     // A dead waiter shall block the others no longer than one of Redisson does.
     if (options.fair_waiter_timeout &&
         (*options.fair_waiter_timeout < Milliseconds(100) || *options.fair_waiter_timeout > std::chrono::minutes(5)))

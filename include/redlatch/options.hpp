@@ -117,6 +117,11 @@ struct ClientOptions {
     Milliseconds command_timeout = std::chrono::seconds(3);
     // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
     Milliseconds unreachable_timeout = std::chrono::seconds(30);
+    // How many holds, or permits of one semaphore, the watchdog renews by one command at most: 1 to 1,000. The command is
+    // a script, and the server does nothing else until it ends, which takes about 2 ms for 1,000 holds. So a larger value
+    // saves commands of a process with many holds, and a smaller one lets other clients in between. In a cluster only
+    // holds of one slot share a command.
+    unsigned renewal_batch = 100;
     // A prefix for every name: the namespace of an application on a shared server.
     std::string key_prefix = {};
     // The name that the server shows in CLIENT LIST for each connection of this client, set by CLIENT SETNAME. Printable

@@ -620,6 +620,11 @@ struct ClientOptions {
     Milliseconds command_timeout = std::chrono::seconds(3);
     // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
     Milliseconds unreachable_timeout = std::chrono::seconds(30);
+    // How many holds, or permits of one semaphore, the watchdog renews by one command at most: 1 to 1,000. The command is
+    // a script, and the server does nothing else until it ends, which takes about 2 ms for 1,000 holds. So a larger value
+    // saves commands of a process with many holds, and a smaller one lets other clients in between. In a cluster only
+    // holds of one slot share a command.
+    unsigned renewal_batch = 100;
     // A prefix for every name: the namespace of an application on a shared server.
     std::string key_prefix = {};
     // The name that the server shows in CLIENT LIST for each connection of this client, set by CLIENT SETNAME. Printable
@@ -3529,19 +3534,17 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-inline constexpr std::size_t renewals_a_call = 100;
-
-// Sorts renewals into batches that one call can carry out, those with the same route, script and lease, and calls
-// `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep their order.
+// Sorts renewals into batches that one call can carry out, those with the same route, script and lease, at most `most` in
+// each, and calls `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep their order.
 template <class Route, class Send>
-void for_each_batch(std::span<Renewal> due, Milliseconds watchdog_timeout, Route route, Send send) {
+void for_each_batch(std::span<Renewal> due, Milliseconds watchdog_timeout, std::size_t most, Route route, Send send) {
     const auto way = [&](const Renewal& r) {
         return std::tuple(route(r.key), r.script, r.lease.value_or(watchdog_timeout));
     };
     std::stable_sort(due.begin(), due.end(), [&](const Renewal& a, const Renewal& b) { return way(a) < way(b); });
     while (!due.empty()) {
         std::size_t size = 1;
-        while (size < std::min(due.size(), renewals_a_call) && way(due[size]) == way(due[0])) ++size;
+        while (size < std::min(due.size(), most) && way(due[size]) == way(due[0])) ++size;
         send(std::span<const Renewal>(due.first(size)));
         due = due.subspan(size);
     }
@@ -3565,16 +3568,17 @@ inline BackgroundTask::Renewed outcome_of(const Reply& reply, std::size_t index,
     return reply.replicated ? BackgroundTask::Renewed::yes : BackgroundTask::Renewed::unknown;
 }
 
-// Sends renewals, up to a hundred in one call. Used by the background thread only, which never waits for a reply.
+// Sends renewals, up to `batch` in one call. Used by the background thread only, which never waits for a reply.
 class Watchdog {
 public:
     Watchdog(Executor& executor, ServerTime& server_time, Events& events, Counters& counters,
-             Milliseconds watchdog_timeout)
+             Milliseconds watchdog_timeout, std::size_t batch)
         : executor_(executor),
           server_time_(server_time),
           events_(events),
           counters_(counters),
-          watchdog_timeout_(watchdog_timeout) {}
+          watchdog_timeout_(watchdog_timeout),
+          batch_(batch) {}
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
@@ -3584,7 +3588,7 @@ public:
 
     void renew(std::vector<Renewal> due) {
         for_each_batch(
-            due, watchdog_timeout_, [this](std::string_view key) { return executor_.transport().route(key); },
+            due, watchdog_timeout_, batch_, [this](std::string_view key) { return executor_.transport().route(key); },
             [this](std::span<const Renewal> batch) { send_or_try_again(batch); });
     }
 
@@ -3618,6 +3622,7 @@ private:
     Events& events_;
     Counters& counters_;
     const Milliseconds watchdog_timeout_;
+    const std::size_t batch_;
 };
 
 }  // namespace detail
@@ -4495,7 +4500,7 @@ private:
     Losses losses_;
     Executor executor_{*transport_, options_, counters_, events_};
     ServerTime server_time_{executor_, options_};
-    Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout};
+    Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout, options_.renewal_batch};
     Timers timers_;
     Continuations continuations_;
     Subscriptions subscriptions_;
@@ -10554,6 +10559,8 @@ inline void check_options(const ClientOptions& options) {
         throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
     if (options.unreachable_timeout < Milliseconds(0))
         throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+    if (options.renewal_batch < 1 || options.renewal_batch > 1000)
+        throw Error(errc::invalid_argument, {}, "renewal_batch must be from 1 to 1,000");
     // A dead waiter shall block the others no longer than one of Redisson does.
     if (options.fair_waiter_timeout &&
         (*options.fair_waiter_timeout < Milliseconds(100) || *options.fair_waiter_timeout > std::chrono::minutes(5)))
@@ -11503,7 +11510,7 @@ return 1
 )lua"};
 
 inline constexpr std::string_view rlock_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
+-- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
 local now = time_in_ms()
@@ -11559,7 +11566,7 @@ inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_
     "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
 template <>
 inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
-    "760bebdf5eda7eb6d982a97fd524202ea9169ba9"};
+    "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
 // clang-format on
 
 }  // namespace detail
@@ -20186,7 +20193,7 @@ return 1
 )lua"};
 
 inline constexpr std::string_view mutex_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the value of each lock.
+-- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the value of each lock.
 -- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
 local now = time_in_ms()
@@ -20245,7 +20252,7 @@ inline constexpr Script digested<scripts::mutex_remaining_lease>{scripts::mutex_
     "a019174679984390b74c15b859e3a4ff369db618"};
 template <>
 inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
-    "7f3799c9b8282ced478ccc08c3658917fb9b1cb2"};
+    "bc5caad59f82aa990266c22b587cf364e6913613"};
 // clang-format on
 
 }  // namespace detail
@@ -21058,7 +21065,7 @@ return left
 )lua"};
 
 inline constexpr std::string_view permit_renew{R"lua(
--- KEYS: leases.  ARGV: lease in ms, wanted until, up to 100 permit ids.
+-- KEYS: leases.  ARGV: lease in ms, wanted until, up to 1,000 permit ids.
 -- Answer: for each permit 1 = renewed, 0 = it is not held any more. Never shortens a lease.
 local leases, lease, wanted_until = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local now = time_in_ms()
@@ -21115,7 +21122,7 @@ inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_rema
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
 template <>
 inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
-    "a5a6f174e9859dfaafccfa566ce61799e6c95afc"};
+    "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
     "d2677464bdcc0c4d67de7f3705b834222b508975"};
@@ -21620,7 +21627,6 @@ public:
     }
 
 private:
-    static constexpr std::size_t renewals_a_call = 100;
     static constexpr std::size_t releases_a_call = 1000;
 
     Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
@@ -21634,10 +21640,11 @@ private:
         };
         if (!due_until(now)) return;
         const Instant soon = now + timeout() / 6;
+        const std::size_t most = core_.session.options().renewal_batch;
         while (due_until(soon)) {
             std::vector<PermitId> batch;
             for (Watch& watch : watched_) {
-                if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
+                if (watch.renewing || watch.renew_at > soon || batch.size() == most) continue;
                 batch.push_back(watch.id);
                 watch.renewing = true;
                 watch.renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
@@ -22295,7 +22302,7 @@ return holders
 )lua"};
 
 inline constexpr std::string_view read_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of a read hold of each lock.
+-- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of a read hold of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
 -- readers may have longer leases.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
@@ -22433,7 +22440,7 @@ inline constexpr Script digested<scripts::read_remaining_lease>{scripts::read_re
     "9faa31e0b0a7b21df40d81632ac955a6444730a2"};
 template <>
 inline constexpr Script digested<scripts::read_renew>{scripts::read_renew,
-    "7631565aae2a63ee6e17e9639ed404f5ad8b0171"};
+    "8359f513225284b832507ee914a51214fabb344b"};
 template <>
 inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_write_inspect,
     "902938395c1467e53293efaa7547f94cf6edc451"};

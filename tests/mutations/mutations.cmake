@@ -1150,6 +1150,18 @@ mutate(refused_login_tried_again redis/reconnector.hpp
     ""
     "unit/reconnector")
 
+# The watchdog renews a hundred holds by a command, whatever the option says.
+mutate(renewal_batch_ignored session/session.hpp
+    "options_.watchdog_timeout, options_.renewal_batch}"
+    "options_.watchdog_timeout, 100}"
+    "integration/rlock_budget")
+
+# The same for permits.
+mutate(renewal_batch_of_permits_ignored semaphore/permit_leases.hpp
+    "= core_.session.options().renewal_batch;"
+    "= 100;"
+    "integration/permit_expirable")
+
 # release_all() does not wait until the server has the holds back.
 mutate(release_all_does_not_wait lock/releases.hpp
     "[round](const std::error_code& refusal) { round->finish(1, refusal); });\n            round->begin(1);"

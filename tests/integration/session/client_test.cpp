@@ -477,6 +477,11 @@ TEST_CASE("invalid client options are refused") {
     CHECK(refused([](ClientOptions& o) { o.command_timeout = -1ms; }));
     CHECK(refused([](ClientOptions& o) { o.unreachable_timeout = -1ms; }));
     CHECK(refused([](ClientOptions& o) { o.key_prefix = "{}"; }));
+    CHECK(refused([](ClientOptions& o) { o.renewal_batch = 0; }));
+    CHECK(refused([](ClientOptions& o) { o.renewal_batch = 1001; }));
+    CHECK(refused([](ClientOptions& o) { o.renewal_batch = ~0U; }));
+    CHECK_FALSE(refused([](ClientOptions& o) { o.renewal_batch = 1; }));
+    CHECK_FALSE(refused([](ClientOptions& o) { o.renewal_batch = 1000; }));
     CHECK(refused([](ClientOptions& o) { o.fair_waiter_timeout = 99ms; }));
     CHECK(refused([](ClientOptions& o) { o.fair_waiter_timeout = 0ms; }));
     CHECK(refused([](ClientOptions& o) { o.fair_waiter_timeout = -1s; }));
