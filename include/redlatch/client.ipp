@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -41,6 +42,12 @@ inline void check_options(const ClientOptions& options) {
         throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
     if (options.unreachable_timeout < Milliseconds(0))
         throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+    if (options.renewal_batch < 1 || options.renewal_batch > 1000)
+        throw Error(errc::invalid_argument, {}, "renewal_batch must be from 1 to 1,000");
+    // A dead waiter shall block the others no longer than one of Redisson does.
+    if (options.fair_waiter_timeout &&
+        (*options.fair_waiter_timeout < Milliseconds(100) || *options.fair_waiter_timeout > std::chrono::minutes(5)))
+        throw Error(errc::invalid_argument, {}, "fair_waiter_timeout must be from 100 ms to 5 min");
     if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
     // The characters that CLIENT SETNAME accepts.
     if (options.name.size() > longest_name ||
@@ -62,6 +69,8 @@ inline std::unique_ptr<TransportPort> connect(std::string_view text, const Clien
     Url url = Url::parse(text);
     check_options(options);
     url.client_name = options.name;
+    if (options.credentials)
+        url.credentials = std::make_shared<const std::function<Credentials()>>(options.credentials);
     return std::make_unique<TransportPortOf<HiredisTransport>>(
         HiredisTransport(std::move(url), options.command_timeout, options.tls, options.pubsub));
 }

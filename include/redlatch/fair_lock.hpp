@@ -14,10 +14,10 @@ inline namespace REDLATCH_ABI {
 // same name.
 //
 // The order is the one in which the first attempts of waiting calls reached the server. try_lock() does not queue up
-// and never passes a waiter. A waiter that dies, freezes or cannot reach the server loses its place after a few seconds
-// (a sixth of ClientOptions::watchdog_timeout, at most 5 s). If it comes back, it queues up at the end. Each waiting
-// thread subscribes to a channel of its own. Each process with waiters sends one command every third of those few
-// seconds. Use RLock where the order does not matter.
+// and never passes a waiter. A waiter that dies, freezes or cannot reach the server loses its place after
+// ClientOptions::fair_waiter_timeout (5 s by default). If it comes back, it queues up at the end. Each waiting thread
+// subscribes to a channel of its own. Each process with waiters sends one command every third of that time. Use RLock
+// where the order does not matter.
 //
 // Two objects with the same name are the same lock. An RLock with that name excludes it as well, but ignores the queue.
 // In a process that holds one of the two, the other is refused with errc::wrong_type. Models Cpp17TimedLockable.

@@ -27,6 +27,7 @@ class RLock;
 class Semaphore;
 class SpinLock;
 struct ClientOptions;
+struct Credentials;
 struct Event;
 struct HeldPermit;
 struct Histogram;

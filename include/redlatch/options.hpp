@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/credentials.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/transport/transport.hpp"
 
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -115,15 +117,39 @@ struct ClientOptions {
     Milliseconds command_timeout = std::chrono::seconds(3);
     // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
     Milliseconds unreachable_timeout = std::chrono::seconds(30);
+    // How many holds, or permits of one semaphore, the watchdog renews by one command at most: 1 to 1,000. The command is
+    // a script, and the server does nothing else until it ends, which takes about 2 ms for 1,000 holds. So a larger value
+    // saves commands of a process with many holds, and a smaller one lets other clients in between. In a cluster only
+    // holds of one slot share a command.
+    unsigned renewal_batch = 100;
     // A prefix for every name: the namespace of an application on a shared server.
     std::string key_prefix = {};
     // The name that the server shows in CLIENT LIST for each connection of this client, set by CLIENT SETNAME. Printable
     // ASCII without spaces, at most 1,024 bytes; empty for none. It costs no round trip. A user without the right to
     // CLIENT SETNAME works without a name. Connections to sentinels have none. Ignored by transports of your own.
     std::string name = {};
+    // Returns the login of each new connection, in place of the one in the URL: for passwords that change and tokens that
+    // expire. Existing connections keep theirs. Sentinels get none. Ignored by transports of your own.
+    //
+    // Called after the server has accepted the connection, on a thread of the client that only connects, with no lock
+    // held. Several threads may call it at once, and a child after fork() calls it, too. It must not use this client.
+    // It may block. Its time does not count as the server's. Until it returns, calls that need the connection wait,
+    // within their deadlines; so do renewals and messages of this connection. The end of the client waits for it.
+    // If it throws, the attempt to connect has failed. The client repeats it after a pause. The error of a call that
+    // gives up quotes what(), so that must not contain the password.
+    // A login that the server refuses fails the call at once. The next attempt calls the function again.
+    std::function<Credentials()> credentials = {};
     // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
     // turn.
     unsigned local_handoff_limit = 16;
+    // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
+    // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer
+    // time keeps them through a longer loss of the connection. From 100 ms to 5 min; if empty, a sixth of
+    // watchdog_timeout, but at least 100 ms and at most 5 s.
+    //
+    // All clients of a lock should use the same value: it is that of a client's own waiters, but a dead one blocks
+    // everyone. Clients with different values do work together. Redisson's waiters keep their own time.
+    std::optional<Milliseconds> fair_waiter_timeout = {};
     // The number of replicas that must confirm every hold and every permit within a quarter of command_timeout, so that
     // a failover to one of them does not lose it. If fewer confirm it, it is released and the operation fails with
     // errc::not_replicated. A renewal that they do not confirm does not count. Costs one more command each, in the same

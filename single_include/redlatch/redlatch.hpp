@@ -306,6 +306,20 @@ inline Instant valid_until(Instant sent, Milliseconds lease) {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/base/credentials.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// The login of a connection; see ClientOptions::credentials.
+struct Credentials {
+    std::string user = {};      // empty: the default user
+    std::string password = {};  // empty, and so is the user: no AUTH is sent
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/transport/reply.hpp
 
 namespace redlatch {
@@ -609,15 +623,39 @@ struct ClientOptions {
     Milliseconds command_timeout = std::chrono::seconds(3);
     // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
     Milliseconds unreachable_timeout = std::chrono::seconds(30);
+    // How many holds, or permits of one semaphore, the watchdog renews by one command at most: 1 to 1,000. The command is
+    // a script, and the server does nothing else until it ends, which takes about 2 ms for 1,000 holds. So a larger value
+    // saves commands of a process with many holds, and a smaller one lets other clients in between. In a cluster only
+    // holds of one slot share a command.
+    unsigned renewal_batch = 100;
     // A prefix for every name: the namespace of an application on a shared server.
     std::string key_prefix = {};
     // The name that the server shows in CLIENT LIST for each connection of this client, set by CLIENT SETNAME. Printable
     // ASCII without spaces, at most 1,024 bytes; empty for none. It costs no round trip. A user without the right to
     // CLIENT SETNAME works without a name. Connections to sentinels have none. Ignored by transports of your own.
     std::string name = {};
+    // Returns the login of each new connection, in place of the one in the URL: for passwords that change and tokens that
+    // expire. Existing connections keep theirs. Sentinels get none. Ignored by transports of your own.
+    //
+    // Called after the server has accepted the connection, on a thread of the client that only connects, with no lock
+    // held. Several threads may call it at once, and a child after fork() calls it, too. It must not use this client.
+    // It may block. Its time does not count as the server's. Until it returns, calls that need the connection wait,
+    // within their deadlines; so do renewals and messages of this connection. The end of the client waits for it.
+    // If it throws, the attempt to connect has failed. The client repeats it after a pause. The error of a call that
+    // gives up quotes what(), so that must not contain the password.
+    // A login that the server refuses fails the call at once. The next attempt calls the function again.
+    std::function<Credentials()> credentials = {};
     // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
     // turn.
     unsigned local_handoff_limit = 16;
+    // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
+    // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer
+    // time keeps them through a longer loss of the connection. From 100 ms to 5 min; if empty, a sixth of
+    // watchdog_timeout, but at least 100 ms and at most 5 s.
+    //
+    // All clients of a lock should use the same value: it is that of a client's own waiters, but a dead one blocks
+    // everyone. Clients with different values do work together. Redisson's waiters keep their own time.
+    std::optional<Milliseconds> fair_waiter_timeout = {};
     // The number of replicas that must confirm every hold and every permit within a quarter of command_timeout, so that
     // a failover to one of them does not lose it. If fewer confirm it, it is released and the operation fails with
     // errc::not_replicated. A renewal that they do not confirm does not count. Costs one more command each, in the same
@@ -1814,6 +1852,8 @@ struct Url {
     std::shared_ptr<const detail::TlsConnector> tls_connector{};
     // The name of each connection, for CLIENT LIST; empty for none. It is not part of the text, either.
     std::string client_name{};
+    // Returns the login of each connection in place of `user` and `password`; null for none. Not part of the text, either.
+    std::shared_ptr<const std::function<Credentials()>> credentials{};
 
     // Parses a URL. Throws Error(errc::invalid_argument) if it is malformed.
     static Url parse(std::string_view text);
@@ -3024,7 +3064,8 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     if (code == "WRONGTYPE")
         return {errc::wrong_type, name, said + "; something else uses this key; choose another name"};
     if (code == "NOAUTH" || code == "WRONGPASS")
-        return {errc::rejected, name, said + "; check the user and the password in the URL"};
+        return {errc::rejected, name,
+                said + "; check the user and the password in the URL or from ClientOptions::credentials"};
     if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
         reply.text.starts_with("ERR ACL failure in script"))
         return {errc::rejected, name, said + "; grant this user the access rights (ACL) that the README lists"};
@@ -4018,19 +4059,17 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-inline constexpr std::size_t renewals_a_call = 100;
-
-// Sorts renewals into batches that one call can carry out, those with the same route, script and lease, and calls
-// `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep their order.
+// Sorts renewals into batches that one call can carry out, those with the same route, script and lease, at most `most` in
+// each, and calls `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep their order.
 template <class Route, class Send>
-void for_each_batch(std::span<Renewal> due, Milliseconds watchdog_timeout, Route route, Send send) {
+void for_each_batch(std::span<Renewal> due, Milliseconds watchdog_timeout, std::size_t most, Route route, Send send) {
     const auto way = [&](const Renewal& r) {
         return std::tuple(route(r.key), r.script, r.lease.value_or(watchdog_timeout));
     };
     std::stable_sort(due.begin(), due.end(), [&](const Renewal& a, const Renewal& b) { return way(a) < way(b); });
     while (!due.empty()) {
         std::size_t size = 1;
-        while (size < std::min(due.size(), renewals_a_call) && way(due[size]) == way(due[0])) ++size;
+        while (size < std::min(due.size(), most) && way(due[size]) == way(due[0])) ++size;
         send(std::span<const Renewal>(due.first(size)));
         due = due.subspan(size);
     }
@@ -4054,16 +4093,17 @@ inline BackgroundTask::Renewed outcome_of(const Reply& reply, std::size_t index,
     return reply.replicated ? BackgroundTask::Renewed::yes : BackgroundTask::Renewed::unknown;
 }
 
-// Sends renewals, up to a hundred in one call. Used by the background thread only, which never waits for a reply.
+// Sends renewals, up to `batch` in one call. Used by the background thread only, which never waits for a reply.
 class Watchdog {
 public:
     Watchdog(Executor& executor, ServerTime& server_time, Events& events, Counters& counters,
-             Milliseconds watchdog_timeout)
+             Milliseconds watchdog_timeout, std::size_t batch)
         : executor_(executor),
           server_time_(server_time),
           events_(events),
           counters_(counters),
-          watchdog_timeout_(watchdog_timeout) {}
+          watchdog_timeout_(watchdog_timeout),
+          batch_(batch) {}
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
@@ -4073,7 +4113,7 @@ public:
 
     void renew(std::vector<Renewal> due) {
         for_each_batch(
-            due, watchdog_timeout_, [this](std::string_view key) { return executor_.transport().route(key); },
+            due, watchdog_timeout_, batch_, [this](std::string_view key) { return executor_.transport().route(key); },
             [this](std::span<const Renewal> batch) { send_or_try_again(batch); });
     }
 
@@ -4107,6 +4147,7 @@ private:
     Events& events_;
     Counters& counters_;
     const Milliseconds watchdog_timeout_;
+    const std::size_t batch_;
 };
 
 }  // namespace detail
@@ -5023,7 +5064,7 @@ private:
     Losses losses_;
     Executor executor_{*transport_, options_, counters_, events_};
     ServerTime server_time_{executor_, options_};
-    Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout};
+    Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout, options_.renewal_batch};
     Timers timers_;
     Continuations continuations_;
     Subscriptions subscriptions_;
@@ -7173,9 +7214,12 @@ private:
 
 // redlatch/redis/connection.hpp
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -7203,15 +7247,17 @@ struct Connection {
 
     // Connects (over TLS if the URL demands it), logs in and selects the database, all before the deadline. Returns
     // nothing on success. Otherwise returns the reply for a command on this connection: not_sent, the error of the
-    // server, or our reason for refusing the server. A server with the wrong role counts as unreachable.
+    // server, or our reason for refusing the server. A server with the wrong role counts as unreachable, and so does one
+    // for which Url::credentials throws. The time that this function takes prolongs the deadline.
     std::optional<Reply> open(const Url& url, Instant deadline, ServerRole role = ServerRole::any) {
         std::string why;
         reader.reset();
-        reader.withhold(url.password);
         socket = Socket::connect(url, deadline, why, abandoned);
         if (!socket.is_open()) return Reply::of(Reply::Kind::not_sent, std::move(why));
         auto refusal = url.tls ? secure(url, deadline) : std::nullopt;
-        if (!refusal) refusal = log_in(url, deadline, role);
+        Credentials login{url.user, url.password};
+        if (!refusal && url.credentials) refusal = ask_for(login, url, deadline);
+        if (!refusal) refusal = log_in(url, login, deadline, role);
         if (refusal) socket.close();
         return refusal;
     }
@@ -7232,19 +7278,36 @@ private:
         }
     }
 
-    std::optional<Reply> log_in(const Url& url, Instant deadline, ServerRole role) {
+    // Calls Url::credentials.
+    static std::optional<Reply> ask_for(Credentials& login, const Url& url, Instant& deadline) {
+        const Instant asked = Clock::now();
+        const auto failure = [&](const std::string& why) {
+            return Reply::of(Reply::Kind::not_sent,
+                             "cannot log in to " + url.display() + ": ClientOptions::credentials threw " + why);
+        };
+        try {
+            login = (*url.credentials)();
+        } catch (const std::exception& e) {
+            return failure(in_quotes(e.what(), 160));
+        } catch (...) {
+            return failure("what is no std::exception");
+        }
+        if (deadline != never) deadline += Clock::now() - asked;
+        return std::nullopt;
+    }
+
+    std::optional<Reply> log_in(const Url& url, const Credentials& login, Instant deadline, ServerRole role) {
+        reader.withhold(login.password);
         std::string out;
         std::size_t expected = 0;
         const auto add = [&](std::vector<std::string_view> words) {
             append_command(out, Command{words, 0});
             ++expected;
         };
-        if (!url.password.empty()) {
-            if (url.user.empty())
-                add({"AUTH", url.password});
-            else
-                add({"AUTH", url.user, url.password});
-        }
+        if (!login.user.empty())
+            add({"AUTH", login.user, login.password});
+        else if (!login.password.empty())
+            add({"AUTH", login.password});
         const NumberText database(url.database);
         if (url.database != 0) add({"SELECT", database});
         if (role == ServerRole::master) add({"ROLE"});
@@ -7322,6 +7385,9 @@ public:
     std::uint64_t failures() const noexcept { return failures_; }
 
     Reply why_not() const noexcept { return detail::copy_of(why_not_); }
+
+    // Returns false if the last attempt reached a server that refused us.
+    bool is_unreachable() const noexcept { return why_not_.is_unsent(); }
 
     // Returns why there is no connection at the deadline of a caller: no_time unless an attempt failed for another
     // reason than a short deadline.
@@ -7408,8 +7474,11 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Opens a connection whenever there is none: on the thread of a caller, or on a side thread. The mutex of the owner
-// guards it: each function is called while that is locked, except is_open(), connections(), is_opening_aside() and finish(). Functions that get the lock release it while they wait.
+// Opens a connection whenever there is none: on the thread of a caller, or on a side thread. If the URL has a function
+// for the login, it is always a side thread, because the function may block, and callers have deadlines.
+//
+// The mutex of the owner guards it: each function is called while that is locked, except is_open(), connections(),
+// is_opening_aside() and finish(). Functions that get the lock release it while they wait.
 //
 // changed_ wakes threads in open(): a connection came up, an attempt failed, a failed connection is closed, or the pause
 // before the next attempt has been ended.
@@ -7453,6 +7522,8 @@ public:
             const Instant now = Clock::now();
             const bool substituted = has_substitute_ && has_substitute_();
             const bool has_failed = policy_.failures() != failures;
+            // The server itself refuses: a retry with the same credentials is useless.
+            if (has_failed && !policy_.is_unreachable()) return why_not();
             if (connecting_ == Connecting::one_attempt && has_failed) return why_not();
             if (now >= deadline) return policy_.why_not_in_time();
             if (substituted && has_failed) return why_not();
@@ -7463,11 +7534,11 @@ public:
             } else if (has_pause(now)) {
                 if (substituted) return why_not();
                 wait_on(changed_, lock, std::min(next_attempt(), deadline));
+            } else if (url_.credentials) {
+                open_aside(lock, now + timeout_, attempted);
             } else {
-                const auto refusal = attempt(lock, std::min(deadline, now + patience));
+                attempt(lock, std::min(deadline, now + patience));
                 attempted(lock);
-                // The server itself refuses: a retry with the same credentials is useless.
-                if (refusal && refusal->kind != Reply::Kind::not_sent) return refusal;
             }
         }
         return std::nullopt;
@@ -7556,7 +7627,7 @@ private:
     // inside a read or write.
     enum class State { closed, opening, open, failed };
 
-    std::optional<Reply> attempt(std::unique_lock<std::mutex>& lock, Instant deadline) {
+    void attempt(std::unique_lock<std::mutex>& lock, Instant deadline) {
         state_ = State::opening;
         link_.abandoned = false;
         const Instant begun = Clock::now();
@@ -7577,7 +7648,6 @@ private:
         }
         state_ = refusal ? State::closed : State::open;
         changed_.notify_all();
-        return refusal;
     }
 
     std::optional<Reply> open_link(Instant deadline) noexcept {
@@ -10984,6 +11054,12 @@ inline void check_options(const ClientOptions& options) {
         throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
     if (options.unreachable_timeout < Milliseconds(0))
         throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+    if (options.renewal_batch < 1 || options.renewal_batch > 1000)
+        throw Error(errc::invalid_argument, {}, "renewal_batch must be from 1 to 1,000");
+    // A dead waiter shall block the others no longer than one of Redisson does.
+    if (options.fair_waiter_timeout &&
+        (*options.fair_waiter_timeout < Milliseconds(100) || *options.fair_waiter_timeout > std::chrono::minutes(5)))
+        throw Error(errc::invalid_argument, {}, "fair_waiter_timeout must be from 100 ms to 5 min");
     if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
     // The characters that CLIENT SETNAME accepts.
     if (options.name.size() > longest_name ||
@@ -11005,6 +11081,8 @@ inline std::unique_ptr<TransportPort> connect(std::string_view text, const Clien
     Url url = Url::parse(text);
     check_options(options);
     url.client_name = options.name;
+    if (options.credentials)
+        url.credentials = std::make_shared<const std::function<Credentials()>>(options.credentials);
     return std::make_unique<TransportPortOf<HiredisTransport>>(
         HiredisTransport(std::move(url), options.command_timeout, options.tls, options.pubsub));
 }
@@ -11773,7 +11851,7 @@ return 1
 )lua"};
 
 inline constexpr std::string_view rlock_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
+-- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
 local now = time_in_ms()
@@ -11829,7 +11907,7 @@ inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_
     "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
 template <>
 inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
-    "760bebdf5eda7eb6d982a97fd524202ea9169ba9"};
+    "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
 // clang-format on
 
 }  // namespace detail
@@ -17836,10 +17914,10 @@ inline namespace REDLATCH_ABI {
 // same name.
 //
 // The order is the one in which the first attempts of waiting calls reached the server. try_lock() does not queue up
-// and never passes a waiter. A waiter that dies, freezes or cannot reach the server loses its place after a few seconds
-// (a sixth of ClientOptions::watchdog_timeout, at most 5 s). If it comes back, it queues up at the end. Each waiting
-// thread subscribes to a channel of its own. Each process with waiters sends one command every third of those few
-// seconds. Use RLock where the order does not matter.
+// and never passes a waiter. A waiter that dies, freezes or cannot reach the server loses its place after
+// ClientOptions::fair_waiter_timeout (5 s by default). If it comes back, it queues up at the end. Each waiting thread
+// subscribes to a channel of its own. Each process with waiters sends one command every third of that time. Use RLock
+// where the order does not matter.
 //
 // Two objects with the same name are the same lock. An RLock with that name excludes it as well, but ignores the queue.
 // In a process that holds one of the two, the other is refused with errc::wrong_type. Models Cpp17TimedLockable.
@@ -18126,13 +18204,13 @@ public:
           timeouts_(prefixed_key("redisson_lock_timeout", key_)),
           slots_(prefixed_key("redlatch_lock_slots", key_)),
           channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
-          slot_(std::clamp(context.options.watchdog_timeout / 6, shortest_slot, longest_slot)) {}
+          slot_(context.options.fair_waiter_timeout.value_or(
+              std::clamp(context.options.watchdog_timeout / 6, shortest_slot, longest_slot))) {}
 
     // Returns the channel that notifies this waiter of its turn.
     std::string channel_of(std::uint64_t hold) const { return channels_ + std::string(text(hold).view()); }
 
-    // Returns how long a waiter counts as alive without a refresh: a sixth of the watchdog timeout, between 100 ms and
-    // 5 s.
+    // Returns how long a waiter counts as alive without a refresh: see ClientOptions::fair_waiter_timeout.
     Milliseconds slot() const noexcept { return slot_; }
 
     // Acquires the lock unless it is another waiter's turn. If the claim queues, joins the queue otherwise. A waiter
@@ -18170,6 +18248,7 @@ public:
     }
 
 private:
+    // Unless the option says otherwise.
     static constexpr Milliseconds shortest_slot{100};
     static constexpr Milliseconds longest_slot{5000};
 
@@ -18950,6 +19029,7 @@ class RLock;
 class Semaphore;
 class SpinLock;
 struct ClientOptions;
+struct Credentials;
 struct Event;
 struct HeldPermit;
 struct Histogram;
@@ -20838,7 +20918,7 @@ return 1
 )lua"};
 
 inline constexpr std::string_view mutex_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the value of each lock.
+-- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the value of each lock.
 -- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
 local now = time_in_ms()
@@ -20897,7 +20977,7 @@ inline constexpr Script digested<scripts::mutex_remaining_lease>{scripts::mutex_
     "a019174679984390b74c15b859e3a4ff369db618"};
 template <>
 inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
-    "7f3799c9b8282ced478ccc08c3658917fb9b1cb2"};
+    "bc5caad59f82aa990266c22b587cf364e6913613"};
 // clang-format on
 
 }  // namespace detail
@@ -21710,7 +21790,7 @@ return left
 )lua"};
 
 inline constexpr std::string_view permit_renew{R"lua(
--- KEYS: leases.  ARGV: lease in ms, wanted until, up to 100 permit ids.
+-- KEYS: leases.  ARGV: lease in ms, wanted until, up to 1,000 permit ids.
 -- Answer: for each permit 1 = renewed, 0 = it is not held any more. Never shortens a lease.
 local leases, lease, wanted_until = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local now = time_in_ms()
@@ -21767,7 +21847,7 @@ inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_rema
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
 template <>
 inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
-    "a5a6f174e9859dfaafccfa566ce61799e6c95afc"};
+    "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
     "d2677464bdcc0c4d67de7f3705b834222b508975"};
@@ -22272,7 +22352,6 @@ public:
     }
 
 private:
-    static constexpr std::size_t renewals_a_call = 100;
     static constexpr std::size_t releases_a_call = 1000;
 
     Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
@@ -22286,10 +22365,11 @@ private:
         };
         if (!due_until(now)) return;
         const Instant soon = now + timeout() / 6;
+        const std::size_t most = core_.session.options().renewal_batch;
         while (due_until(soon)) {
             std::vector<PermitId> batch;
             for (Watch& watch : watched_) {
-                if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
+                if (watch.renewing || watch.renew_at > soon || batch.size() == most) continue;
                 batch.push_back(watch.id);
                 watch.renewing = true;
                 watch.renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
@@ -22950,7 +23030,7 @@ return holders
 )lua"};
 
 inline constexpr std::string_view read_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of a read hold of each lock.
+-- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of a read hold of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
 -- readers may have longer leases.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
@@ -23088,7 +23168,7 @@ inline constexpr Script digested<scripts::read_remaining_lease>{scripts::read_re
     "9faa31e0b0a7b21df40d81632ac955a6444730a2"};
 template <>
 inline constexpr Script digested<scripts::read_renew>{scripts::read_renew,
-    "7631565aae2a63ee6e17e9639ed404f5ad8b0171"};
+    "8359f513225284b832507ee914a51214fabb344b"};
 template <>
 inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_write_inspect,
     "902938395c1467e53293efaa7547f94cf6edc451"};

@@ -335,6 +335,12 @@ mutate(fair_slot_of_a_whole_lease protocol/fair_lock.hpp
     "context.options.watchdog_timeout"
     "integration/fair_lock_order")
 
+# The time of a waiter of a fair lock is the default, whatever the option says.
+mutate(fair_waiter_timeout_ignored protocol/fair_lock.hpp
+    "context.options.fair_waiter_timeout.value_or("
+    "std::optional<Milliseconds>().value_or("
+    "unit/lock_protocols|integration/fair_lock_test")
+
 # A try_lock() that failed stays in the queue.
 mutate(fair_try_lock_queues_up protocol/fair_lock.hpp
     "claim.queues ? slot_ : Milliseconds(0)"
@@ -1161,6 +1167,42 @@ mutate(refusal_dropped_with_the_name redis/reply_reader.hpp
     "std::exchange(skips_next_, false) && !precedes_close(out)"
     "std::exchange(skips_next_, false)"
     "unit/reply_reader|integration/client_name")
+
+# The login in the URL is used in place of the one that a function returns.
+mutate(login_by_a_function_ignored redis/connection.hpp
+    "login = (*url.credentials)();"
+    "static_cast<void>((*url.credentials)()), login.user = url.user;"
+    "unit/connection_test|integration/credentials")
+
+# A slow function for the login leaves the server no time to reply.
+mutate(login_costs_the_time_of_the_server redis/connection.hpp
+    "if (deadline != never) deadline += Clock::now() - asked;"
+    "if (deadline != never) deadline += asked - asked;"
+    "unit/connection_test")
+
+# The caller's own thread waits for a function that blocks, beyond the caller's deadline.
+mutate(login_on_the_thread_of_the_caller redis/reconnector.hpp
+    "} else if (url_.credentials) {"
+    "} else if (false) {"
+    "unit/reconnector|integration/credentials")
+
+# A call goes on with a login that the server has refused.
+mutate(refused_login_tried_again redis/reconnector.hpp
+    "if (has_failed && !policy_.is_unreachable()) return why_not();"
+    ""
+    "unit/reconnector")
+
+# The watchdog renews a hundred holds by a command, whatever the option says.
+mutate(renewal_batch_ignored session/session.hpp
+    "options_.watchdog_timeout, options_.renewal_batch}"
+    "options_.watchdog_timeout, 100}"
+    "integration/rlock_budget")
+
+# The same for permits.
+mutate(renewal_batch_of_permits_ignored semaphore/permit_leases.hpp
+    "= core_.session.options().renewal_batch;"
+    "= 100;"
+    "integration/permit_expirable")
 
 # release_all() does not wait until the server has the holds back.
 mutate(release_all_does_not_wait lock/releases.hpp

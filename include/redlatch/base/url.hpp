@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/credentials.hpp"
 #include "redlatch/base/names.hpp"
 #include "redlatch/base/quoted.hpp"
 #include "redlatch/error.hpp"
 
 #include <charconv>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -57,6 +59,8 @@ struct Url {
     std::shared_ptr<const detail::TlsConnector> tls_connector{};
     // The name of each connection, for CLIENT LIST; empty for none. It is not part of the text, either.
     std::string client_name{};
+    // Returns the login of each connection in place of `user` and `password`; null for none. Not part of the text, either.
+    std::shared_ptr<const std::function<Credentials()>> credentials{};
 
     // Parses a URL. Throws Error(errc::invalid_argument) if it is malformed.
     static Url parse(std::string_view text);

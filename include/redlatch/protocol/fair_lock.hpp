@@ -35,13 +35,13 @@ public:
           timeouts_(prefixed_key("redisson_lock_timeout", key_)),
           slots_(prefixed_key("redlatch_lock_slots", key_)),
           channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
-          slot_(std::clamp(context.options.watchdog_timeout / 6, shortest_slot, longest_slot)) {}
+          slot_(context.options.fair_waiter_timeout.value_or(
+              std::clamp(context.options.watchdog_timeout / 6, shortest_slot, longest_slot))) {}
 
     // Returns the channel that notifies this waiter of its turn.
     std::string channel_of(std::uint64_t hold) const { return channels_ + std::string(text(hold).view()); }
 
-    // Returns how long a waiter counts as alive without a refresh: a sixth of the watchdog timeout, between 100 ms and
-    // 5 s.
+    // Returns how long a waiter counts as alive without a refresh: see ClientOptions::fair_waiter_timeout.
     Milliseconds slot() const noexcept { return slot_; }
 
     // Acquires the lock unless it is another waiter's turn. If the claim queues, joins the queue otherwise. A waiter
@@ -79,6 +79,7 @@ public:
     }
 
 private:
+    // Unless the option says otherwise.
     static constexpr Milliseconds shortest_slot{100};
     static constexpr Milliseconds longest_slot{5000};
 

@@ -6,9 +6,12 @@
 #include "redlatch/redis/encode.hpp"
 #include "redlatch/redis/reply_reader.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -36,15 +39,17 @@ struct Connection {
 
     // Connects (over TLS if the URL demands it), logs in and selects the database, all before the deadline. Returns
     // nothing on success. Otherwise returns the reply for a command on this connection: not_sent, the error of the
-    // server, or our reason for refusing the server. A server with the wrong role counts as unreachable.
+    // server, or our reason for refusing the server. A server with the wrong role counts as unreachable, and so does one
+    // for which Url::credentials throws. The time that this function takes prolongs the deadline.
     std::optional<Reply> open(const Url& url, Instant deadline, ServerRole role = ServerRole::any) {
         std::string why;
         reader.reset();
-        reader.withhold(url.password);
         socket = Socket::connect(url, deadline, why, abandoned);
         if (!socket.is_open()) return Reply::of(Reply::Kind::not_sent, std::move(why));
         auto refusal = url.tls ? secure(url, deadline) : std::nullopt;
-        if (!refusal) refusal = log_in(url, deadline, role);
+        Credentials login{url.user, url.password};
+        if (!refusal && url.credentials) refusal = ask_for(login, url, deadline);
+        if (!refusal) refusal = log_in(url, login, deadline, role);
         if (refusal) socket.close();
         return refusal;
     }
@@ -65,19 +70,36 @@ private:
         }
     }
 
-    std::optional<Reply> log_in(const Url& url, Instant deadline, ServerRole role) {
+    // Calls Url::credentials.
+    static std::optional<Reply> ask_for(Credentials& login, const Url& url, Instant& deadline) {
+        const Instant asked = Clock::now();
+        const auto failure = [&](const std::string& why) {
+            return Reply::of(Reply::Kind::not_sent,
+                             "cannot log in to " + url.display() + ": ClientOptions::credentials threw " + why);
+        };
+        try {
+            login = (*url.credentials)();
+        } catch (const std::exception& e) {
+            return failure(in_quotes(e.what(), 160));
+        } catch (...) {
+            return failure("what is no std::exception");
+        }
+        if (deadline != never) deadline += Clock::now() - asked;
+        return std::nullopt;
+    }
+
+    std::optional<Reply> log_in(const Url& url, const Credentials& login, Instant deadline, ServerRole role) {
+        reader.withhold(login.password);
         std::string out;
         std::size_t expected = 0;
         const auto add = [&](std::vector<std::string_view> words) {
             append_command(out, Command{words, 0});
             ++expected;
         };
-        if (!url.password.empty()) {
-            if (url.user.empty())
-                add({"AUTH", url.password});
-            else
-                add({"AUTH", url.user, url.password});
-        }
+        if (!login.user.empty())
+            add({"AUTH", login.user, login.password});
+        else if (!login.password.empty())
+            add({"AUTH", login.password});
         const NumberText database(url.database);
         if (url.database != 0) add({"SELECT", database});
         if (role == ServerRole::master) add({"ROLE"});

@@ -24,6 +24,9 @@ public:
 
     Reply why_not() const noexcept { return detail::copy_of(why_not_); }
 
+    // Returns false if the last attempt reached a server that refused us.
+    bool is_unreachable() const noexcept { return why_not_.is_unsent(); }
+
     // Returns why there is no connection at the deadline of a caller: no_time unless an attempt failed for another
     // reason than a short deadline.
     Reply why_not_in_time() const noexcept {

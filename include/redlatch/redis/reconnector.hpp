@@ -20,8 +20,11 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Opens a connection whenever there is none: on the thread of a caller, or on a side thread. The mutex of the owner
-// guards it: each function is called while that is locked, except is_open(), connections(), is_opening_aside() and finish(). Functions that get the lock release it while they wait.
+// Opens a connection whenever there is none: on the thread of a caller, or on a side thread. If the URL has a function
+// for the login, it is always a side thread, because the function may block, and callers have deadlines.
+//
+// The mutex of the owner guards it: each function is called while that is locked, except is_open(), connections(),
+// is_opening_aside() and finish(). Functions that get the lock release it while they wait.
 //
 // changed_ wakes threads in open(): a connection came up, an attempt failed, a failed connection is closed, or the pause
 // before the next attempt has been ended.
@@ -65,6 +68,8 @@ public:
             const Instant now = Clock::now();
             const bool substituted = has_substitute_ && has_substitute_();
             const bool has_failed = policy_.failures() != failures;
+            // The server itself refuses: a retry with the same credentials is useless.
+            if (has_failed && !policy_.is_unreachable()) return why_not();
             if (connecting_ == Connecting::one_attempt && has_failed) return why_not();
             if (now >= deadline) return policy_.why_not_in_time();
             if (substituted && has_failed) return why_not();
@@ -75,11 +80,11 @@ public:
             } else if (has_pause(now)) {
                 if (substituted) return why_not();
                 wait_on(changed_, lock, std::min(next_attempt(), deadline));
+            } else if (url_.credentials) {
+                open_aside(lock, now + timeout_, attempted);
             } else {
-                const auto refusal = attempt(lock, std::min(deadline, now + patience));
+                attempt(lock, std::min(deadline, now + patience));
                 attempted(lock);
-                // The server itself refuses: a retry with the same credentials is useless.
-                if (refusal && refusal->kind != Reply::Kind::not_sent) return refusal;
             }
         }
         return std::nullopt;
@@ -168,7 +173,7 @@ private:
     // inside a read or write.
     enum class State { closed, opening, open, failed };
 
-    std::optional<Reply> attempt(std::unique_lock<std::mutex>& lock, Instant deadline) {
+    void attempt(std::unique_lock<std::mutex>& lock, Instant deadline) {
         state_ = State::opening;
         link_.abandoned = false;
         const Instant begun = Clock::now();
@@ -189,7 +194,6 @@ private:
         }
         state_ = refusal ? State::closed : State::open;
         changed_.notify_all();
-        return refusal;
     }
 
     std::optional<Reply> open_link(Instant deadline) noexcept {

@@ -67,7 +67,7 @@ return 1
 )lua"};
 
 inline constexpr std::string_view mutex_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the value of each lock.
+-- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the value of each lock.
 -- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
 local now = time_in_ms()
@@ -126,7 +126,7 @@ inline constexpr Script digested<scripts::mutex_remaining_lease>{scripts::mutex_
     "a019174679984390b74c15b859e3a4ff369db618"};
 template <>
 inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
-    "7f3799c9b8282ced478ccc08c3658917fb9b1cb2"};
+    "bc5caad59f82aa990266c22b587cf364e6913613"};
 // clang-format on
 
 }  // namespace detail

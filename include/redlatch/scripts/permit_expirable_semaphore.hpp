@@ -294,7 +294,7 @@ return left
 )lua"};
 
 inline constexpr std::string_view permit_renew{R"lua(
--- KEYS: leases.  ARGV: lease in ms, wanted until, up to 100 permit ids.
+-- KEYS: leases.  ARGV: lease in ms, wanted until, up to 1,000 permit ids.
 -- Answer: for each permit 1 = renewed, 0 = it is not held any more. Never shortens a lease.
 local leases, lease, wanted_until = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local now = time_in_ms()
@@ -351,7 +351,7 @@ inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_rema
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
 template <>
 inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
-    "a5a6f174e9859dfaafccfa566ce61799e6c95afc"};
+    "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
     "d2677464bdcc0c4d67de7f3705b834222b508975"};

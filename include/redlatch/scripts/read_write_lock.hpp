@@ -231,7 +231,7 @@ return holders
 )lua"};
 
 inline constexpr std::string_view read_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of a read hold of each lock.
+-- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of a read hold of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
 -- readers may have longer leases.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
@@ -369,7 +369,7 @@ inline constexpr Script digested<scripts::read_remaining_lease>{scripts::read_re
     "9faa31e0b0a7b21df40d81632ac955a6444730a2"};
 template <>
 inline constexpr Script digested<scripts::read_renew>{scripts::read_renew,
-    "7631565aae2a63ee6e17e9639ed404f5ad8b0171"};
+    "8359f513225284b832507ee914a51214fabb344b"};
 template <>
 inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_write_inspect,
     "902938395c1467e53293efaa7547f94cf6edc451"};

@@ -83,7 +83,7 @@ return 1
 )lua"};
 
 inline constexpr std::string_view rlock_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
+-- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
 local now = time_in_ms()
@@ -139,7 +139,7 @@ inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_
     "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
 template <>
 inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
-    "760bebdf5eda7eb6d982a97fd524202ea9169ba9"};
+    "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
 // clang-format on
 
 }  // namespace detail

@@ -166,7 +166,6 @@ public:
     }
 
 private:
-    static constexpr std::size_t renewals_a_call = 100;
     static constexpr std::size_t releases_a_call = 1000;
 
     Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
@@ -180,10 +179,11 @@ private:
         };
         if (!due_until(now)) return;
         const Instant soon = now + timeout() / 6;
+        const std::size_t most = core_.session.options().renewal_batch;
         while (due_until(soon)) {
             std::vector<PermitId> batch;
             for (Watch& watch : watched_) {
-                if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
+                if (watch.renewing || watch.renew_at > soon || batch.size() == most) continue;
                 batch.push_back(watch.id);
                 watch.renewing = true;
                 watch.renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);

@@ -223,7 +223,7 @@ private:
     Losses losses_;
     Executor executor_{*transport_, options_, counters_, events_};
     ServerTime server_time_{executor_, options_};
-    Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout};
+    Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout, options_.renewal_batch};
     Timers timers_;
     Continuations continuations_;
     Subscriptions subscriptions_;

@@ -25,19 +25,17 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-inline constexpr std::size_t renewals_a_call = 100;
-
-// Sorts renewals into batches that one call can carry out, those with the same route, script and lease, and calls
-// `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep their order.
+// Sorts renewals into batches that one call can carry out, those with the same route, script and lease, at most `most` in
+// each, and calls `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep their order.
 template <class Route, class Send>
-void for_each_batch(std::span<Renewal> due, Milliseconds watchdog_timeout, Route route, Send send) {
+void for_each_batch(std::span<Renewal> due, Milliseconds watchdog_timeout, std::size_t most, Route route, Send send) {
     const auto way = [&](const Renewal& r) {
         return std::tuple(route(r.key), r.script, r.lease.value_or(watchdog_timeout));
     };
     std::stable_sort(due.begin(), due.end(), [&](const Renewal& a, const Renewal& b) { return way(a) < way(b); });
     while (!due.empty()) {
         std::size_t size = 1;
-        while (size < std::min(due.size(), renewals_a_call) && way(due[size]) == way(due[0])) ++size;
+        while (size < std::min(due.size(), most) && way(due[size]) == way(due[0])) ++size;
         send(std::span<const Renewal>(due.first(size)));
         due = due.subspan(size);
     }
@@ -61,16 +59,17 @@ inline BackgroundTask::Renewed outcome_of(const Reply& reply, std::size_t index,
     return reply.replicated ? BackgroundTask::Renewed::yes : BackgroundTask::Renewed::unknown;
 }
 
-// Sends renewals, up to a hundred in one call. Used by the background thread only, which never waits for a reply.
+// Sends renewals, up to `batch` in one call. Used by the background thread only, which never waits for a reply.
 class Watchdog {
 public:
     Watchdog(Executor& executor, ServerTime& server_time, Events& events, Counters& counters,
-             Milliseconds watchdog_timeout)
+             Milliseconds watchdog_timeout, std::size_t batch)
         : executor_(executor),
           server_time_(server_time),
           events_(events),
           counters_(counters),
-          watchdog_timeout_(watchdog_timeout) {}
+          watchdog_timeout_(watchdog_timeout),
+          batch_(batch) {}
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
@@ -80,7 +79,7 @@ public:
 
     void renew(std::vector<Renewal> due) {
         for_each_batch(
-            due, watchdog_timeout_, [this](std::string_view key) { return executor_.transport().route(key); },
+            due, watchdog_timeout_, batch_, [this](std::string_view key) { return executor_.transport().route(key); },
             [this](std::span<const Renewal> batch) { send_or_try_again(batch); });
     }
 
@@ -114,6 +113,7 @@ private:
     Events& events_;
     Counters& counters_;
     const Milliseconds watchdog_timeout_;
+    const std::size_t batch_;
 };
 
 }  // namespace detail

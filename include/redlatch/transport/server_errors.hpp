@@ -124,7 +124,8 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     if (code == "WRONGTYPE")
         return {errc::wrong_type, name, said + "; something else uses this key; choose another name"};
     if (code == "NOAUTH" || code == "WRONGPASS")
-        return {errc::rejected, name, said + "; check the user and the password in the URL"};
+        return {errc::rejected, name,
+                said + "; check the user and the password in the URL or from ClientOptions::credentials"};
     if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
         reply.text.starts_with("ERR ACL failure in script"))
         return {errc::rejected, name, said + "; grant this user the access rights (ACL) that the README lists"};

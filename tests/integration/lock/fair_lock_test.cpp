@@ -538,6 +538,43 @@ TEST_CASE("a foreign waiter that does not come blocks the queue until its time i
     CHECK(served.names() == Words{"first", "second"});
 }
 
+TEST_CASE(
+    "a waiter keeps its place for the time of its own client, and is skipped then, by clients with another time") {
+    constexpr std::chrono::milliseconds time = patient(700ms);
+    RedisServer server;
+    auto child = ChildProcess::run([&] {
+        redlatch::ClientOptions options;
+        options.fair_waiter_timeout = time;
+        Client client{server.url(), options};
+        FairLock orders{client, "orders"};
+        RawRedis redis{server};
+        if (!eventually([&] { return redis.exists("orders"); }, 20s)) return 1;
+        orders.lock();
+        return 0;
+    });
+    RawRedis redis{server};
+    Client client{server.url()};
+    FairLock orders{client, "orders"};
+    orders.lock();
+    REQUIRE(are_waiting(redis, 1));
+    const std::string first = waiting(redis).at(0);
+    const auto left = [&] { return redis.integer("ZSCORE", slots, first) - server_ms(redis); };
+    CHECK(left() <= time.count());
+    auto second = start([&] { return orders.try_lock_for(60s) ? (orders.unlock(), true) : false; });
+    REQUIRE(are_waiting(redis, 2));
+    // It is refreshed.
+    std::this_thread::sleep_for(2 * time);
+    CHECK(waiting(redis).at(0) == first);
+    CHECK(left() <= time.count());
+    child.kill();
+    const Stopwatch watch;
+    orders.unlock();
+    CHECK(second.get());
+    // The second waiter looks every third of five seconds.
+    CHECK(watch.within(time + 5000ms / 3 + patient(1500ms)));
+    CHECK(redis.keys().empty());
+}
+
 TEST_CASE("waiters survive a server that restarts empty") {
     RedisServer server;
     Client client{server.url(), with_watchdog(quick_watchdog)};

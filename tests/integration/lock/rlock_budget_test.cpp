@@ -2,6 +2,7 @@
 // The number of commands of each operation, as the server counts them.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -272,6 +273,37 @@ TEST_CASE("a thousand holds are renewed by ten commands per period") {
     CHECK(RawRedis{server}.keys().size() == holds);
     for (RLock& lock : locks) lock.unlock();
     CHECK(RawRedis{server}.keys().empty());
+}
+
+TEST_CASE("renewal_batch: a thousand holds are renewed by one command, or a few by each") {
+    const std::string renew = "\"" + std::string(digested<scripts::rlock_renew>.digest()) + "\" \"";
+    for (const unsigned batch : {1000U, 3U}) {
+        CAPTURE(batch);
+        RedisServer server;
+        redlatch::ClientOptions options = with_watchdog(2 * short_lease);
+        options.renewal_batch = batch;
+        Client client{server.url(), options};
+        std::deque<RLock> locks;
+        for (unsigned i = 0; i < std::min(batch * 4, 1000U); ++i) {
+            locks.emplace_back(client, "lock " + std::to_string(i));
+            locks.back().lock();
+        }
+        CommandMonitor monitor{server};
+        unsigned long most = 0;
+        // Holds that were acquired at different times come together after the first rounds.
+        CHECK(eventually(
+            [&] {
+                for (const std::string& line : monitor.take_lines())
+                    if (const auto at = line.find(renew); at != std::string::npos)
+                        most = std::max(most, std::stoul(line.substr(at + renew.size())));
+                return most >= batch;
+            },
+            60s, 50ms));
+        CHECK(most == batch);
+        CHECK(client.stats().lost_holds == 0);
+        for (RLock& lock : locks) lock.unlock();
+        CHECK(RawRedis{server}.keys().empty());
+    }
 }
 
 TEST_CASE("a fresh server needs one more command per script, and one query of its time") {

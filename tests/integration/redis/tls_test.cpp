@@ -397,3 +397,27 @@ TEST_CASE("a cluster by TLS: its nodes are connected to by TLS, too") {
     CHECK(redis.exists("orders"));
     CHECK_THROWS_AS(Client{std::string_view{url}}, redlatch::Error);
 }
+
+TEST_CASE("a login by a function works by TLS, on the first connection and on later ones") {
+    Place place{{"--requirepass", "before"}};
+    RawRedis redis{place.server};
+    redis.text("AUTH", "before");
+    std::mutex mutex;
+    std::string password = "before";
+    ClientOptions options = place.options();
+    options.credentials = [&] {
+        const std::lock_guard guard{mutex};
+        return redlatch::Credentials{"", password};
+    };
+    Client client{place.url, options};
+    RLock orders{client, "orders"};
+    orders.lock();
+    redis.text("CONFIG", "SET", "requirepass", "after");
+    {
+        const std::lock_guard guard{mutex};
+        password = "after";
+    }
+    redis.kill_clients("normal");
+    CHECK(orders.is_held());
+    orders.unlock();
+}

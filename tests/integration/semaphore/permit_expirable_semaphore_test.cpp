@@ -285,6 +285,21 @@ TEST_CASE("the watchdog keeps all permits, with one command per hundred") {
     CHECK(bench.client.stats().renewals == renewals);
 }
 
+TEST_CASE("renewal_batch: one command renews more permits") {
+    ClientOptions options = with_watchdog(short_lease);
+    options.renewal_batch = 150;
+    Bench bench(200, options);
+    CommandMonitor monitor(bench.server);
+    const auto many = bench.seats.acquire(150);
+    REQUIRE(eventually([&] { return bench.client.stats().renewals >= 900; }, 20s));
+    std::uint64_t renewals_sent = 0;
+    for (const std::string& line : monitor.take_lines())
+        if (line.find(digested<scripts::permit_renew>.digest()) != std::string::npos) ++renewals_sent;
+    CHECK(renewals_sent >= 6);
+    CHECK(renewals_sent <= bench.client.stats().renewals / 150 + 2);
+    bench.seats.release(many);
+}
+
 TEST_CASE("fault: holder of a permit killed: its permit expires, and a waiter acquires it without a message") {
     Bench bench(1);
     auto child = spawn_self("permit holder that dies", {bench.server.url(), "300"});

@@ -290,3 +290,27 @@ TEST_CASE("after a fork the child's copy of a hold does nothing, and the parent'
     CHECK(hold.unlock() == std::error_code());
     CHECK(redis.keys().empty());
 }
+
+TEST_CASE("a forked child logs in by ClientOptions::credentials, too") {
+    RedisServer server{{.args = {"--requirepass", "before"}}};
+    std::string password = "before";
+    redlatch::ClientOptions options;
+    options.credentials = [&] { return redlatch::Credentials{"", password}; };
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    orders.lock();
+    RawRedis redis{server};
+    redis.text("AUTH", "before");
+    redis.text("CONFIG", "SET", "requirepass", "after");
+    auto child = ChildProcess::run([&] {
+        password = "after";
+        RLock parcels{client, "parcels"};
+        parcels.lock();
+        const bool right = parcels.is_held() && orders.is_locked() && !orders.is_held();
+        parcels.unlock();
+        return right ? 0 : 1;
+    });
+    CHECK(child.wait(60s) == ExitStatus{0, 0});
+    CHECK(orders.is_held());
+    orders.unlock();
+}

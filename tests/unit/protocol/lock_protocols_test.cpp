@@ -107,6 +107,23 @@ TEST_CASE("FairLock: a slot lasts a sixth of the watchdog timeout, from 100 ms t
     }
 }
 
+TEST_CASE("FairLock: a slot lasts as long as the option says, whatever the watchdog timeout is") {
+    for (const Milliseconds wanted : {Milliseconds(100), Milliseconds(20'000), Milliseconds(300'000)}) {
+        ClientOptions options;
+        options.watchdog_timeout = 600ms;
+        options.fair_waiter_timeout = wanted;
+        NativeCommands native;
+        const FairProtocol lock({uuid, options, native}, "orders");
+        CHECK(lock.slot() == wanted);
+        Claim queueing = claim_of(7);
+        queueing.queues = true;
+        const std::string slot = std::to_string(wanted.count());
+        CHECK(words_of(lock.acquire(queueing)).ends_with(" 30000 " + slot + " 5000"));
+        const std::array<std::uint64_t, 1> waiters{7};
+        CHECK(words_of(lock.refresh(waiters, 9000)).ends_with(": " + slot + " 9000 " + owner7));
+    }
+}
+
 TEST_CASE("ReadWriteLock: calls of both sides") {
     Bench bench;
     const ReadProtocol readers(bench.context, "orders");

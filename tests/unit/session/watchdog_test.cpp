@@ -37,9 +37,9 @@ Renewal renewal(std::string key, const Script& script = rlock, std::optional<Mil
 std::uint32_t one_route(std::string_view) { return 0; }
 
 template <class Route = std::uint32_t (*)(std::string_view)>
-std::vector<Keys> batches(std::vector<Renewal> due, Route route = one_route) {
+std::vector<Keys> batches(std::vector<Renewal> due, Route route = one_route, std::size_t most = 100) {
     std::vector<Keys> found;
-    for_each_batch(due, timeout, route, [&](std::span<const Renewal> batch) {
+    for_each_batch(due, timeout, most, route, [&](std::span<const Renewal> batch) {
         Keys keys;
         for (const Renewal& r : batch) keys.push_back(r.key);
         found.push_back(std::move(keys));
@@ -57,19 +57,20 @@ TEST_CASE("renewals of one kind share a call, in the order in which they were du
     CHECK(batches({renewal("c"), renewal("a"), renewal("b")}) == std::vector<Keys>{{"c", "a", "b"}});
 }
 
-TEST_CASE("a call renews a hundred at most") {
+TEST_CASE("a call renews as many as wanted at most") {
     struct Row {
-        std::size_t count;
+        std::size_t most, count;
         std::vector<std::size_t> sizes;
     };
-    for (const Row& row :
-         {Row{99, {99}}, Row{100, {100}}, Row{101, {100, 1}}, Row{200, {100, 100}}, Row{250, {100, 100, 50}}}) {
+    for (const Row& row : {Row{100, 99, {99}}, Row{100, 100, {100}}, Row{100, 101, {100, 1}}, Row{100, 200, {100, 100}},
+                           Row{100, 250, {100, 100, 50}}, Row{1, 3, {1, 1, 1}}, Row{1000, 2001, {1000, 1000, 1}}}) {
+        CAPTURE(row.most);
         CAPTURE(row.count);
         std::vector<Renewal> due;
         for (std::size_t i = 0; i < row.count; ++i) due.push_back(renewal(std::to_string(i)));
         std::vector<std::size_t> found;
         std::size_t next = 0;
-        for (const Keys& keys : batches(due)) {
+        for (const Keys& keys : batches(due, one_route, row.most)) {
             found.push_back(keys.size());
             for (const std::string& key : keys) CHECK(key == std::to_string(next++));
         }
