@@ -50,9 +50,8 @@ public:
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) co_return std::nullopt;
-        const auto& shares = end->shares->of;
-        const Sent leaving = send(lock, owner, by, [&](std::size_t i) { return shares[i].leaving; });
-        send(lock, owner, by, [&](std::size_t i) { return shares[i].owed; });
+        const Sent leaving = send(lock, owner, by, [&](std::size_t i) { return end->of[i].leaving; });
+        send(lock, owner, by, [&](std::size_t i) { return end->of[i].owed; });
         const Outcome replies = co_await outcome(lock, leaving, by, never);
         co_return result(owner, end->live, leaving, replies);
     }
