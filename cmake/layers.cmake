@@ -12,7 +12,8 @@
 # The public headers are beside the folders and may include all of them. All folders except scripts may also include the
 # vocabulary: error.hpp, inspection.hpp and options.hpp.
 # Only redis, net and testing may include third-party headers, and asio.hpp those of Asio. Include cycles are errors.
-# All declarations must be in the inline namespace REDLATCH_ABI, which names the version (major and minor).
+# All declarations must be in the inline namespace REDLATCH_ABI, which names the version (major and minor). A header that
+# names it must include base/config.hpp, which defines it, directly or not.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(include_dir ${root}/include)
@@ -68,6 +69,9 @@ foreach(header IN LISTS headers)
             complain("${header}: not in the inline namespace REDLATCH_ABI: ${begin}")
         endif()
     endforeach()
+    if(text MATCHES "inline namespace REDLATCH_ABI")
+        list(APPEND in_namespace ${header})
+    endif()
     layer_of(${header} layer)
     if(NOT DEFINED below_${layer})
         complain("${header}: there is no layer '${layer}'")
@@ -116,6 +120,32 @@ function(walk header way)
 endfunction()
 foreach(header IN LISTS headers)
     walk(${header} "")
+endforeach()
+
+# Sets `out` to whether <header> includes <target>, directly or not.
+function(reaches header target out)
+    set(reached ${header})
+    set(ahead ${header})
+    while(ahead AND NOT target IN_LIST reached)
+        list(POP_FRONT ahead next)
+        foreach(included IN LISTS includes_of_${next})
+            if(NOT included IN_LIST reached)
+                list(APPEND reached ${included})
+                list(APPEND ahead ${included})
+            endif()
+        endforeach()
+    endwhile()
+    if(target IN_LIST reached)
+        set(${out} TRUE PARENT_SCOPE)
+    else()
+        set(${out} FALSE PARENT_SCOPE)
+    endif()
+endfunction()
+foreach(header IN LISTS in_namespace)
+    reaches(${header} redlatch/base/config.hpp defined)
+    if(NOT defined)
+        complain("${header}: REDLATCH_ABI is not defined, because redlatch/base/config.hpp is not included")
+    endif()
 endforeach()
 
 get_property(complaints GLOBAL PROPERTY complaints)

@@ -3655,7 +3655,8 @@ namespace detail {
 // is kept for a while after the last of them lost interest; otherwise a contended lock would subscribe again and again.
 //
 // mutex_ guards all members. It may be taken while the mutex of a BackgroundTask is held, never the other way round: a
-// BackgroundTask is notified only after mutex_ was released.
+// BackgroundTask is notified only after mutex_ was released. Nor does a reference to a task end while mutex_ is held: it
+// may be the last one, and the destructor of a task takes mutex_.
 class Subscriptions final : public Listener {
 public:
     static constexpr Milliseconds keep_warm = std::chrono::seconds(5);
@@ -3745,7 +3746,7 @@ public:
     void sweep(Instant now) {
         std::vector<Told> dropped;
         sweep(now, dropped);
-        for (const auto& [channel, who] : dropped) who->disconnected(channel);
+        tell_disconnected(dropped);
     }
 
     void subscribed(const std::string& channel) override {
@@ -3753,7 +3754,7 @@ public:
     }
 
     void refused(const std::string& channel, const Reply& why) override {
-        std::vector<std::shared_ptr<BackgroundTask>> told;
+        Tasks told;
         {
             const std::lock_guard lock(mutex_);
             const auto entry = channels_.find(channel);
@@ -3764,7 +3765,7 @@ public:
                 next_sweep_ = std::min(next_sweep_, Clock::now() + try_again);
                 return;
             }
-            told = alive(entry->second);
+            collect(entry->second, told);
             drop(entry);
         }
         for (const auto& who : told) who->subscription_refused(channel, why);
@@ -3780,10 +3781,10 @@ public:
             const std::lock_guard lock(mutex_);
             for (auto& [channel, c] : channels_) {
                 c.confirmed = false;
-                for (auto& who : alive(c)) told.push_back({channel, std::move(who)});
+                collect(c, told.emplace_back(channel).tasks);
             }
         }
-        for (const auto& [channel, who] : told) who->disconnected(channel);
+        tell_disconnected(told);
     }
 
     void interrupted(const std::string& channel) override {
@@ -3806,11 +3807,20 @@ private:
 
     using Channels = std::unordered_map<std::string, Channel>;
 
-    // An event of a channel, and the task that it is for.
+    using Tasks = std::vector<std::shared_ptr<BackgroundTask>>;
+
+    // A channel, and the tasks that an event of it is for.
     struct Told {
+        explicit Told(std::string name) : channel(std::move(name)) {}
+
         std::string channel;
-        std::shared_ptr<BackgroundTask> who;
+        Tasks tasks{};
     };
+
+    static void tell_disconnected(const std::vector<Told>& told) {
+        for (const Told& t : told)
+            for (const auto& who : t.tasks) who->disconnected(t.channel);
+    }
 
     void sweep(Instant now, std::vector<Told>& dropped) {
         const std::lock_guard lock(mutex_);
@@ -3824,7 +3834,7 @@ private:
                 next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
                 continue;
             }
-            for (auto& who : alive(current->second)) dropped.push_back({current->first, std::move(who)});
+            collect(current->second, dropped.emplace_back(current->first).tasks);
             drop(current);
         }
     }
@@ -3838,20 +3848,22 @@ private:
         }
     }
 
-    static std::vector<std::shared_ptr<BackgroundTask>> alive(const Channel& c) {
-        std::vector<std::shared_ptr<BackgroundTask>> found;
+    // Adds the tasks that are not being destroyed. The caller destroys `tasks` after mutex_ was released.
+    static void collect(const Channel& c, Tasks& tasks) {
+        tasks.reserve(tasks.size() + c.listeners.size());  // so that no reference ends here for want of memory
         for (const Interest& w : c.listeners)
-            if (auto who = w.who->weak_from_this().lock()) found.push_back(std::move(who));
-        return found;
+            if (auto who = w.who->weak_from_this().lock()) tasks.push_back(std::move(who));
     }
 
     template <class Change>
-    std::vector<std::shared_ptr<BackgroundTask>> listeners(const std::string& channel, Change change) {
+    Tasks listeners(const std::string& channel, Change change) {
+        Tasks found;
         const std::lock_guard lock(mutex_);
         const auto entry = channels_.find(channel);
-        if (entry == channels_.end()) return {};
+        if (entry == channels_.end()) return found;
         change(entry->second);
-        return alive(entry->second);
+        collect(entry->second, found);
+        return found;
     }
 
     const std::function<void(const std::string&, bool)> subscribe_;

@@ -7,7 +7,9 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <functional>
 #include <new>
+#include <utility>
 
 namespace redlatch::fault {
 
@@ -19,6 +21,7 @@ std::atomic<long> left{0};
 std::atomic<const void*> maker{nullptr};
 FailingMemory::Of of = FailingMemory::Of::caller;
 const void* hiredis_base = nullptr;
+std::function<void()> meanwhile;
 
 // Its address identifies the thread.
 thread_local char identity;
@@ -26,6 +29,7 @@ thread_local char identity;
 bool strikes() {
     if (left.fetch_sub(1) != 0) return false;
     has_struck = true;
+    if (meanwhile) meanwhile();
     return true;
 }
 
@@ -42,7 +46,8 @@ const void* library_of(const void* address) {
 
 }  // namespace
 
-FailingMemory::FailingMemory(Of whose, long n) {
+FailingMemory::FailingMemory(Of whose, long n, std::function<void()> do_meanwhile) {
+    meanwhile = std::move(do_meanwhile);
     of = whose;
     hiredis_base = library_of(reinterpret_cast<const void*>(&redisReaderFree));
     maker = &identity;
@@ -51,7 +56,10 @@ FailingMemory::FailingMemory(Of whose, long n) {
     armed = true;
 }
 
-FailingMemory::~FailingMemory() { armed = false; }
+FailingMemory::~FailingMemory() {
+    armed = false;
+    meanwhile = {};
+}
 
 bool FailingMemory::struck() const { return has_struck; }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <functional>
+
 namespace redlatch::fault {
 
 /// Makes the n-th allocation after its construction (0 is the next one) fail, once. Only one may live at a time. It
@@ -12,7 +14,8 @@ public:
         others,  // operator new, of every other thread
         hiredis  // malloc, calloc and realloc where hiredis calls them; never fails in sanitizer builds
     };
-    FailingMemory(Of whose, long n);
+    /// `meanwhile`, if any, runs in the thread whose allocation fails, just before it fails.
+    explicit FailingMemory(Of whose, long n, std::function<void()> meanwhile = {});
     FailingMemory(const FailingMemory&) = delete;
     FailingMemory& operator=(const FailingMemory&) = delete;
     ~FailingMemory();

@@ -3,11 +3,13 @@
 // One allocation fails, each one in turn. The caller gets std::bad_alloc, an Error, or what it asked for. No guard
 // throws, no hold stays without an owner that knows of it, and the same objects continue to work.
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <new>
 #include <optional>
+#include <thread>
 #include <type_traits>
 #include <vector>
 #include "faults/failing_memory.hpp"
@@ -463,4 +465,57 @@ TEST_CASE("fault: the n-th allocation of hiredis fails") {
                   std::unique_lock guard{lock, std::defer_lock};
                   static_cast<void>(guard.try_lock_for(5s));
               }) > 3);
+}
+
+namespace {
+
+// A task that stops listening when it ends, as the state of a lock does.
+struct Ear final : BackgroundTask {
+    Ear(Subscriptions& s, std::atomic<bool>& e) : subscriptions(s), ends(e) { subscriptions.acquire("x", *this); }
+    Ear(const Ear&) = delete;
+    ~Ear() override {
+        ends = true;
+        subscriptions.remove("x", *this);
+    }
+
+    void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
+
+    Subscriptions& subscriptions;
+    std::atomic<bool>& ends;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "fault: the listeners of a channel end while there is no memory to tell them of an event: nothing deadlocks") {
+    using Event = std::function<void(Subscriptions&)>;
+    const std::vector<Event> events{[](Subscriptions& s) { s.subscribed("x"); },
+                                    [](Subscriptions& s) { s.message("x", "0"); },
+                                    [](Subscriptions& s) { s.interrupted("x"); },
+                                    [](Subscriptions& s) { s.disconnected(); },
+                                    [](Subscriptions& s) { s.refused("x", Reply{}); },
+                                    [](Subscriptions& s) { s.sweep(Clock::now() + Subscriptions::keep_warm + 1s); }};
+    for (const Event& event : events)
+        fail_each_allocation(FailingMemory::Of::caller, [&](long n) {
+            Subscriptions subscriptions([](const std::string&, bool) {}, [] {});
+            std::atomic<bool> ends{false};
+            std::vector<std::shared_ptr<Ear>> ears;
+            for (int i = 0; i < 3; ++i) ears.push_back(std::make_shared<Ear>(subscriptions, ends));
+            for (const auto& ear : ears) subscriptions.release("x", *ear);
+            std::atomic<bool> dropped{false};
+            std::jthread dropper;
+            // Another thread drops its references. It waits for the mutex if they are the last ones.
+            const FailingMemory memory(FailingMemory::Of::caller, n, [&] {
+                dropper = std::jthread([&] {
+                    ears.clear();
+                    dropped = true;
+                });
+                while (!dropped && !ends) std::this_thread::yield();
+            });
+            try {
+                event(subscriptions);
+            } catch (const std::bad_alloc&) {
+            }
+            return memory.struck();
+        });
 }

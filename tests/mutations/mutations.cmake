@@ -1415,3 +1415,9 @@ mutate(unlock_that_never_begins lock/hold.ipp
     "[hold = std::make_shared<Hold>(std::move(*this))]"
     "[hold = new Hold(std::move(*this))]"
     "integration/async_run")
+
+# The last reference to a task ends while the mutex of the subscriptions is held.
+mutate(listener_ends_under_the_mutex session/subscriptions.hpp
+    "        tasks.reserve(tasks.size() + c.listeners.size());  // so that no reference ends here for want of memory\n        for (const Interest& w : c.listeners)\n            if (auto who = w.who->weak_from_this().lock()) tasks.push_back(std::move(who));\n"
+    "        Tasks found;\n        for (const Interest& w : c.listeners)\n            if (auto who = w.who->weak_from_this().lock()) found.push_back(std::move(who));\n        tasks = std::move(found);\n"
+    "faults/no_memory")

@@ -24,8 +24,8 @@ public:
             struct End {
                 bool await_ready() noexcept { return false; }
                 [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
-                    const auto is_done = ended.promise().is_done;
-                    *is_done = true;
+                    const auto flag = ended.promise().is_done;
+                    *flag = true;
                 }
                 void await_resume() noexcept {}
             };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
+
 #include <functional>
 #include <memory>
 #include <type_traits>
