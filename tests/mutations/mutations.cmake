@@ -1420,4 +1420,4 @@ mutate(unlock_that_never_begins lock/hold.ipp
 mutate(listener_ends_under_the_mutex session/subscriptions.hpp
     "        tasks.reserve(tasks.size() + c.listeners.size());  // so that no reference ends here for want of memory\n        for (const Interest& w : c.listeners)\n            if (auto who = w.who->weak_from_this().lock()) tasks.push_back(std::move(who));\n"
     "        Tasks found;\n        for (const Interest& w : c.listeners)\n            if (auto who = w.who->weak_from_this().lock()) found.push_back(std::move(who));\n        tasks = std::move(found);\n"
-    "faults/no_memory")
+    "faults/(no_memory|failing)")
