@@ -62,13 +62,13 @@ TEST_CASE("an owner on the wire is the UUID, a colon and the thread number") {
     const std::string uuid = "b983c153-7421-469a-addb-44fb92259a1b";
     CHECK(OwnerText(uuid, 42).view() == uuid + ":42");
     CHECK(OwnerText(uuid, 1).view() == uuid + ":1");
-    CHECK(OwnerText(uuid, std::numeric_limits<OwnerNumber>::max()).view() == uuid + ":18446744073709551615");
+    CHECK(OwnerText(uuid, std::numeric_limits<std::uint64_t>::max()).view() == uuid + ":18446744073709551615");
 }
 
 TEST_CASE("a hold on the wire is the owner, a colon and the number of the hold") {
     const std::string uuid = "b983c153-7421-469a-addb-44fb92259a1b";
     CHECK(OwnerText(uuid, 42, 7).view() == uuid + ":42:7");
-    const OwnerText longest(uuid, std::numeric_limits<OwnerNumber>::max(), std::numeric_limits<std::uint64_t>::max());
+    const OwnerText longest(uuid, std::numeric_limits<std::uint64_t>::max(), std::numeric_limits<std::uint64_t>::max());
     CHECK(longest.view() == uuid + ":18446744073709551615:18446744073709551615");
 }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "support/internals.hpp"
 
@@ -24,11 +25,11 @@ TEST_CASE("each level is taken once, by its owner, from the lock of its kind and
 
 TEST_CASE("only the latest are kept, so that holds that are never unlocked take no more memory") {
     LostLevels levels;
-    constexpr OwnerNumber more = 5;
-    for (OwnerNumber owner = 0; owner < LostLevels::most + more; ++owner) levels.add("rlock", "orders", owner, 1);
-    for (OwnerNumber owner = 0; owner < more; ++owner) CHECK_FALSE(levels.take("rlock", "orders", owner));
+    constexpr std::uint64_t more = 5;
+    for (std::uint64_t owner = 0; owner < LostLevels::most + more; ++owner) levels.add("rlock", "orders", owner, 1);
+    for (std::uint64_t owner = 0; owner < more; ++owner) CHECK_FALSE(levels.take("rlock", "orders", owner));
     std::size_t kept = 0;
-    for (OwnerNumber owner = more; owner < LostLevels::most + more; ++owner)
+    for (std::uint64_t owner = more; owner < LostLevels::most + more; ++owner)
         if (levels.take("rlock", "orders", owner)) ++kept;
     CHECK(kept == LostLevels::most);
 }
