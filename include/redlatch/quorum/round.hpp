@@ -3,7 +3,7 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
-#include "redlatch/session/continuations.hpp"
+#include "redlatch/wait/wait_slot.hpp"
 
 #include <algorithm>
 #include <cstddef>
