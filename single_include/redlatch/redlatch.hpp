@@ -14602,7 +14602,8 @@ public:
     // Releases one level: waits for the reply; throws Error(errc::not_owner).
     virtual std::error_code release(OwnerNumber owner) = 0;
 
-    // Releases one level and waits for the reply without a thread, for command_timeout at most.
+    // Releases one level and waits for the reply without a thread, for command_timeout at most. Throws std::bad_alloc only
+    // if the task was not made; once it runs, the level is released, with or without memory to wait for the outcome.
     virtual Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) = 0;
 
     // Releases one level without waiting. Without memory for that, the hold ends with its lease.
@@ -14995,8 +14996,10 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
 
 REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& hold, WaitBy by) {
     if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) co_return hold.unlock();
+    // Without memory for this task the object keeps its level, and its destructor releases it.
+    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);
     const HeldLevel level = std::exchange(hold.level_, {});
-    co_return co_await level.keeper->release_by(level.owner, by);
+    co_return co_await releasing;
 }
 
 REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
@@ -15042,10 +15045,15 @@ public:
         OperationHost& host = *course_.host;
         const AnyExecutor* const executor = course_.executor;
         const auto ticket = std::make_shared<Ticket>(host.completions(), coroutine, dropped_);
-        if (*executor)
-            host.dispatcher().notify([ticket, executor] { dispatch(*executor, ticket); });
-        else
-            host.completions().notify([ticket] { ticket->go(); });
+        try {
+            if (*executor)
+                host.dispatcher().notify([ticket, executor] { dispatch(*executor, ticket); });
+            else
+                host.completions().notify([ticket] { ticket->go(); });
+        } catch (...) {  // no memory: the exception continues the coroutine
+            ticket->tear_up();
+            throw;
+        }
     }
 
     bool await_resume() const noexcept { return !dropped_; }
@@ -15068,6 +15076,8 @@ private:
         void go() {
             if (!used_.exchange(true)) coroutine_.resume();
         }
+
+        void tear_up() noexcept { used_ = true; }
 
     private:
         Notifier& completions_;
@@ -16777,13 +16787,17 @@ public:
         Instant sent{};
         bool unknown = false;
         lock.unlock();
-        Retry retry = core_.session.retry(foreground_deadline());
         Reply reply;
-        do {
-            sent = Clock::now();
-            unknown = retry.is_resend();
-            reply = call_level(leaving, retry.deadline());
-        } while (retry.again(reply));
+        try {
+            Retry retry = core_.session.retry(foreground_deadline());
+            do {
+                sent = Clock::now();
+                unknown = retry.is_resend();
+                reply = call_level(leaving, retry.deadline());
+            } while (retry.again(reply));
+        } catch (...) {  // no memory: handled as if nothing had been sent
+            reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
         lock.lock();
         if (unknown || !reply.answered()) note_unanswered(owner, leaving);
         return level_released(reply, owner, leaving, sent);
@@ -16856,6 +16870,14 @@ public:
             core_.schedule();
             throw;
         }
+    }
+
+    // Does the same for callers that do not want to know the outcome. Without memory the background sends the last
+    // release.
+    void release_later(OwnerNumber owner) noexcept try {
+        release_in_background(
+            owner, [](std::error_code) {}, Receiver::background);
+    } catch (...) {
     }
 
     // --- Client::release_all() --------------------------------------------------------------------------------
@@ -17180,8 +17202,7 @@ private:
         end(owner);
         lock.unlock();
         if (answer.kind == TryAnswer::Kind::held && !wanted)
-            parts_.releases.release_in_background(
-                owner, [](std::error_code) {}, Receiver::background);
+            parts_.releases.release_later(owner);
     }
 
     TryAnswer answer_of(std::unique_lock<std::mutex>& lock, const Try& one) {
@@ -17758,18 +17779,25 @@ public:
 
     Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
         if (by == by_thread) co_return release(owner);
-        const auto outcome = std::make_shared<Delivery<std::error_code>>(errc::unreachable);
         const Instant until = parts_.releases.foreground_deadline();
-        parts_.releases.release_in_background(
-            owner, [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); }, Receiver::background);
-        co_return co_await Delivered(by, outcome, until);
+        std::shared_ptr<Delivery<std::error_code>> outcome;
+        std::function<void(std::error_code)> told;
+        try {
+            outcome = std::make_shared<Delivery<std::error_code>>(errc::unreachable);
+            told = [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); };
+        } catch (const std::bad_alloc&) {
+            release_later(owner);
+            co_return make_error_code(std::errc::not_enough_memory);
+        }
+        try {
+            parts_.releases.release_in_background(owner, told, Receiver::background);
+            co_return co_await Delivered(by, outcome, until);
+        } catch (const std::bad_alloc&) {  // it is released all the same, but nobody waits for the outcome
+            co_return make_error_code(std::errc::not_enough_memory);
+        }
     }
 
-    void release_later(OwnerNumber owner) noexcept override try {
-        parts_.releases.release_in_background(
-            owner, [](std::error_code) {}, Receiver::background);
-    } catch (...) {
-    }
+    void release_later(OwnerNumber owner) noexcept override { parts_.releases.release_later(owner); }
 
     // --- queries without a command: see Leases ----------------------------------------------------------------
 
@@ -19948,14 +19976,18 @@ public:
         return result(owner, end->live, leaving, outcome);
     }
 
-    // Does the same, and waits for the replies without a thread.
+    // Does the same, and waits for the replies without a thread. Throws std::bad_alloc only if it has released nothing.
     Task<std::optional<std::error_code>> release_by(OwnerNumber owner, WaitBy by) {
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) co_return std::nullopt;
         const Sent leaving = send(lock, owner, by, [&](std::size_t i) { return end->of[i].leaving; });
         send(lock, owner, by, [&](std::size_t i) { return end->of[i].owed; });
-        const Outcome replies = co_await outcome(lock, leaving, by, never);
+        Outcome replies;
+        try {
+            replies = co_await outcome(lock, leaving, by, never);
+        } catch (const std::bad_alloc&) {  // it does not wait
+        }
         co_return result(owner, end->live, leaving, replies);
     }
 
@@ -20496,7 +20528,12 @@ public:
         std::unique_lock lock(core_.mutex);
         if (core_.closed) co_return errc::hold_lost;
         const InsideMembers inside(core_, lock);
-        const std::optional<std::error_code> outcome = co_await releases_.release_by(owner, by);
+        std::optional<std::error_code> outcome;
+        try {
+            outcome = co_await releases_.release_by(owner, by);
+        } catch (const std::bad_alloc&) {
+            outcome = releases_.release(owner, Clock::now());
+        }
         co_return outcome.value_or(errc::hold_lost);
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// ctest: timeout=300
+// ctest: timeout=600
 // One allocation fails, each one in turn. The caller gets std::bad_alloc, an Error, or what it asked for. No guard
 // throws, no hold stays without an owner that knows of it, and the same objects continue to work.
 #include <algorithm>
@@ -160,6 +160,24 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of
     CHECK(fail_each<Mutex>(place, [](auto& lock) { ask_lock(lock); }) > 5);
 }
 
+template <class Lock>
+void use_operations(Lock& lock) {
+    { const Hold hold = lock.hold(); }
+    { const Hold hold = lock.try_hold_for(2s, Lease{2s}); }
+    { const Hold hold = lock.async_lock().future().get(); }
+    static_cast<void>(lock.hold().async_unlock().future().get());
+    lock.async_run([](const std::stop_token&) {}).future().get();
+}
+
+TEST_CASE_TEMPLATE("fault: the n-th allocation fails, in holds and operations", Lock, RLock, FairLock, ReadWriteLock,
+                   Mutex) {
+    Place place;
+    CHECK(fail_each<Lock>(place, [](auto& lock) { use_operations(lock); }) > 20);
+    CHECK(fail_each<Lock>(
+              place, place.server.url(), FailingMemory::Of::others, [] {}, [](auto& lock) { use_operations(lock); }) >
+          20);
+}
+
 TEST_CASE_TEMPLATE("fault: the n-th allocation of the caller fails, in a lock over several locks: nothing stays held",
                    Several, MultiLock, RedLock) {
     constexpr bool red = std::is_same_v<Several, RedLock>;
@@ -170,10 +188,8 @@ TEST_CASE_TEMPLATE("fault: the n-th allocation of the caller fails, in a lock ov
     // A server votes for a RedLock when it is older than the longest lease.
     for (Place& place : places)
         REQUIRE(eventually([&] { return !red || std::stoll(place.redis.info("server", "uptime_in_seconds")) >= 4; }));
-    const auto each = [&](auto use) {
-        for (long n = 0;; ++n) {
-            CAPTURE(n);
-            REQUIRE(n < 2000);
+    const auto each = [&](auto use, FailingMemory::Of of = FailingMemory::Of::caller) {
+        return fail_each_allocation(of, [&](long n) {
             std::deque<Client> clients;
             for (Place& place : places) clients.emplace_back(place.server.url(), with_time_to_reply());
             RLock a{clients.front(), "a"}, b{clients[clients.size() / 2], "b"}, c{clients.back(), "c"};
@@ -187,7 +203,7 @@ TEST_CASE_TEMPLATE("fault: the n-th allocation of the caller fails, in a lock ov
             Several& all = *made;
             bool struck = false;
             {
-                FailingMemory memory{FailingMemory::Of::caller, n};
+                FailingMemory memory{of, n};
                 try {
                     use(all);
                 } catch (const std::bad_alloc&) {
@@ -199,11 +215,13 @@ TEST_CASE_TEMPLATE("fault: the n-th allocation of the caller fails, in a lock ov
             CHECK(eventually(is_clean, 5s));
             REQUIRE_NOTHROW(use(all));
             CHECK(eventually(is_clean, 5s));
-            if (!struck) return n;
-        }
+            return struck;
+        });
     };
     CHECK(each([](auto& lock) { use_lock(lock); }) > 20);
     if (!red) CHECK(each([](auto& lock) { ask_lock(lock); }) > 20);
+    CHECK(each([](auto& lock) { use_operations(lock); }) > 20);
+    CHECK(each([](auto& lock) { use_operations(lock); }, FailingMemory::Of::others) > 20);
     // Another client holds one member for a while.
     RLock blocker{places[places.size() / 2].other, "b"};
     CHECK(each([&](auto& lock) {

@@ -1421,3 +1421,25 @@ mutate(listener_ends_under_the_mutex session/subscriptions.hpp
     "        tasks.reserve(tasks.size() + c.listeners.size());  // so that no reference ends here for want of memory\n        for (const Interest& w : c.listeners)\n            if (auto who = w.who->weak_from_this().lock()) tasks.push_back(std::move(who));\n"
     "        Tasks found;\n        for (const Interest& w : c.listeners)\n            if (auto who = w.who->weak_from_this().lock()) found.push_back(std::move(who));\n        tasks = std::move(found);\n"
     "faults/(no_memory|failing)")
+
+# Without memory to wait for its outcome, the release of a hold is forgotten.
+mutate(release_needs_memory_to_wait lock/lock_state.hpp
+    "            release_later(owner);\n            co_return"
+    "            co_return"
+    "faults/(no_memory|failing)")
+mutate(release_takes_the_level_too_early lock/hold.ipp
+    "    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);\n    const HeldLevel level = std::exchange(hold.level_, {});\n    co_return co_await releasing;"
+    "    const HeldLevel level = std::exchange(hold.level_, {});\n    co_return co_await level.keeper->release_by(level.owner, by);"
+    "faults/(no_memory|failing)")
+
+# Without memory to continue a coroutine elsewhere, it is continued twice.
+mutate(continued_twice session/hop.hpp
+    "            ticket->tear_up();\n"
+    ""
+    "faults/(no_memory|failing)")
+
+# Without memory, a grant that nobody wants any more ends the program.
+mutate(late_grant_throws lock/background_tries.hpp
+    "            parts_.releases.release_later(owner);\n"
+    "            parts_.releases.release_in_background(\n                owner, [](std::error_code) {}, Receiver::background);\n"
+    "faults/(no_memory|failing)")

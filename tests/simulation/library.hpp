@@ -11,7 +11,7 @@
 
 namespace redlatch::detail {
 
-inline OwnerNumber this_thread_number() noexcept { return sim::scheduler().self().id + 1; }
+inline std::uint64_t this_thread_number() noexcept { return sim::scheduler().self().id + 1; }
 
 }  // namespace redlatch::detail
 

@@ -163,9 +163,7 @@ private:
         if (!lock.owns_lock()) lock.lock();
         end(owner);
         lock.unlock();
-        if (answer.kind == TryAnswer::Kind::held && !wanted)
-            parts_.releases.release_in_background(
-                owner, [](std::error_code) {}, Receiver::background);
+        if (answer.kind == TryAnswer::Kind::held && !wanted) parts_.releases.release_later(owner);
     }
 
     TryAnswer answer_of(std::unique_lock<std::mutex>& lock, const Try& one) {

@@ -79,8 +79,10 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
 
 REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& hold, WaitBy by) {
     if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) co_return hold.unlock();
+    // Without memory for this task the object keeps its level, and its destructor releases it.
+    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);
     const HeldLevel level = std::exchange(hold.level_, {});
-    co_return co_await level.keeper->release_by(level.owner, by);
+    co_return co_await releasing;
 }
 
 REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {

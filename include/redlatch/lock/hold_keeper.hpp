@@ -44,7 +44,8 @@ public:
     // Releases one level: waits for the reply; throws Error(errc::not_owner).
     virtual std::error_code release(OwnerNumber owner) = 0;
 
-    // Releases one level and waits for the reply without a thread, for command_timeout at most.
+    // Releases one level and waits for the reply without a thread, for command_timeout at most. Throws std::bad_alloc only
+    // if the task was not made; once it runs, the level is released, with or without memory to wait for the outcome.
     virtual Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) = 0;
 
     // Releases one level without waiting. Without memory for that, the hold ends with its lease.

@@ -109,18 +109,25 @@ public:
 
     Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
         if (by == by_thread) co_return release(owner);
-        const auto outcome = std::make_shared<Delivery<std::error_code>>(errc::unreachable);
         const Instant until = parts_.releases.foreground_deadline();
-        parts_.releases.release_in_background(
-            owner, [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); }, Receiver::background);
-        co_return co_await Delivered(by, outcome, until);
+        std::shared_ptr<Delivery<std::error_code>> outcome;
+        std::function<void(std::error_code)> told;
+        try {
+            outcome = std::make_shared<Delivery<std::error_code>>(errc::unreachable);
+            told = [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); };
+        } catch (const std::bad_alloc&) {
+            release_later(owner);
+            co_return make_error_code(std::errc::not_enough_memory);
+        }
+        try {
+            parts_.releases.release_in_background(owner, told, Receiver::background);
+            co_return co_await Delivered(by, outcome, until);
+        } catch (const std::bad_alloc&) {  // it is released all the same, but nobody waits for the outcome
+            co_return make_error_code(std::errc::not_enough_memory);
+        }
     }
 
-    void release_later(OwnerNumber owner) noexcept override try {
-        parts_.releases.release_in_background(
-            owner, [](std::error_code) {}, Receiver::background);
-    } catch (...) {
-    }
+    void release_later(OwnerNumber owner) noexcept override { parts_.releases.release_later(owner); }
 
     // --- queries without a command: see Leases ----------------------------------------------------------------
 

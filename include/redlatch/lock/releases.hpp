@@ -96,13 +96,17 @@ public:
         Instant sent{};
         bool unknown = false;
         lock.unlock();
-        Retry retry = core_.session.retry(foreground_deadline());
         Reply reply;
-        do {
-            sent = Clock::now();
-            unknown = retry.is_resend();
-            reply = call_level(leaving, retry.deadline());
-        } while (retry.again(reply));
+        try {
+            Retry retry = core_.session.retry(foreground_deadline());
+            do {
+                sent = Clock::now();
+                unknown = retry.is_resend();
+                reply = call_level(leaving, retry.deadline());
+            } while (retry.again(reply));
+        } catch (...) {  // no memory: handled as if nothing had been sent
+            reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
         lock.lock();
         if (unknown || !reply.answered()) note_unanswered(owner, leaving);
         return level_released(reply, owner, leaving, sent);
@@ -175,6 +179,14 @@ public:
             core_.schedule();
             throw;
         }
+    }
+
+    // Does the same for callers that do not want to know the outcome. Without memory the background sends the last
+    // release.
+    void release_later(OwnerNumber owner) noexcept try {
+        release_in_background(
+            owner, [](std::error_code) {}, Receiver::background);
+    } catch (...) {
     }
 
     // --- Client::release_all() --------------------------------------------------------------------------------

@@ -79,7 +79,12 @@ public:
         std::unique_lock lock(core_.mutex);
         if (core_.closed) co_return errc::hold_lost;
         const InsideMembers inside(core_, lock);
-        const std::optional<std::error_code> outcome = co_await releases_.release_by(owner, by);
+        std::optional<std::error_code> outcome;
+        try {
+            outcome = co_await releases_.release_by(owner, by);
+        } catch (const std::bad_alloc&) {
+            outcome = releases_.release(owner, Clock::now());
+        }
         co_return outcome.value_or(errc::hold_lost);
     }
 

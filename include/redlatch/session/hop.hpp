@@ -31,10 +31,15 @@ public:
         OperationHost& host = *course_.host;
         const AnyExecutor* const executor = course_.executor;
         const auto ticket = std::make_shared<Ticket>(host.completions(), coroutine, dropped_);
-        if (*executor)
-            host.dispatcher().notify([ticket, executor] { dispatch(*executor, ticket); });
-        else
-            host.completions().notify([ticket] { ticket->go(); });
+        try {
+            if (*executor)
+                host.dispatcher().notify([ticket, executor] { dispatch(*executor, ticket); });
+            else
+                host.completions().notify([ticket] { ticket->go(); });
+        } catch (...) {  // no memory: the exception continues the coroutine
+            ticket->tear_up();
+            throw;
+        }
     }
 
     bool await_resume() const noexcept { return !dropped_; }
@@ -57,6 +62,8 @@ private:
         void go() {
             if (!used_.exchange(true)) coroutine_.resume();
         }
+
+        void tear_up() noexcept { used_ = true; }
 
     private:
         Notifier& completions_;
