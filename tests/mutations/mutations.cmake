@@ -1440,6 +1440,6 @@ mutate(continued_twice session/hop.hpp
 
 # Without memory, a grant that nobody wants any more ends the program.
 mutate(late_grant_throws lock/background_tries.hpp
-    "            parts_.releases.release_later(owner);\n"
-    "            parts_.releases.release_in_background(\n                owner, [](std::error_code) {}, Receiver::background);\n"
+    "!wanted) parts_.releases.release_later(owner);"
+    "!wanted)\n            parts_.releases.release_in_background(\n                owner, [](std::error_code) {}, Receiver::background);"
     "faults/(no_memory|failing)")
