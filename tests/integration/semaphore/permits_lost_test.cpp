@@ -100,19 +100,22 @@ TEST_CASE("permits: lost() is requested when the server no longer has one, other
     CHECK(eventually([&] { return bench.log.count(Event::Kind::hold_lost) == 1; }));
     CHECK(bench.log.all().at(0).detail.find(held.ids().at(1).text()) != std::string::npos);
     CHECK(bench.client.stats().lost_holds == 1);
-    // The two that are left come back, although a release of all three is refused.
     CHECK(bench.seats.available_permits() == 2);
     CHECK(held.release() == errc::unknown_permit);
     CHECK(bench.all_are_back(4));
 }
 
-TEST_CASE("permits: those that are left of an object come back by its destructor, too") {
+TEST_CASE("permits: those that are left of an object come back at once, by release() and by the destructor") {
     Bench bench(3);
-    {
-        const Permits held = bench.seats.hold(3, Lease::forever());
+    for (const bool by_release : {true, false}) {
+        CAPTURE(by_release);
+        Permits held = bench.seats.hold(3, Lease::forever());
         bench.release_elsewhere(held.ids().at(0));
+        // A release of all three is refused.
+        if (by_release) CHECK(held.release() == errc::unknown_permit);
+        held = Permits();
+        CHECK(bench.all_are_back(3));
     }
-    CHECK(bench.all_are_back(3));
 }
 
 TEST_CASE("permits: while the watchdog renews them, valid_until() moves on and lost() stays quiet") {
@@ -136,10 +139,12 @@ TEST_CASE("permits: the end of a lease requests lost() by valid_until(), before 
         const auto until = held.valid_until();
         CHECK(until <= Clock::now() + 500ms);
         std::promise<Instant> told;
+        std::future<Instant> when = told.get_future();
         const std::stop_callback on_lost{held.lost(), [&] { told.set_value(Clock::now()); }};
         const auto next = theirs.acquire(2, Lease{long_lease});
         const bool before_the_next = held.lost().stop_requested();
-        const Instant at = told.get_future().get();
+        REQUIRE(ready(when));
+        const Instant at = when.get();
         CHECK(held.valid_until() == Instant::min());
         CHECK(held.release() == errc::unknown_permit);
         CHECK(theirs.try_release(next));
@@ -277,7 +282,9 @@ TEST_CASE("permits: a callback of lost() may use its object and others, and wait
                                          released.set_value(part.release());
                                      }};
     bench.remove(held.ids().at(0));
-    CHECK(released.get_future().get() == errc::unknown_permit);
+    auto release = released.get_future();
+    REQUIRE(ready(release));
+    CHECK(release.get() == errc::unknown_permit);
     CHECK(other.valid_until() > Clock::now());
 }
 
@@ -342,17 +349,23 @@ TEST_CASE("permits: release_all() takes those under the watchdog from their obje
 }
 
 #ifdef REDLATCH_TEST_IN_MEMORY
-TEST_CASE("permits: after a failover all of them are verified, whatever their lease") {
-    Bench bench(5);
+TEST_CASE("permits: after a failover all of them are verified, whatever their lease, and no lease is prolonged") {
+    Bench bench(6);
     const Permits watched = bench.seats.hold(1);
+    const Permits brief = bench.seats.hold(1, Lease{10s});
     const Permits leased = bench.seats.hold(1, Lease{1h});
     const Permits kept = bench.seats.hold(1, Lease{3h});
     const Permits endless = bench.seats.hold(1, Lease::forever());
     const Permits removed = bench.seats.hold(1, Lease::forever());
     const auto until = kept.valid_until();
-    const std::vector<std::stop_token> gone{watched.lost(), leased.lost(), removed.lost()};
-    const std::vector<std::stop_token> quiet{kept.lost(), endless.lost()};
     bench.remove(removed.ids().at(0));
+    CHECK_FALSE(removed.lost().stop_requested());
+    bench.server.server().fail_over();
+    CHECK(is_requested(removed.lost()));
+    CHECK(bench.seats.remaining_lease(brief.ids().at(0)) <= 10s);
+    CHECK(brief.valid_until() > Clock::now());
+    const std::vector<std::stop_token> gone{watched.lost(), leased.lost()};
+    const std::vector<std::stop_token> quiet{kept.lost(), endless.lost()};
     bench.server.server().advance(2h);
     bench.server.server().fail_over();
     for (const std::stop_token& lost : gone) CHECK(is_requested(lost));
