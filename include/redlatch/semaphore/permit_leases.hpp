@@ -375,8 +375,7 @@ private:
             watch->renewing = false;
             if (reply.answered() || reply.is_unsent()) watch->renewal_ends = {};
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
-                if (watch->watched == renews)
-                    watch->ask_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
+                if (watch->watched == renews) watch->ask_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
             } else if (reply.elements[i].integer != 1) {
                 lose(*watch, "the server no longer has this permit");
             } else if (renews) {

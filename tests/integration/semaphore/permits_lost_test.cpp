@@ -184,8 +184,8 @@ TEST_CASE("permits: a merged object reports the losses of all its permits, to th
         const std::stop_token lost_third = third.lost();
         const PermitId id = (of_the_second ? second : first).ids().at(0);
         first.merge(std::move(second));
-        CHECK(second.lost().stop_requested());              // NOLINT(bugprone-use-after-move)
-        CHECK(second.valid_until() == Instant::min());      // NOLINT(bugprone-use-after-move)
+        CHECK(second.lost().stop_requested());          // NOLINT(bugprone-use-after-move)
+        CHECK(second.valid_until() == Instant::min());  // NOLINT(bugprone-use-after-move)
         CHECK_FALSE(first.lost().stop_requested());
         bench.remove(id);
         CHECK(is_requested(lost_first));

@@ -303,7 +303,10 @@ namespace {
 // What one process waits for by operations: a lock, permits of both semaphores, a latch, and a lock in a coroutine.
 struct Waiting {
     explicit Waiting(Client& client)
-        : orders{client, "orders"}, parcels{client, "parcels"}, seats{client, "seats"}, desks{client, "desks"},
+        : orders{client, "orders"},
+          parcels{client, "parcels"},
+          seats{client, "seats"},
+          desks{client, "desks"},
           gate{client, "gate"} {}
 
     // Begins all of them. Returns when they wait.
@@ -374,7 +377,8 @@ struct Held {
 
 }  // namespace
 
-TEST_CASE("operations under way at a fork complete in the parent only; the child may begin its own on the same objects") {
+TEST_CASE(
+    "operations under way at a fork complete in the parent only; the child may begin its own on the same objects") {
     RedisServer server;
     SharedMemory<Findings> found;
     Client other{server.url()};
