@@ -12934,23 +12934,23 @@ public:
     // Returns the ids of permits of a PermitExpirableSemaphore; those of a Semaphore have none.
     const std::vector<PermitId>& ids() const noexcept { return ids_; }
 
-    // Returns the instant until which all of the permits are certain: see RLock::valid_until(). It is
-    // time_point::max() if none of them has a lease (Lease::forever(), or permits of a Semaphore), and
-    // time_point::min() if one is lost, or the object holds nothing. Sends nothing.
+    // Returns the instant until which all of the permits are certain: see RLock::valid_until(). Returns
+    // time_point::max() if none of them has a lease: those of a Semaphore, and with Lease::forever(). Returns
+    // time_point::min() if one is lost, or if the object holds nothing. Sends nothing.
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const;
 
-    // Returns a token that is requested when one of the permits is lost (the server no longer has it, or another part of
-    // this program released it by its id) or is no longer certain: shortly before valid_until() at the latest. A program
-    // that gives back the permits in time does not see that. Callbacks run on a thread of the client, which reports all
-    // its losses: see RLock::lost(). If the object holds nothing, the token is requested. Sends nothing.
+    // Returns a token that is requested when one of the permits is lost: the server no longer has it, this program
+    // released it by its id, or it is no longer certain, so shortly before valid_until() at the latest. Once the permits
+    // are given back, it is not requested any more. Callbacks run on the thread of the client that reports losses: see
+    // RLock::lost(). If the object holds nothing, the token is requested already. Sends nothing.
     //
-    // Permits of a Semaphore have neither lease nor owner: nothing can tell that they are gone, and the token is never
-    // requested. No lease ends permits acquired with Lease::forever(); like those with a Lease, they are looked for on
-    // the server only after a failover.
+    // The watchdog asks for its permits at each renewal. Those with a lease of their own, or none, are asked for after a
+    // failover. Permits of a Semaphore have neither leases nor ids, so no one can notice that they are gone: their token
+    // is never requested.
     [[nodiscard]] std::stop_token lost() const;
 
-    // Moves n of the permits into an object of their own, whose lost() speaks for these only; a token from before speaks
-    // for the permits that stay. All permits move as the object does: with their token. Sends nothing. Throws
+    // Moves n of the permits into an object of their own. Its lost() is about these only; a token from before is about
+    // the permits that stay. To split off all of them is to move the object, with its token. Sends nothing. Throws
     // Error(errc::invalid_argument) if n is not from 0 to count().
     [[nodiscard]] Permits split(std::ptrdiff_t n);
 
@@ -21377,8 +21377,9 @@ public:
 
     // --- permits of an object -----------------------------------------------------------------------------------
 
-    // Acquire n permits for an object that gives them back, and return it: see Permits. They wait, try and fail as
-    // acquire(), try_acquire() and try_acquire_for() do; an object that got none is empty. Accept a lease.
+    // Acquire n permits for an object that gives them back, and return it: see Permits, whose lost() reports the loss of
+    // one. They wait, try and fail as acquire(), try_acquire() and try_acquire_for() do; an object that got none is
+    // empty. Accept a lease.
     template <class... Tail>
     requires detail::PermitOption<Tail...>
     [[nodiscard]] Permits hold(std::ptrdiff_t n, Tail&&... tail) {
@@ -21440,8 +21441,8 @@ public:
 
     // --- leases -----------------------------------------------------------------------------------------------
 
-    // Gives the permit this lease. The watchdog no longer renews it. Throws Error(errc::unknown_permit) if the permit
-    // is not held.
+    // Gives the permit this lease. The watchdog no longer renews it. An object that holds the permit takes that into
+    // account. Throws Error(errc::unknown_permit) if the permit is not held.
     void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, detail::PermitLease::of(lease)); }
     void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, detail::PermitLease::of(lease)); }
     void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec) {
