@@ -4676,9 +4676,10 @@ public:
     // Returns how long before the end of a lease to report its loss, because reporting takes time. It is the sum of two
     // parts, limited to Lateness::longest_notice:
     //   - twice the recent lateness of the thread
-    //   - the time to report to every owner, because holds that are renewed together are lost together
-    Clock::duration notice() const noexcept {
-        const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size());
+    //   - the time to report to every owner, because holds that are renewed together are lost together. `more`: how many
+    //     owners one task has
+    Clock::duration notice(std::size_t more = 0) const noexcept {
+        const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size() + more);
         return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);
     }
 
@@ -22312,13 +22313,16 @@ public:
         Instant valid_until;  // never: without a lease
         Instant ask_at;       // when to renew it, or to query whether the server still has it
         bool watched;         // under the watchdog
-        Clock::duration notice;
+        Milliseconds lease;
         std::shared_ptr<PermitHolder> holder;  // null if the program has only the id
         bool renewing = false;                 // True if a renewal or a query is in flight
         bool lost = false;                     // then it stays on record until its object gives it back
         Instant renewal_ends{};                // an unanswered renewal can no longer take effect from then on
 
-        Instant lost_at() const { return lost || valid_until == never ? never : valid_until - notice; }
+        // `needed`: how long it takes to report all losses.
+        Instant lost_at(Clock::duration needed) const {
+            return lost || valid_until == never ? never : valid_until - notice_of(needed, lease);
+        }
         Instant next_deadline() const { return lost || renewing ? never : ask_at; }
     };
 
@@ -22384,7 +22388,7 @@ public:
         if (!watch) return;
         const Instant until = end_of(lease, sent);
         watch->valid_until = in_flight ? std::min(watch->valid_until, until) : until;
-        watch->notice = notice_for(lease);
+        watch->lease = length_of(lease);
         core_.task.schedule();
     }
 
@@ -22494,7 +22498,7 @@ public:
     // Reports as lost the permits that are no longer certain.
     void expire(Instant now) {
         check_suspension();
-        const auto is_over = [&](const Watch& watch) { return now >= watch.lost_at(); };
+        const auto is_over = [now, needed = notice()](const Watch& watch) { return now >= watch.lost_at(needed); };
         const bool unrenewed = lose_if([&](const Watch& watch) { return watch.watched && is_over(watch); },
                                        "its lease was not renewed in time");
         const bool expired = lose_if(is_over, "its lease expired");
@@ -22523,7 +22527,7 @@ public:
             } else if (watched || want.holder) {
                 const Instant renew_at = watched ? sent.as_of_now() + timeout() / 3 : never;
                 for (const PermitId& id : want.ids)
-                    watches_.push_back({id, until, renew_at, watched, notice_for(want.lease), want.holder});
+                    watches_.push_back({id, until, renew_at, watched, length_of(want.lease), want.holder});
             }
         }
         if (!watches_.empty()) {
@@ -22547,8 +22551,9 @@ public:
 
     // Returns when the next loss is due.
     Instant next_loss() const {
+        const Clock::duration needed = notice();
         Instant at = never;
-        for (const Watch& watch : watches_) at = std::min(at, watch.lost_at());
+        for (const Watch& watch : watches_) at = std::min(at, watch.lost_at(needed));
         return at;
     }
 
@@ -22566,9 +22571,7 @@ private:
     Milliseconds length_of(const PermitLease& lease) const {
         return lease.kind == PermitLease::Kind::limited ? lease.length : timeout();
     }
-    Clock::duration notice_for(const PermitLease& lease) const {
-        return notice_of(core_.session.losses().notice(), length_of(lease));
-    }
+    Clock::duration notice() const { return core_.session.losses().notice(watches_.size()); }
     Instant end_of(const PermitLease& lease, const SendTime& sent) const {
         return lease.kind == PermitLease::Kind::forever ? never
                                                         : redlatch::valid_until(sent.as_of_now(), length_of(lease));
@@ -22659,7 +22662,6 @@ private:
     void renewed(Watch& watch, Instant sent) const {
         watch.valid_until = std::max(watch.valid_until, redlatch::valid_until(sent, timeout()));
         watch.ask_at = sent + timeout() / 3;
-        watch.notice = notice_of(core_.session.losses().notice(), timeout());
     }
 
     bool has_lost(const PermitHolder& holder) const noexcept {

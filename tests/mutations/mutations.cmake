@@ -1186,6 +1186,12 @@ mutate(refused_release_ends_renewals semaphore/permit_leases.hpp
     ""
     "integration/permits_lost")
 
+# The loss of many permits is reported no earlier than that of one.
+mutate(telling_many_permits_begins_late semaphore/permit_leases.hpp
+    "core_.session.losses().notice(watches_.size())"
+    "core_.session.losses().notice()"
+    "unit/permit_expirable")
+
 # The validity of permits counts from the reply to their renewal.
 mutate(permits_valid_from_the_reply semaphore/permit_leases.hpp
     "renewed_all(batch, renews, reply, sent_at.as_of_now());"

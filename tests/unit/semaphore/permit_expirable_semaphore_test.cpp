@@ -254,6 +254,22 @@ TEST_CASE("permits of an object whose renewals get no reply are lost when their 
     CHECK(bench.client.stats().lost_holds >= 2);
 }
 
+TEST_CASE("the loss of many permits is reported earlier than that of a few, because that takes longer") {
+    // The best of some rounds, because a thread may run late on a busy machine.
+    bool in_time = false;
+    for (int round = 0; round < 5 && !in_time; ++round) {
+        Bench bench;
+        const Permits held = bench.seats.hold(3000, Lease(1s));
+        const Instant valid = held.valid_until();
+        std::promise<Instant> told;
+        std::future<Instant> when = told.get_future();
+        const std::stop_callback on_lost{held.lost(), [&] { told.set_value(Clock::now()); }};
+        REQUIRE(when.wait_for(20s) == std::future_status::ready);
+        in_time = when.get() < valid - 20ms;
+    }
+    CHECK(in_time);
+}
+
 TEST_CASE("the validity of permits counts from when the answered renewal was sent") {
     Bench bench({.watchdog_timeout = 1500ms});
     const Permits held = bench.seats.hold(1);
