@@ -66,6 +66,7 @@ public:
     std::vector<Watch> unwatch(std::span<const PermitId> ids) {
         const std::lock_guard lock(core_.mutex);
         std::vector<Watch> were;
+        were.reserve(watches_.size());  // so that a failure changes nothing
         for (Watch& watch : watches_) {
             if (watch.lost || !is_among(ids, watch.id)) continue;
             were.push_back(watch);
