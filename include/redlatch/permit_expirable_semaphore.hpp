@@ -170,8 +170,8 @@ public:
 
     // --- permits of an object -----------------------------------------------------------------------------------
 
-    // Acquire n permits for an object that gives them back, and return it: see Permits, whose lost() reports the loss of
-    // one. They wait, try and fail as acquire(), try_acquire() and try_acquire_for() do; an object that got none is
+    // Acquire n permits for an object that gives them back, and return it: see Permits, whose lost() reports the loss
+    // of one. They wait, try and fail as acquire(), try_acquire() and try_acquire_for() do; an object that got none is
     // empty. Accept a lease.
     template <class... Tail>
     requires detail::PermitOption<Tail...>

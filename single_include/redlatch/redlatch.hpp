@@ -4676,8 +4676,8 @@ public:
     // Returns how long before the end of a lease to report its loss, because reporting takes time. It is the sum of two
     // parts, limited to Lateness::longest_notice:
     //   - twice the recent lateness of the thread
-    //   - the time to report to every owner, because holds that are renewed together are lost together. `more`: how many
-    //     owners one task has
+    //   - the time to report to every owner, because holds that are renewed together are lost together
+    // `more`: how many owners one task has.
     Clock::duration notice(std::size_t more = 0) const noexcept {
         const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size() + more);
         return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);
@@ -12941,13 +12941,13 @@ public:
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const;
 
     // Returns a token that is requested when one of the permits is lost: the server no longer has it, this program
-    // released it by its id, or it is no longer certain, so shortly before valid_until() at the latest. Once the permits
-    // are given back, it is not requested any more. Callbacks run on the thread of the client that reports losses: see
-    // RLock::lost(). If the object holds nothing, the token is requested already. Sends nothing.
+    // released it by its id, or it is no longer certain, so shortly before valid_until() at the latest. Once the
+    // permits are given back, it is not requested any more. Callbacks run on the thread of the client that reports
+    // losses: see RLock::lost(). If the object holds nothing, the token is requested already. Sends nothing.
     //
-    // The watchdog asks for its permits at each renewal. Those with a lease of their own, or none, are asked for after a
-    // failover. Permits of a Semaphore have neither leases nor ids, so no one can notice that they are gone: their token
-    // is never requested.
+    // The watchdog asks for its permits at each renewal. Those with a lease of their own, or none, are asked for after
+    // a failover. Permits of a Semaphore have neither leases nor ids, so no one can notice that they are gone: their
+    // token is never requested.
     [[nodiscard]] std::stop_token lost() const;
 
     // Moves n of the permits into an object of their own. Its lost() is about these only; a token from before is about
@@ -12955,8 +12955,8 @@ public:
     // Error(errc::invalid_argument) if n is not from 0 to count().
     [[nodiscard]] Permits split(std::ptrdiff_t n);
 
-    // Takes over the permits of the other object. From then on the tokens of both are requested when any of them is lost.
-    // Sends nothing. Throws Error(errc::invalid_argument) if they belong to another semaphore.
+    // Takes over the permits of the other object. From then on the tokens of both are requested when any of them is
+    // lost. Sends nothing. Throws Error(errc::invalid_argument) if they belong to another semaphore.
     void merge(Permits&& other);
 
     // Gives the permits back and waits for the reply: one round trip. Afterwards it holds nothing, whatever the outcome:
@@ -21378,8 +21378,8 @@ public:
 
     // --- permits of an object -----------------------------------------------------------------------------------
 
-    // Acquire n permits for an object that gives them back, and return it: see Permits, whose lost() reports the loss of
-    // one. They wait, try and fail as acquire(), try_acquire() and try_acquire_for() do; an object that got none is
+    // Acquire n permits for an object that gives them back, and return it: see Permits, whose lost() reports the loss
+    // of one. They wait, try and fail as acquire(), try_acquire() and try_acquire_for() do; an object that got none is
     // empty. Accept a lease.
     template <class... Tail>
     requires detail::PermitOption<Tail...>
@@ -22477,8 +22477,8 @@ public:
         if (watches_.empty()) core_.forget_later();
     }
 
-    // Gives back those of the permits that the server still has, without waiting. Without memory for that, they end with
-    // their leases. The caller has removed them from the record.
+    // Gives back those of the permits that the server still has, without waiting. Without memory for that, they end
+    // with their leases. The caller has removed them from the record.
     void give_back_later(std::vector<PermitId> ids) noexcept try {
         std::vector<Want> wants(1);
         wants.front().ids = std::move(ids);

@@ -275,8 +275,8 @@ std::vector<Row> lock_rows() {
         if (!pairing.polls)
             add("hold and waiting outlast a restart", hold_and_wait_long, Row::Event::restarted, release_wakes_still);
     }
-    // The same locks by operations without a thread that waits or owns: lockAsync(threadId) and unlockAsync(threadId) of
-    // Redisson; here async_lock(), and unlock() or async_unlock() of the Hold.
+    // The same locks by operations without a thread that waits or owns: lockAsync(threadId) and unlockAsync(threadId)
+    // of Redisson; here async_lock(), and unlock() or async_unlock() of the Hold.
     for (const Pairing& one : pairings) {
         if (one.polls) continue;
         const Pairing pairing{one.title, one.hold + "_async", one.want + "_async", false, one.wire};

@@ -210,8 +210,8 @@ public:
         if (watches_.empty()) core_.forget_later();
     }
 
-    // Gives back those of the permits that the server still has, without waiting. Without memory for that, they end with
-    // their leases. The caller has removed them from the record.
+    // Gives back those of the permits that the server still has, without waiting. Without memory for that, they end
+    // with their leases. The caller has removed them from the record.
     void give_back_later(std::vector<PermitId> ids) noexcept try {
         std::vector<Want> wants(1);
         wants.front().ids = std::move(ids);

@@ -87,13 +87,13 @@ public:
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const;
 
     // Returns a token that is requested when one of the permits is lost: the server no longer has it, this program
-    // released it by its id, or it is no longer certain, so shortly before valid_until() at the latest. Once the permits
-    // are given back, it is not requested any more. Callbacks run on the thread of the client that reports losses: see
-    // RLock::lost(). If the object holds nothing, the token is requested already. Sends nothing.
+    // released it by its id, or it is no longer certain, so shortly before valid_until() at the latest. Once the
+    // permits are given back, it is not requested any more. Callbacks run on the thread of the client that reports
+    // losses: see RLock::lost(). If the object holds nothing, the token is requested already. Sends nothing.
     //
-    // The watchdog asks for its permits at each renewal. Those with a lease of their own, or none, are asked for after a
-    // failover. Permits of a Semaphore have neither leases nor ids, so no one can notice that they are gone: their token
-    // is never requested.
+    // The watchdog asks for its permits at each renewal. Those with a lease of their own, or none, are asked for after
+    // a failover. Permits of a Semaphore have neither leases nor ids, so no one can notice that they are gone: their
+    // token is never requested.
     [[nodiscard]] std::stop_token lost() const;
 
     // Moves n of the permits into an object of their own. Its lost() is about these only; a token from before is about
@@ -101,8 +101,8 @@ public:
     // Error(errc::invalid_argument) if n is not from 0 to count().
     [[nodiscard]] Permits split(std::ptrdiff_t n);
 
-    // Takes over the permits of the other object. From then on the tokens of both are requested when any of them is lost.
-    // Sends nothing. Throws Error(errc::invalid_argument) if they belong to another semaphore.
+    // Takes over the permits of the other object. From then on the tokens of both are requested when any of them is
+    // lost. Sends nothing. Throws Error(errc::invalid_argument) if they belong to another semaphore.
     void merge(Permits&& other);
 
     // Gives the permits back and waits for the reply: one round trip. Afterwards it holds nothing, whatever the outcome:

@@ -93,8 +93,8 @@ public:
     // Returns how long before the end of a lease to report its loss, because reporting takes time. It is the sum of two
     // parts, limited to Lateness::longest_notice:
     //   - twice the recent lateness of the thread
-    //   - the time to report to every owner, because holds that are renewed together are lost together. `more`: how many
-    //     owners one task has
+    //   - the time to report to every owner, because holds that are renewed together are lost together
+    // `more`: how many owners one task has.
     Clock::duration notice(std::size_t more = 0) const noexcept {
         const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size() + more);
         return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);

@@ -38,8 +38,8 @@ import org.redisson.config.ShardedSubscriptionMode;
  * <p>A request is a line "number thread operation kind name key=value...". Its answer is a line "number text", sent
  * when the operation is over. Each thread named in a request is a real thread with a queue of its own, so owners differ
  * and a blocking call delays only its own thread. An answer that begins with "!" is an error. Arguments: wait and lease
- * in ms (absent: indefinitely, with the watchdog), wd (the watchdog's time-out, 30 s), n (permits, counts), id. The kinds
- * that end with "_async" are the locks by their asynchronous operations, without a thread that waits or owns.
+ * in ms (absent: indefinitely, with the watchdog), wd (the watchdog's time-out, 30 s), n (permits, counts), id. The
+ * kinds that end with "_async" are the locks by their asynchronous operations, without a thread that waits or owns.
  *
  * <p>To add a primitive, add an entry to KINDS, and a function for its operations if it is no lock.
  */
