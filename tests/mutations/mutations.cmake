@@ -1135,7 +1135,7 @@ mutate(no_thread_for_lost_permits semaphore/permit_leases.hpp
 # An object does not report the loss of a permit that it got by a split; the other one does.
 mutate(split_permits_stay_with_the_other semaphore/permit_leases.hpp
     "if (is_among(ids, watch.id)) watch.holder = to;"
-    ""
+    "static_cast<void>(watch), static_cast<void>(to), static_cast<void>(ids);"
     "integration/permits_lost")
 
 # A merge forgets the token of the object that was merged.
