@@ -170,8 +170,9 @@ public:
 
     // --- permits of an object -----------------------------------------------------------------------------------
 
-    // Acquire n permits for an object that gives them back, and return it: see Permits. They wait, try and fail as
-    // acquire(), try_acquire() and try_acquire_for() do; an object that got none is empty. Accept a lease.
+    // Acquire n permits for an object that gives them back, and return it: see Permits, whose lost() reports the loss
+    // of one. They wait, try and fail as acquire(), try_acquire() and try_acquire_for() do; an object that got none is
+    // empty. Accept a lease.
     template <class... Tail>
     requires detail::PermitOption<Tail...>
     [[nodiscard]] Permits hold(std::ptrdiff_t n, Tail&&... tail) {
@@ -233,8 +234,8 @@ public:
 
     // --- leases -----------------------------------------------------------------------------------------------
 
-    // Gives the permit this lease. The watchdog no longer renews it. Throws Error(errc::unknown_permit) if the permit
-    // is not held.
+    // Gives the permit this lease. The watchdog no longer renews it. An object that holds the permit takes that into
+    // account. Throws Error(errc::unknown_permit) if the permit is not held.
     void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, detail::PermitLease::of(lease)); }
     void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, detail::PermitLease::of(lease)); }
     void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec) {

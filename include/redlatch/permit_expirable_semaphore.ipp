@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/config.hpp"
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/permit_expirable_semaphore.hpp"
 #include "redlatch/protocol/permit_expirable_semaphore.hpp"
@@ -15,8 +16,10 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,7 +53,10 @@ inline bool release(PermitState& semaphore, std::span<const PermitId> ids) {
                               const RequestId& request_id) { return semaphore.protocol().release(request_id, kept); };
     const auto watches = semaphore.leases().unwatch(ids);
     const bool released = semaphore.is_one(semaphore.change(make, PermitState::Undelivered::retry));
-    if (!released) semaphore.leases().watch_again(watches);
+    if (released)
+        semaphore.leases().lose(ids, PermitLeases::released_by_id);
+    else
+        semaphore.leases().watch_again(watches);
     return released;
 }
 
@@ -70,20 +76,44 @@ public:
     static Task<Permits> take(std::shared_ptr<ExpirableKeeper> keeper, std::ptrdiff_t n, PermitLease lease,
                               WaitRequest request, std::stop_token stop, WaitBy by) {
         PermitProtocol::Want want = want_of(n, lease);
+        want.holder = keeper->holder_;
         const bool taken = co_await keeper->state_.obtain(want, request, std::move(stop), by);
         if (!taken) co_return Permits();
         co_return PermitsAccess::make(std::move(keeper), n, std::move(want.ids));
     }
 
+    std::shared_ptr<PermitsKeeper> split(const std::vector<PermitId>& ids) override {
+        auto other = std::make_shared<ExpirableKeeper>(state_);
+        state_->leases().split(ids, other->holder_);
+        return other;
+    }
+    void merge(PermitsKeeper& other) noexcept override {
+        state_->leases().merge(*static_cast<ExpirableKeeper&>(other).holder_, holder_);
+    }
+
+    Instant valid_until() override { return state_->leases().valid_until(*holder_); }
+    std::stop_token lost() override { return state_->leases().lost(*holder_); }
+
+    // A release of several is refused as a whole if one is gone; then the others follow.
     std::error_code give_back(std::ptrdiff_t, const std::vector<PermitId>& ids) noexcept override try {
-        return release(*state_, ids) ? std::error_code() : errc::unknown_permit;
+        state_->leases().forget(*holder_);
+        const MakeCall make = [&state = *state_, ids](const RequestId& request_id) {
+            return state.protocol().release(request_id, ids);
+        };
+        if (state_->is_one(state_->change(make, PermitState::Undelivered::retry))) return {};
+        state_->leases().give_back_later(ids);
+        return errc::unknown_permit;
     } catch (...) {
         return code_of(std::current_exception());
     }
 
     void give_back_later(std::ptrdiff_t, std::vector<PermitId> ids) noexcept override {
-        state_->leases().release_later(ids);
+        state_->leases().forget(*holder_);
+        state_->leases().give_back_later(std::move(ids));
     }
+
+private:
+    const std::shared_ptr<PermitHolder> holder_ = std::make_shared<PermitHolder>();
 };
 
 }  // namespace detail
@@ -184,16 +214,23 @@ REDLATCH_INLINE void PermitExpirableSemaphore::release_later(const PermitId& id)
 
 REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, const detail::PermitLease& lease) {
     auto& semaphore = detail::permits_of(handle_);
-    const auto watches = semaphore.leases().unwatch_settled(std::span(&id, 1));
+    detail::PermitLeases& leases = semaphore.leases();
+    const auto watches = leases.unwatch_settled(std::span(&id, 1));
+    const detail::SendTime sent;
+    leases.change_lease(id, sent, lease, true);
     Reply reply;
     try {
         reply = semaphore.change(
             [&](const detail::RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
     } catch (...) {
-        semaphore.leases().watch_again(watches);
+        leases.watch_again(watches);
         throw;
     }
-    if (!semaphore.is_one(reply)) throw Error(errc::unknown_permit, name(), "this permit is not held");
+    if (!semaphore.is_one(reply)) {
+        leases.lose(std::span(&id, 1), "the server no longer has this permit");
+        throw Error(errc::unknown_permit, name(), "this permit is not held");
+    }
+    leases.change_lease(id, sent, lease, false);
 }
 
 REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphore::remaining_lease(const PermitId& id) {

@@ -43,6 +43,11 @@ public:
         co_return PermitsAccess::make(std::move(keeper), n);
     }
 
+    std::shared_ptr<PermitsKeeper> split(const std::vector<PermitId>&) override {
+        return std::make_shared<SemaphoreKeeper>(state_);
+    }
+    void merge(PermitsKeeper&) noexcept override {}
+
     std::error_code give_back(std::ptrdiff_t n, const std::vector<PermitId>&) noexcept override try {
         state_->change(adding(n), SemaphoreState::Undelivered::retry);
         return {};

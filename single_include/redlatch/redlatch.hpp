@@ -674,6 +674,71 @@ struct ClientOptions {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/base/process.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// All shared objects in a process must agree on these values, including those that hide their symbols. So the functions
+// are exported.
+using ForkCell = std::atomic<std::uint64_t>;
+
+// For kernels that cannot wipe memory at a fork: a handler resets the cell, if the fork goes through the C library.
+[[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
+    static constinit ForkCell cell{0};
+    ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
+    return &cell;
+}
+
+// Returns a cell that becomes zero in the child of a fork.
+inline ForkCell* new_fork_cell() noexcept {
+#ifdef MADV_WIPEONFORK
+    constexpr std::size_t size = sizeof(ForkCell);
+    void* const page = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED) {
+        if (::madvise(page, size, MADV_WIPEONFORK) == 0) return new (page) ForkCell{0};
+        ::munmap(page, size);
+    }
+#endif
+    return wiped_by_handler();
+}
+
+// Returns the cell, which the first caller creates. It takes no lock, because a fork could leave that locked in the
+// child.
+[[gnu::visibility("default")]] inline ForkCell& fork_cell() noexcept {
+    static constinit std::atomic<ForkCell*> cell{nullptr};
+    ForkCell* there = cell.load(std::memory_order_acquire);
+    if (there) return *there;
+    ForkCell* const mine = new_fork_cell();
+    return cell.compare_exchange_strong(there, mine) ? *mine : *there;
+}
+
+// Returns a number that differs in each process descended from this one.
+[[gnu::visibility("default")]] inline std::uint64_t fork_generation() noexcept {
+    static constinit std::atomic<std::uint64_t> last{0};  // the child continues from its parent's value
+    ForkCell& cell = fork_cell();
+    std::uint64_t generation = cell.load(std::memory_order_relaxed);
+    if (generation != 0) return generation;
+    const std::uint64_t mine = last.fetch_add(1) + 1;
+    return cell.compare_exchange_strong(generation, mine) ? mine : generation;
+}
+
+// Distinguishes a process from its ancestors. The pid alone does not suffice: in its own PID namespace a child may have
+// the pid of its parent.
+struct ProcessMark {
+    std::uint64_t generation;
+    pid_t pid;
+
+    friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
+};
+
+inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/session/any_executor.hpp
 
 namespace redlatch {
@@ -830,71 +895,6 @@ private:
 // How the caller of a task waits: null if it blocks its thread, otherwise those that resume it.
 using WaitBy = Continuations*;
 inline constexpr WaitBy by_thread = nullptr;
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/base/process.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// All shared objects in a process must agree on these values, including those that hide their symbols. So the functions
-// are exported.
-using ForkCell = std::atomic<std::uint64_t>;
-
-// For kernels that cannot wipe memory at a fork: a handler resets the cell, if the fork goes through the C library.
-[[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
-    static constinit ForkCell cell{0};
-    ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
-    return &cell;
-}
-
-// Returns a cell that becomes zero in the child of a fork.
-inline ForkCell* new_fork_cell() noexcept {
-#ifdef MADV_WIPEONFORK
-    constexpr std::size_t size = sizeof(ForkCell);
-    void* const page = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page != MAP_FAILED) {
-        if (::madvise(page, size, MADV_WIPEONFORK) == 0) return new (page) ForkCell{0};
-        ::munmap(page, size);
-    }
-#endif
-    return wiped_by_handler();
-}
-
-// Returns the cell, which the first caller creates. It takes no lock, because a fork could leave that locked in the
-// child.
-[[gnu::visibility("default")]] inline ForkCell& fork_cell() noexcept {
-    static constinit std::atomic<ForkCell*> cell{nullptr};
-    ForkCell* there = cell.load(std::memory_order_acquire);
-    if (there) return *there;
-    ForkCell* const mine = new_fork_cell();
-    return cell.compare_exchange_strong(there, mine) ? *mine : *there;
-}
-
-// Returns a number that differs in each process descended from this one.
-[[gnu::visibility("default")]] inline std::uint64_t fork_generation() noexcept {
-    static constinit std::atomic<std::uint64_t> last{0};  // the child continues from its parent's value
-    ForkCell& cell = fork_cell();
-    std::uint64_t generation = cell.load(std::memory_order_relaxed);
-    if (generation != 0) return generation;
-    const std::uint64_t mine = last.fetch_add(1) + 1;
-    return cell.compare_exchange_strong(generation, mine) ? mine : generation;
-}
-
-// Distinguishes a process from its ancestors. The pid alone does not suffice: in its own PID namespace a child may have
-// the pid of its parent.
-struct ProcessMark {
-    std::uint64_t generation;
-    pid_t pid;
-
-    friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
-};
-
-inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -1360,6 +1360,9 @@ inline std::error_code code_of(const std::exception_ptr& error) noexcept {
 //
 // An operation under way keeps the client's connections and threads alive. The objects that it was made from may be
 // destroyed, but a MultiLock or RedLock gives up its operations. Movable; not thread-safe.
+//
+// After a fork the operations of the parent go on in the parent only. The child makes operations of its own; beginning
+// one that the parent made throws Error(errc::cancelled).
 template <class R>
 class [[nodiscard]] Operation {
 public:
@@ -1413,6 +1416,7 @@ public:
 
     // Does the work on this thread, which waits. Throws the error. If a stop is requested, the result is a default R.
     R get() && {
+        check_process();
         const detail::Course course{stop_};
         return work_(course).run();
     }
@@ -1434,12 +1438,13 @@ private:
         bool await_ready() const noexcept { return false; }
 
         [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) {
-            const auto meeting = meeting_ = std::make_shared<Meeting>();
+            const auto meeting = std::make_shared<Meeting>();
             const auto running = running_ = operation_.make([meeting, coroutine](detail::Ending<R>&& outcome) {
                 if (meeting->is_over.exchange(true)) return;
                 meeting->outcome = std::move(outcome);
                 coroutine.resume();
             });
+            meeting_ = meeting;
             // This object may be gone before begin() returns.
             try {
                 running->begin(operation_.stop_);
@@ -1503,12 +1508,20 @@ private:
     // `completes_on`: if it is not where the work runs what the user has given it to run.
     std::shared_ptr<Running> make(typename Running::Complete complete,
                                   std::optional<AnyExecutor> completes_on = std::nullopt) {
+        check_process();
         return std::make_shared<Running>(std::move(host_), std::move(work_), executor_,
                                          completes_on ? *std::move(completes_on) : executor_, std::move(complete));
     }
 
     void begin(typename Running::Complete complete) { make(std::move(complete))->begin(stop_); }
 
+    // The work refers to the session of the process that made it.
+    void check_process() const {
+        if (process_ != detail::this_process())
+            throw Error(errc::cancelled, {}, "it was made before a fork(), in the parent; make another one here");
+    }
+
+    detail::ProcessMark process_ = detail::this_process();
     std::shared_ptr<detail::OperationHost> host_;
     typename Running::Work work_;
     AnyExecutor executor_;
@@ -4607,15 +4620,32 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The stop source of a lost() token. It holds all that reporting needs, so reporting cannot fail.
+// The stop source of a lost() token, or of several that are requested together. It holds all that reporting needs, so
+// reporting cannot fail.
 class LossSource {
 public:
-    std::stop_token get_token() const noexcept { return one_.front().get_token(); }
+    std::stop_token get_token() const noexcept { return all_.front().get_token(); }
+
+    // Takes over the other source: its tokens are requested together with ours.
+    void merge(LossSource&& other) noexcept { all_.splice(all_.end(), other.all_); }
 
 private:
     friend class Losses;
-    std::list<std::stop_source> one_{1};
+    std::list<std::stop_source> all_{1};
 };
+
+// Returns the lost() token of what is not held: it is requested already.
+inline std::stop_token requested_token() {
+    std::stop_source already;
+    already.request_stop();
+    return already.get_token();
+}
+
+// Returns how long before the end of a lease to report its loss, so that callbacks start while it still lasts. `needed`
+// is how long reporting takes on this machine: see Losses::notice(). The result is at most a sixteenth of the lease.
+inline Clock::duration notice_of(Clock::duration needed, Milliseconds lease) noexcept {
+    return std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
+}
 
 // Reports losses in time, whatever the transport, the server and the event handlers do. A thread of its own checks
 // holds that are no longer certain (BackgroundTask::expire()). It requests the stop tokens of lost holds in order, with
@@ -4642,10 +4672,10 @@ public:
             thread_with_signals_blocked([desk = desk_, suspended = detail::suspended()] { work(*desk, suspended); });
     }
 
-    // Requests a stop on the token soon; without a thread, in end(). Any lock may be held.
+    // Requests a stop on its tokens soon; without a thread, in end(). Any lock may be held.
     void tell(LossSource lost) noexcept {
         const std::lock_guard lock(desk_->mutex);
-        desk_->told.splice(desk_->told.end(), lost.one_);
+        desk_->told.splice(desk_->told.end(), lost.all_);
         desk_->changed.notify_one();
     }
 
@@ -4659,8 +4689,9 @@ public:
     // parts, limited to Lateness::longest_notice:
     //   - twice the recent lateness of the thread
     //   - the time to report to every owner, because holds that are renewed together are lost together
-    Clock::duration notice() const noexcept {
-        const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size());
+    // `more`: how many owners one task has.
+    Clock::duration notice(std::size_t more = 0) const noexcept {
+        const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size() + more);
         return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);
     }
 
@@ -12853,7 +12884,7 @@ inline namespace REDLATCH_ABI {
 
 namespace detail {
 
-// The semaphore that permits belong to, as the objects that hold them see it. Any thread may call anything.
+// The semaphore that the permits of one object belong to, as that object sees it. Any thread may call anything.
 class PermitsKeeper {
 public:
     virtual ~PermitsKeeper() = default;
@@ -12863,6 +12894,16 @@ public:
 
     // Returns true for the keeper of another object of the same semaphore.
     virtual bool is_same(const PermitsKeeper& other) const noexcept = 0;
+
+    // Returns the keeper of another object, which gets these permits.
+    virtual std::shared_ptr<PermitsKeeper> split(const std::vector<PermitId>& ids) = 0;
+
+    // Takes over the permits of another object of the same semaphore.
+    virtual void merge(PermitsKeeper& other) noexcept = 0;
+
+    // The defaults are those of permits without a lease.
+    virtual Instant valid_until() { return never; }
+    virtual std::stop_token lost() { return {}; }
 
     // Both give back permits: the first waits for the reply, the second does not, and without memory leaves permits with
     // leases to the end of these.
@@ -12906,17 +12947,33 @@ public:
     // Returns the ids of permits of a PermitExpirableSemaphore; those of a Semaphore have none.
     const std::vector<PermitId>& ids() const noexcept { return ids_; }
 
-    // Moves n of the permits into an object of their own. Sends nothing. Throws Error(errc::invalid_argument) if n is not
-    // from 0 to count().
+    // Returns the instant until which all of the permits are certain: see RLock::valid_until(). Returns
+    // time_point::max() if none of them has a lease: those of a Semaphore, and with Lease::forever(). Returns
+    // time_point::min() if one is lost, or if the object holds nothing. Sends nothing.
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const;
+
+    // Returns a token that is requested when one of the permits is lost: the server no longer has it, this program
+    // released it by its id, or it is no longer certain, so shortly before valid_until() at the latest. Once the
+    // permits are given back, it is not requested any more. Callbacks run on the thread of the client that reports
+    // losses: see RLock::lost(). If the object holds nothing, the token is requested already. Sends nothing.
+    //
+    // The watchdog asks for its permits at each renewal. Those with a lease of their own, or none, are asked for after
+    // a failover. Permits of a Semaphore have neither leases nor ids, so no one can notice that they are gone: their
+    // token is never requested.
+    [[nodiscard]] std::stop_token lost() const;
+
+    // Moves n of the permits into an object of their own. Its lost() is about these only; a token from before is about
+    // the permits that stay. To split off all of them is to move the object, with its token. Sends nothing. Throws
+    // Error(errc::invalid_argument) if n is not from 0 to count().
     [[nodiscard]] Permits split(std::ptrdiff_t n);
 
-    // Takes over the permits of the other object. Sends nothing. Throws Error(errc::invalid_argument) if they belong to
-    // another semaphore.
+    // Takes over the permits of the other object. From then on the tokens of both are requested when any of them is
+    // lost. Sends nothing. Throws Error(errc::invalid_argument) if they belong to another semaphore.
     void merge(Permits&& other);
 
     // Gives the permits back and waits for the reply: one round trip. Afterwards it holds nothing, whatever the outcome:
-    // unknown_permit if the lease of one has ended, unreachable if no server answered in time (the background goes on
-    // for a while), not_owner if it held nothing. Preserves errno.
+    // unknown_permit if one was lost (the others are given back without waiting), unreachable if no server answered in
+    // time (the background goes on for a while), not_owner if it held nothing. Preserves errno.
     std::error_code release() noexcept;
 
 private:
@@ -12961,12 +13018,25 @@ REDLATCH_INLINE Permits::~Permits() {
         static_cast<void>(new (std::nothrow) std::shared_ptr<detail::PermitsKeeper>(std::move(keeper_)));
 }
 
+REDLATCH_INLINE Instant Permits::valid_until() const {
+    if (count_ == 0 || !keeper_->is_of_this_process()) return Instant::min();
+    return keeper_->valid_until();
+}
+
+REDLATCH_INLINE std::stop_token Permits::lost() const {
+    if (count_ == 0 || !keeper_->is_of_this_process()) return detail::requested_token();
+    return keeper_->lost();
+}
+
 REDLATCH_INLINE Permits Permits::split(std::ptrdiff_t n) {
     if (n < 0 || n > count_)
         throw Error(errc::invalid_argument, {}, "cannot split off more permits than the object holds");
+    if (n == 0) return {};
+    if (n == count_) return std::move(*this);
     std::vector<PermitId> ids;
     if (!ids_.empty()) ids.assign(ids_.end() - n, ids_.end());
-    Permits others = detail::PermitsAccess::make(n > 0 ? keeper_ : nullptr, n, std::move(ids));
+    auto keeper = keeper_->split(ids);
+    Permits others = detail::PermitsAccess::make(std::move(keeper), n, std::move(ids));
     if (!ids_.empty()) ids_.erase(ids_.end() - n, ids_.end());
     count_ -= n;
     return others;
@@ -12981,6 +13051,7 @@ REDLATCH_INLINE void Permits::merge(Permits&& other) {
     if (!keeper_->is_same(*other.keeper_))
         throw Error(errc::invalid_argument, {}, "these permits belong to different semaphores");
     ids_.insert(ids_.end(), other.ids_.begin(), other.ids_.end());
+    keeper_->merge(*other.keeper_);
     count_ += std::exchange(other.count_, 0);
     other.ids_.clear();
     other.keeper_.reset();
@@ -13256,6 +13327,9 @@ struct SynchronizerCore {
 
     // Keeps the state alive, for completions.
     std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
+
+    // Lets the session drop the state when no one uses it any more. That is not urgent.
+    void forget_later() { session.timers().schedule(task, Clock::now() + Milliseconds(1000)); }
 
     RequestId take_lane() { return lanes.take(session.next_request()); }
 
@@ -14041,11 +14115,14 @@ struct NoLeases {
     bool empty() const { return true; }
     void release_all(const std::shared_ptr<ReleaseRound>&) {}
     Instant next_deadline() const { return never; }
+    Instant next_loss() const { return never; }
+    void prepare() {}
     template <class Wants>
-    void accept(std::unique_lock<std::mutex>&, const Wants&, Instant) {}
+    void accept(std::unique_lock<std::mutex>&, const Wants&, const SendTime&) {}
     template <class Want>
     void discard(const Want&) {}
     void on_timer(std::unique_lock<std::mutex>&, Instant) {}
+    void expire(Instant) {}
     void on_failover() {}
 };
 
@@ -14088,7 +14165,10 @@ public:
                         "another slot");
     }
 
-    ~Synchronizer() override { core_.session.timers().forget(*this); }
+    ~Synchronizer() override {
+        core_.session.timers().forget(*this);
+        core_.session.losses().timers().forget(*this);
+    }
 
     std::string_view kind() const noexcept override { return Protocol::kind; }
     const std::string& key() const noexcept override { return core_.key(); }
@@ -14228,6 +14308,11 @@ public:
         core_.session.forget_if_unused(*this);
     }
 
+    void expire(Instant now) override {
+        const std::lock_guard lock(core_.mutex);
+        leases_.expire(now);
+    }
+
     void on_failover() override {
         const std::lock_guard lock(core_.mutex);
         leases_.on_failover();
@@ -14236,6 +14321,8 @@ public:
     void schedule() override {
         const Instant at = std::min(deliveries_.next_deadline(), leases_.next_deadline());
         if (at != never) core_.session.timers().schedule(*this, at);
+        if (const Instant lost_at = leases_.next_loss(); lost_at != never)
+            core_.session.losses().timers().schedule(*this, lost_at);
     }
 
     // With a subscription this process gets the message of its own change, too.
@@ -14306,9 +14393,11 @@ private:
     // Otherwise throws. `first`: True before any waiting.
     Task<std::optional<Answer>> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
                                     const WaitRequest& request, bool first) {
+        leases_.prepare();
         RequestId request_id = core_.take_lane();
         const Instant give_up = patience_.give_up_at(request, first);
         const Instant begun = Clock::now();
+        const SendTime begun_at;
         lock.unlock();
         Retry retry = core_.session.retry({give_up, request.stop, request.one_try, request.by});
         Reply reply;
@@ -14345,7 +14434,7 @@ private:
                 throw not_replicated(key());
             core_.lanes.give_back(request_id);
             if constexpr (Protocol::takes) {
-                leases_.accept(lock, wants, begun);
+                leases_.accept(lock, wants, begun_at);
                 for (const Want& want : wants)
                     if (want.served) core_.session.count_acquisition();
             }
@@ -14830,11 +14919,8 @@ struct HoldRecord {
         renewing = false;
     }
 
-    // Sets how long before expiry the loss is reported, so that callbacks start while the lease still holds. `needed`
-    // is how long reporting takes on this machine. The notice is at most a sixteenth of the lease.
-    void set_notice(Clock::duration needed, Milliseconds lease) noexcept {
-        notice = std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
-    }
+    // Sets how long before expiry the loss is reported: see notice_of().
+    void set_notice(Clock::duration needed, Milliseconds lease) noexcept { notice = notice_of(needed, lease); }
     Instant lost_at() const noexcept { return valid_until - notice; }
 
     // Returns when the background has to handle this hold.
@@ -14843,11 +14929,7 @@ struct HoldRecord {
 
 // Returns the token that is requested when the hold is lost; one that is requested already if there is no hold.
 inline std::stop_token lost_token(HoldRecord* hold) {
-    if (!hold) {
-        std::stop_source already;
-        already.request_stop();
-        return already.get_token();
-    }
+    if (!hold) return requested_token();
     if (!hold->lost) hold->lost.emplace();
     return hold->lost->get_token();
 }
@@ -21345,8 +21427,9 @@ public:
 
     // --- permits of an object -----------------------------------------------------------------------------------
 
-    // Acquire n permits for an object that gives them back, and return it: see Permits. They wait, try and fail as
-    // acquire(), try_acquire() and try_acquire_for() do; an object that got none is empty. Accept a lease.
+    // Acquire n permits for an object that gives them back, and return it: see Permits, whose lost() reports the loss
+    // of one. They wait, try and fail as acquire(), try_acquire() and try_acquire_for() do; an object that got none is
+    // empty. Accept a lease.
     template <class... Tail>
     requires detail::PermitOption<Tail...>
     [[nodiscard]] Permits hold(std::ptrdiff_t n, Tail&&... tail) {
@@ -21408,8 +21491,8 @@ public:
 
     // --- leases -----------------------------------------------------------------------------------------------
 
-    // Gives the permit this lease. The watchdog no longer renews it. Throws Error(errc::unknown_permit) if the permit
-    // is not held.
+    // Gives the permit this lease. The watchdog no longer renews it. An object that holds the permit takes that into
+    // account. Throws Error(errc::unknown_permit) if the permit is not held.
     void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, detail::PermitLease::of(lease)); }
     void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, detail::PermitLease::of(lease)); }
     void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec) {
@@ -22088,6 +22171,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+struct PermitHolder;
+
 // Makes the calls of the semaphore whose permits have leases, and reads the replies.
 class PermitProtocol {
 public:
@@ -22101,6 +22186,7 @@ public:
         PermitLease lease{};
         bool served = false;
         bool lets_pass = false;  // True if callers behind it may be served when there is not enough for it
+        std::shared_ptr<PermitHolder> holder{};  // the object that will hold the permits, if any
 
         std::int64_t amount() const { return static_cast<std::int64_t>(ids.size()); }
 
@@ -22228,9 +22314,9 @@ public:
         return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
     }
 
-    // `until`: the server time until which it is wanted.
-    Call renew(std::span<const PermitId> ids, std::int64_t until) const {
-        Call call(digested<scripts::permit_renew>, {leases_}, {watchdog_timeout_, until}, Effect::grants);
+    // `until`: the server time until which it is wanted. Never shortens a lease.
+    Call renew(std::span<const PermitId> ids, Milliseconds lease, std::int64_t until) const {
+        Call call(digested<scripts::permit_renew>, {leases_}, {lease, until}, Effect::grants);
         append(call, ids);
         return call;
     }
@@ -22256,7 +22342,13 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The part of a semaphore whose permits have leases: the permits that its watchdog renews.
+// An object that holds permits: see Permits. The mutex of the semaphore guards it.
+struct PermitHolder {
+    std::optional<LossSource> lost;  // created when lost() is first called
+};
+
+// The part of a semaphore whose permits have leases: it keeps the leases of permits under the watchdog, and reports
+// losses. On record are the permits under the watchdog and all permits of objects.
 class PermitLeases {
     using Want = PermitProtocol::Want;
 
@@ -22264,31 +22356,40 @@ public:
     PermitLeases(SynchronizerCore<PermitProtocol>& core, RequestDeliveries<PermitProtocol>& deliveries)
         : core_(core), deliveries_(deliveries) {}
 
-    // --- called by the public class, without the mutex ----------------------------------------------------------
-
-    // A permit under the watchdog.
+    // A permit on record.
     struct Watch {
         PermitId id;
-        Instant valid_until;
-        Instant renew_at;
-        bool renewing = false;
-        Instant renewal_ends{};  // an unanswered renewal can no longer take effect from then on
+        Instant valid_until;  // never: without a lease
+        Instant ask_at;       // when to renew it, or to query whether the server still has it
+        bool watched;         // under the watchdog
+        Milliseconds lease;
+        std::shared_ptr<PermitHolder> holder;  // null if the program has only the id
+        bool renewing = false;                 // True if a renewal or a query is in flight
+        bool lost = false;                     // then it stays on record until its object gives it back
+        Instant renewal_ends{};                // an unanswered renewal can no longer take effect from then on
 
-        // The loss is reported a little before expiry, so that the handler runs while the lease still holds.
-        Instant lost_at() const { return valid_until - Milliseconds(2); }
-        Instant next_deadline() const { return renewing ? lost_at() : std::min(renew_at, lost_at()); }
+        // `needed`: how long it takes to report all losses.
+        Instant lost_at(Clock::duration needed) const {
+            return lost || valid_until == never ? never : valid_until - notice_of(needed, lease);
+        }
+        Instant next_deadline() const { return lost || renewing ? never : ask_at; }
     };
 
-    // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were
-    // renewed.
+    // --- called by the public class, without the mutex ----------------------------------------------------------
+
+    // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were on
+    // record. Permits of objects stay on record: they may expire meanwhile.
     std::vector<Watch> unwatch(std::span<const PermitId> ids) {
         const std::lock_guard lock(core_.mutex);
         std::vector<Watch> were;
-        std::erase_if(watched_, [&](const Watch& watch) {
-            const bool found = std::find(ids.begin(), ids.end(), watch.id) != ids.end();
-            if (found) were.push_back(watch);
-            return found;
-        });
+        were.reserve(watches_.size());  // so that a failure changes nothing
+        for (Watch& watch : watches_) {
+            if (watch.lost || !is_among(ids, watch.id)) continue;
+            were.push_back(watch);
+            watch.watched = false;
+            watch.ask_at = never;
+        }
+        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && is_among(ids, watch.id); });
         return were;
     }
 
@@ -22298,8 +22399,8 @@ public:
         std::unique_lock lock(core_.mutex);
         const auto settled_at = [&] {
             Instant at{};
-            for (const Watch& watch : watched_)
-                if (std::find(ids.begin(), ids.end(), watch.id) != ids.end()) at = std::max(at, watch.renewal_ends);
+            for (const Watch& watch : watches_)
+                if (is_among(ids, watch.id)) at = std::max(at, watch.renewal_ends);
             return at;
         };
         for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) renewals_.wait_until(lock, at);
@@ -22307,12 +22408,46 @@ public:
         return unwatch(ids);
     }
 
+    // Renews these permits again, because they were not released after all.
+    void watch_again(const std::vector<Watch>& watches) {
+        const std::lock_guard lock(core_.mutex);
+        for (const Watch& was : watches) {
+            if (!was.holder) {
+                watches_.push_back(was);
+                watches_.back().renewing = false;
+            } else if (Watch* const watch = find(was.id)) {
+                watch->watched = was.watched;
+                watch->ask_at = was.ask_at;
+            }
+        }
+        core_.task.schedule();
+    }
+
+    // Reports to their objects that these permits are gone.
+    void lose(std::span<const PermitId> ids, const char* why) {
+        const std::lock_guard lock(core_.mutex);
+        lose_if([&](const Watch& watch) { return is_among(ids, watch.id); }, why);
+    }
+
+    // Records a lease of its own that a permit gets by a command sent at `sent`. While the command is in flight
+    // (`in_flight`), the permit is certain only as long as both leases are.
+    void change_lease(const PermitId& id, const SendTime& sent, const PermitLease& lease, bool in_flight) {
+        const std::lock_guard lock(core_.mutex);
+        check_suspension();
+        Watch* const watch = find(id);
+        if (!watch) return;
+        const Instant until = end_of(lease, sent);
+        watch->valid_until = in_flight ? std::min(watch->valid_until, until) : until;
+        watch->lease = length_of(lease);
+        core_.task.schedule();
+    }
+
     // Releases permits without waiting. Without memory for that, they end with their leases, as after a crash: they are
     // no longer renewed in any case.
     void release_later(std::span<const PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
-        std::erase_if(watched_,
-                      [&](const Watch& watch) { return std::find(ids.begin(), ids.end(), watch.id) != ids.end(); });
+        lose_if([&](const Watch& watch) { return watch.holder && is_among(ids, watch.id); }, released_by_id);
+        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && is_among(ids, watch.id); });
         deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
                         [this, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
                             return core_.protocol.release(request_id, kept);
@@ -22323,16 +22458,16 @@ public:
     // Releases all permits under the watchdog without waiting: see Client::release_all().
     void release_all(const std::shared_ptr<ReleaseRound>& round) {
         std::unique_lock lock(core_.mutex);
-        while (!watched_.empty()) {
+        for (;;) {
             Want some;
-            const std::size_t count = std::min(watched_.size(), releases_a_call);
-            for (std::size_t i = 0; i < count; ++i) some.ids.push_back(watched_[watched_.size() - 1 - i].id);
+            for (const Watch& watch : watches_)
+                if (watch.watched && !watch.lost && some.ids.size() < releases_a_call) some.ids.push_back(watch.id);
+            const std::size_t count = some.ids.size();
+            if (count == 0) return;
             round->begin(count);
-            for (const PermitId& id : some.ids) {
-                core_.session.count_lost_hold();
-                tell(id, "release_all() gave it back");
-                watched_.pop_back();
-            }
+            std::size_t left = count;
+            lose_if([&](const Watch& watch) { return watch.watched && left > 0 && left-- > 0; },
+                    "release_all() gave it back");
             deliveries_.add(
                 lock, PendingRequest::Kind::change, core_.take_lane(),
                 [this, some](const RequestId& request_id) {
@@ -22342,46 +22477,110 @@ public:
         }
     }
 
-    // Renews these permits again, because they were not released after all.
-    void watch_again(const std::vector<Watch>& watches) {
+    // --- for objects that hold permits, without the mutex -------------------------------------------------------
+
+    // Returns until when all permits of the object are certain; Instant::min() if one is lost.
+    Instant valid_until(const PermitHolder& holder) {
         const std::lock_guard lock(core_.mutex);
-        for (Watch watch : watches) {
-            watch.renewing = false;
-            watched_.push_back(watch);
+        if (check_suspension()) core_.task.schedule();
+        Instant until = never;
+        for (const Watch& watch : watches_)
+            if (watch.holder.get() == &holder) until = std::min(until, watch.lost ? Instant::min() : watch.valid_until);
+        return until;
+    }
+
+    // Returns the token that is requested when one of the object's permits is lost.
+    std::stop_token lost(PermitHolder& holder) {
+        const std::lock_guard lock(core_.mutex);
+        if (check_suspension()) core_.task.schedule();
+        if (has_lost(holder)) return requested_token();
+        if (!holder.lost) holder.lost.emplace();
+        return holder.lost->get_token();
+    }
+
+    // Gives these permits to another object.
+    void split(std::span<const PermitId> ids, const std::shared_ptr<PermitHolder>& to) noexcept {
+        const std::lock_guard lock(core_.mutex);
+        for (Watch& watch : watches_)
+            if (is_among(ids, watch.id)) watch.holder = to;
+    }
+
+    // Gives all permits of one object to another. The tokens of both speak for these permits from then on.
+    void merge(PermitHolder& from, const std::shared_ptr<PermitHolder>& to) noexcept {
+        const std::lock_guard lock(core_.mutex);
+        for (Watch& watch : watches_)
+            if (watch.holder.get() == &from) watch.holder = to;
+        if (std::optional<LossSource> lost = std::exchange(from.lost, std::nullopt)) {
+            if (to->lost)
+                to->lost->merge(*std::move(lost));
+            else
+                to->lost = std::move(lost);
         }
-        core_.task.schedule();
+        if (has_lost(*to)) request(*to);
+    }
+
+    // Removes the permits of an object from the record: it gives them back. Its tokens are not requested any more.
+    void forget(const PermitHolder& holder) noexcept {
+        const std::lock_guard lock(core_.mutex);
+        std::erase_if(watches_, [&](const Watch& watch) { return watch.holder.get() == &holder; });
+        if (watches_.empty()) core_.forget_later();
+    }
+
+    // Gives back those of the permits that the server still has, without waiting. Without memory for that, they end
+    // with their leases. The caller has removed them from the record.
+    void give_back_later(std::vector<PermitId> ids) noexcept try {
+        std::vector<Want> wants(1);
+        wants.front().ids = std::move(ids);
+        std::unique_lock lock(core_.mutex);
+        deliveries_.give_back(lock, std::move(wants));
+    } catch (...) {
     }
 
     // --- called by Synchronizer, with the mutex -----------------------------------------------------------------
 
-    bool empty() const { return watched_.empty(); }
+    bool empty() const { return watches_.empty(); }
 
-    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) {
-        lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "its lease was not renewed in time");
-        renew_due(lock, now);
+    // Starts what reporting a loss needs. Call it before there is anything to lose.
+    void prepare() { core_.session.start_losses(); }
+
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) { ask_due(lock, now); }
+
+    // Reports as lost the permits that are no longer certain.
+    void expire(Instant now) {
+        check_suspension();
+        const auto is_over = [now, needed = notice()](const Watch& watch) { return now >= watch.lost_at(needed); };
+        const bool unrenewed = lose_if([&](const Watch& watch) { return watch.watched && is_over(watch); },
+                                       "its lease was not renewed in time");
+        const bool expired = lose_if(is_over, "its lease expired");
+        core_.task.schedule();
+        if (unrenewed || expired) core_.forget_later();
     }
 
     void on_failover() {
-        for (Watch& watch : watched_) watch.renew_at = Clock::now();
+        for (Watch& watch : watches_) watch.ask_at = Clock::now();
         core_.task.schedule();
     }
 
-    // Treats permits whose lease was over before the reply came as not served, and gives them back.
-    void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, Instant begun) {
+    // Records what was acquired by a request that was first sent at `sent`. Treats permits whose lease was over before
+    // the reply came as not served, and gives them back.
+    void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const SendTime& sent) {
         const Instant now = Clock::now();
+        check_suspension();
         std::vector<Want> too_late;
         for (Want& want : wants) {
-            if (!want.served || want.lease.kind == PermitLease::Kind::forever) continue;
-            const bool limited = want.lease.kind == PermitLease::Kind::limited;
-            const Instant until = valid_until(begun, limited ? want.lease.length : timeout());
+            if (!want.served) continue;
+            const Instant until = end_of(want.lease, sent);
+            const bool watched = want.lease.kind == PermitLease::Kind::watched;
             if (now >= until) {
                 too_late.push_back(want);
                 want.served = false;
-            } else if (!limited) {
-                for (const PermitId& id : want.ids) watched_.push_back({id, until, begun + timeout() / 3});
+            } else if (watched || want.holder) {
+                const Instant renew_at = watched ? sent.as_of_now() + timeout() / 3 : never;
+                for (const PermitId& id : want.ids)
+                    watches_.push_back({id, until, renew_at, watched, length_of(want.lease), want.holder});
             }
         }
-        if (!watched_.empty()) {
+        if (!watches_.empty()) {
             core_.task.schedule();
             core_.session.start_background();
         }
@@ -22390,83 +22589,164 @@ public:
 
     // Drops the record of `want`, which no caller claims any more.
     void discard(const Want& want) {
-        for (const PermitId& id : want.ids) std::erase_if(watched_, [&](const Watch& w) { return w.id == id; });
+        std::erase_if(watches_, [&](const Watch& watch) { return is_among(want.ids, watch.id); });
     }
 
+    // Returns when the background has to renew or query a permit.
     Instant next_deadline() const {
         Instant at = never;
-        for (const Watch& watch : watched_) at = std::min(at, watch.next_deadline());
+        for (const Watch& watch : watches_) at = std::min(at, watch.next_deadline());
         return at;
     }
+
+    // Returns when the next loss is due.
+    Instant next_loss() const {
+        const Clock::duration needed = notice();
+        Instant at = never;
+        for (const Watch& watch : watches_) at = std::min(at, watch.lost_at(needed));
+        return at;
+    }
+
+    static constexpr const char* released_by_id = "it was released by its id";
 
 private:
     static constexpr std::size_t releases_a_call = 1000;
 
+    static bool is_among(std::span<const PermitId> ids, const PermitId& id) {
+        return std::find(ids.begin(), ids.end(), id) != ids.end();
+    }
+
     Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
 
+    Milliseconds length_of(const PermitLease& lease) const {
+        return lease.kind == PermitLease::Kind::limited ? lease.length : timeout();
+    }
+    Clock::duration notice() const { return core_.session.losses().notice(watches_.size()); }
+    Instant end_of(const PermitLease& lease, const SendTime& sent) const {
+        return lease.kind == PermitLease::Kind::forever ? never
+                                                        : redlatch::valid_until(sent.as_of_now(), length_of(lease));
+    }
+
+    Watch* find(const PermitId& id) {
+        const auto found =
+            std::find_if(watches_.begin(), watches_.end(), [&](const Watch& w) { return !w.lost && w.id == id; });
+        return found == watches_.end() ? nullptr : &*found;
+    }
+
+    // Brings all deadlines nearer by the time for which the machine was suspended since the last call: the steady clock
+    // stands still meanwhile, but the leases do not. Returns true if there was any.
+    bool check_suspension() noexcept {
+        const Clock::duration grown = suspended_since(suspended_);
+        if (grown == Clock::duration::zero()) return false;
+        suspended_ += grown;
+        for (Watch& watch : watches_) {
+            if (watch.valid_until != never) watch.valid_until -= grown;
+            if (watch.ask_at != never) watch.ask_at -= grown;
+        }
+        return true;
+    }
+
     // Renews all permits that are due, and those that are due soon. So permits that were acquired at different times
-    // are renewed together from then on.
-    void renew_due(std::unique_lock<std::mutex>& lock, Instant now) {
-        const auto due_until = [&](Instant until) {
-            return std::any_of(watched_.begin(), watched_.end(),
-                               [&](const Watch& w) { return !w.renewing && w.renew_at <= until; });
+    // are renewed together from then on. About those with a lease of their own it asks by a renewal that prolongs
+    // nothing.
+    void ask_due(std::unique_lock<std::mutex>& lock, Instant now) {
+        const auto first_due = [&](Instant until) {
+            return std::find_if(watches_.begin(), watches_.end(),
+                                [&](const Watch& w) { return w.next_deadline() <= until; });
         };
-        if (!due_until(now)) return;
+        if (first_due(now) == watches_.end()) return;
         const Instant soon = now + timeout() / 6;
         const std::size_t most = core_.session.options().renewal_batch;
-        while (due_until(soon)) {
+        for (auto due = first_due(soon); due != watches_.end(); due = first_due(soon)) {
+            const bool renews = due->watched;
             std::vector<PermitId> batch;
-            for (Watch& watch : watched_) {
-                if (watch.renewing || watch.renew_at > soon || batch.size() == most) continue;
-                batch.push_back(watch.id);
-                watch.renewing = true;
-                watch.renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
+            for (; due != watches_.end() && batch.size() < most; ++due) {
+                if (due->next_deadline() > soon || due->watched != renews) continue;
+                batch.push_back(due->id);
+                due->renewing = true;
+                due->renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
             }
             lock.unlock();
+            const SendTime sent_at;
             const Instant sent = Clock::now();
             try {
-                core_.session.post(
-                    core_.protocol.renew(batch, core_.session.wanted_until(core_.key())),
-                    [this, keep = core_.keep(), batch, sent](const Reply& reply) { renewed_all(batch, reply, sent); });
+                core_.session.post(core_.protocol.renew(batch, renews ? timeout() : Milliseconds(1),
+                                                        core_.session.wanted_until(core_.key())),
+                                   [this, keep = core_.keep(), batch, renews, sent, sent_at](const Reply& reply) {
+                                       core_.session.learn_if_late(core_.key(), sent, reply);
+                                       renewed_all(batch, renews, reply, sent_at.as_of_now());
+                                   });
             } catch (...) {  // no memory: retried after a pause
-                renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+                renewed_all(batch, renews, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
             lock.lock();
         }
     }
 
-    void renewed_all(const std::vector<PermitId>& batch, const Reply& reply, Instant sent) {
+    // `renews`: False if it was only a query. By now a permit may no longer be under the watchdog.
+    void renewed_all(const std::vector<PermitId>& batch, bool renews, const Reply& reply, Instant sent) {
         const std::lock_guard lock(core_.mutex);
-        core_.session.learn_if_late(core_.key(), sent, reply);
+        check_suspension();
         const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
         for (std::size_t i = 0; i < batch.size(); ++i) {
-            const auto watch =
-                std::find_if(watched_.begin(), watched_.end(), [&](const Watch& w) { return w.id == batch[i]; });
-            if (watch == watched_.end()) continue;
+            Watch* const watch = find(batch[i]);
+            if (!watch) continue;
             watch->renewing = false;
             if (reply.answered() || reply.is_unsent()) watch->renewal_ends = {};
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
-                watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
-            } else if (reply.elements[i].integer == 1) {
+                if (watch->watched == renews) watch->ask_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
+            } else if (reply.elements[i].integer != 1) {
+                lose(*watch, "the server no longer has this permit");
+            } else if (renews) {
                 core_.session.count_renewal();
-                watch->valid_until = std::max(watch->valid_until, valid_until(sent, timeout()));
-                watch->renew_at = sent + timeout() / 3;
-            } else {
-                lose_if([&](const Watch& w) { return w.id == batch[i]; }, "the server no longer has this permit");
+                if (watch->watched) renewed(*watch, sent);
+            } else if (!watch->watched) {
+                watch->ask_at = never;
             }
         }
+        erase_lost();
         renewals_.notify_all();
         core_.task.schedule();
     }
 
+    void renewed(Watch& watch, Instant sent) const {
+        watch.valid_until = std::max(watch.valid_until, redlatch::valid_until(sent, timeout()));
+        watch.ask_at = sent + timeout() / 3;
+    }
+
+    bool has_lost(const PermitHolder& holder) const noexcept {
+        return std::any_of(watches_.begin(), watches_.end(),
+                           [&](const Watch& watch) { return watch.lost && watch.holder.get() == &holder; });
+    }
+
+    void request(PermitHolder& holder) noexcept {
+        if (holder.lost) core_.session.losses().tell(std::move(*holder.lost));
+        holder.lost.reset();
+    }
+
+    // Needs no memory but for the event. The caller removes the permit from the record if no object has it.
+    void lose(Watch& watch, const char* why) noexcept {
+        watch.lost = true;
+        if (watch.holder) request(*watch.holder);
+        core_.session.count_lost_hold();
+        tell(watch.id, why);
+    }
+
+    // Returns true if there were such permits.
     template <class Condition>
-    void lose_if(Condition condition, const char* why) {
-        std::erase_if(watched_, [&](const Watch& watch) {
-            if (!condition(watch)) return false;
-            core_.session.count_lost_hold();
-            tell(watch.id, why);
-            return true;
-        });
+    bool lose_if(Condition condition, const char* why) {
+        bool some = false;
+        for (Watch& watch : watches_) {
+            if (watch.lost || !condition(watch)) continue;
+            lose(watch, why);
+            some = true;
+        }
+        erase_lost();
+        return some;
+    }
+
+    void erase_lost() {
+        std::erase_if(watches_, [](const Watch& watch) { return watch.lost && !watch.holder; });
     }
 
     void tell(const PermitId& id, const char* why) noexcept try {
@@ -22476,8 +22756,9 @@ private:
 
     SynchronizerCore<PermitProtocol>& core_;
     RequestDeliveries<PermitProtocol>& deliveries_;
-    std::vector<Watch> watched_;
-    std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
+    std::vector<Watch> watches_;
+    Clock::duration suspended_ = suspended();  // when the deadlines in watches_ were computed
+    std::condition_variable renewals_;         // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
 
 }  // namespace detail
@@ -22514,7 +22795,10 @@ inline bool release(PermitState& semaphore, std::span<const PermitId> ids) {
                               const RequestId& request_id) { return semaphore.protocol().release(request_id, kept); };
     const auto watches = semaphore.leases().unwatch(ids);
     const bool released = semaphore.is_one(semaphore.change(make, PermitState::Undelivered::retry));
-    if (!released) semaphore.leases().watch_again(watches);
+    if (released)
+        semaphore.leases().lose(ids, PermitLeases::released_by_id);
+    else
+        semaphore.leases().watch_again(watches);
     return released;
 }
 
@@ -22534,20 +22818,44 @@ public:
     static Task<Permits> take(std::shared_ptr<ExpirableKeeper> keeper, std::ptrdiff_t n, PermitLease lease,
                               WaitRequest request, std::stop_token stop, WaitBy by) {
         PermitProtocol::Want want = want_of(n, lease);
+        want.holder = keeper->holder_;
         const bool taken = co_await keeper->state_.obtain(want, request, std::move(stop), by);
         if (!taken) co_return Permits();
         co_return PermitsAccess::make(std::move(keeper), n, std::move(want.ids));
     }
 
+    std::shared_ptr<PermitsKeeper> split(const std::vector<PermitId>& ids) override {
+        auto other = std::make_shared<ExpirableKeeper>(state_);
+        state_->leases().split(ids, other->holder_);
+        return other;
+    }
+    void merge(PermitsKeeper& other) noexcept override {
+        state_->leases().merge(*static_cast<ExpirableKeeper&>(other).holder_, holder_);
+    }
+
+    Instant valid_until() override { return state_->leases().valid_until(*holder_); }
+    std::stop_token lost() override { return state_->leases().lost(*holder_); }
+
+    // A release of several is refused as a whole if one is gone; then the others follow.
     std::error_code give_back(std::ptrdiff_t, const std::vector<PermitId>& ids) noexcept override try {
-        return release(*state_, ids) ? std::error_code() : errc::unknown_permit;
+        state_->leases().forget(*holder_);
+        const MakeCall make = [&state = *state_, ids](const RequestId& request_id) {
+            return state.protocol().release(request_id, ids);
+        };
+        if (state_->is_one(state_->change(make, PermitState::Undelivered::retry))) return {};
+        state_->leases().give_back_later(ids);
+        return errc::unknown_permit;
     } catch (...) {
         return code_of(std::current_exception());
     }
 
     void give_back_later(std::ptrdiff_t, std::vector<PermitId> ids) noexcept override {
-        state_->leases().release_later(ids);
+        state_->leases().forget(*holder_);
+        state_->leases().give_back_later(std::move(ids));
     }
+
+private:
+    const std::shared_ptr<PermitHolder> holder_ = std::make_shared<PermitHolder>();
 };
 
 }  // namespace detail
@@ -22648,16 +22956,23 @@ REDLATCH_INLINE void PermitExpirableSemaphore::release_later(const PermitId& id)
 
 REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, const detail::PermitLease& lease) {
     auto& semaphore = detail::permits_of(handle_);
-    const auto watches = semaphore.leases().unwatch_settled(std::span(&id, 1));
+    detail::PermitLeases& leases = semaphore.leases();
+    const auto watches = leases.unwatch_settled(std::span(&id, 1));
+    const detail::SendTime sent;
+    leases.change_lease(id, sent, lease, true);
     Reply reply;
     try {
         reply = semaphore.change(
             [&](const detail::RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
     } catch (...) {
-        semaphore.leases().watch_again(watches);
+        leases.watch_again(watches);
         throw;
     }
-    if (!semaphore.is_one(reply)) throw Error(errc::unknown_permit, name(), "this permit is not held");
+    if (!semaphore.is_one(reply)) {
+        leases.lose(std::span(&id, 1), "the server no longer has this permit");
+        throw Error(errc::unknown_permit, name(), "this permit is not held");
+    }
+    leases.change_lease(id, sent, lease, false);
 }
 
 REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphore::remaining_lease(const PermitId& id) {
@@ -23964,6 +24279,11 @@ public:
         if (!taken) co_return Permits();
         co_return PermitsAccess::make(std::move(keeper), n);
     }
+
+    std::shared_ptr<PermitsKeeper> split(const std::vector<PermitId>&) override {
+        return std::make_shared<SemaphoreKeeper>(state_);
+    }
+    void merge(PermitsKeeper&) noexcept override {}
 
     std::error_code give_back(std::ptrdiff_t n, const std::vector<PermitId>&) noexcept override try {
         state_->change(adding(n), SemaphoreState::Undelivered::retry);

@@ -161,6 +161,18 @@ std::string look(Servers& servers, const Request& request, Enter enter, Leave le
 
 // --- the operations of each kind -------------------------------------------------------------------------------------
 
+/// The operations that do not depend on who asks.
+template <class Lock>
+std::string any_owner_answer(Lock& lock, const Request& request) {
+    if (request.operation == "force") return said(lock.force_unlock());
+    if (request.operation == "locked") return said(lock.is_locked());
+    if (request.operation == "ttl") {
+        const auto left = lock.remaining_lease();
+        return left ? said(*left == milliseconds::max() ? -1 : left->count()) : "-2";
+    }
+    return unknown(request);
+}
+
 template <class Lock>
 std::string lock_answer(Servers& servers, Lock& lock, const Request& request) {
     const std::string& operation = request.operation;
@@ -183,19 +195,51 @@ std::string lock_answer(Servers& servers, Lock& lock, const Request& request) {
         if (error == errc::not_owner || error == errc::hold_lost) return "!not_owner";
         return error ? "!" + error.message() : "ok";
     }
-    if (operation == "force") return said(lock.force_unlock());
-    if (operation == "locked") return said(lock.is_locked());
     if (operation == "held") return said(lock.is_held());
     if (operation == "count") return said(lock.hold_count());
-    if (operation == "ttl") {
-        const auto left = lock.remaining_lease();
-        return left ? said(*left == milliseconds::max() ? -1 : left->count()) : "-2";
-    }
     const auto enter = [&] { lock.lock(); };
     const auto leave = [&] { lock.unlock(); };
     if (operation == "stress") return stress(servers, request, enter, leave);
     if (operation == "look") return look(servers, request, enter, leave);
-    return unknown(request);
+    return any_owner_answer(lock, request);
+}
+
+/// The asynchronous operations, for an owner that is no thread: the Hold objects of each thread named in a request.
+template <class Lock>
+std::string async_lock_answer(Lock& lock, const Request& request) {
+    static std::mutex mutex;
+    static std::map<std::string, std::vector<Hold>> all;
+    std::unique_lock guard{mutex};
+    std::vector<Hold>& held = all[request.thread + " " + request.kind + " " + request.name];  // of this thread only
+    guard.unlock();
+    const std::string& operation = request.operation;
+    const auto kept = [&](Hold hold) {
+        const bool got = static_cast<bool>(hold);
+        if (got) held.push_back(std::move(hold));
+        return got;
+    };
+    if (operation == "lock") {
+        if (!held.empty()) return kept(held.back().again()) ? "ok" : "!nothing";
+        auto locking = request.has("lease") ? lock.async_lock(Lease{request.millis("lease")}) : lock.async_lock();
+        return kept(std::move(locking).future().get()) ? "ok" : "!nothing";
+    }
+    if (operation == "try") {
+        if (request.has("wait")) return said(kept(lock.async_try_lock_for(request.millis("wait")).future().get()));
+        return said(kept(lock.async_try_lock().future().get()));
+    }
+    if (operation == "unlock" || operation == "unlock_async") {
+        Hold hold;
+        if (!held.empty()) {
+            hold = std::move(held.back());
+            held.pop_back();
+        }
+        const bool waits = operation == "unlock" || !hold;
+        const std::error_code error = waits ? hold.unlock() : std::move(hold).async_unlock().future().get();
+        if (error == errc::not_owner || error == errc::hold_lost) return "!not_owner";
+        return error ? "!" + error.message() : "ok";
+    }
+    if (operation == "held") return said(!held.empty() && !held.back().lost().stop_requested());
+    return any_owner_answer(lock, request);
 }
 
 template <class Lock>
@@ -352,6 +396,13 @@ Answerer locks() {
     };
 }
 
+template <class Lock>
+Answerer async_locks() {
+    return [](Servers& servers, const Request& request) {
+        return async_lock_answer(shared<Lock>(servers, request), request);
+    };
+}
+
 const std::map<std::string, Answerer>& kinds() {
     static const std::map<std::string, Answerer> all{
         {"rlock", locks<RLock>()},
@@ -368,6 +419,17 @@ const std::map<std::string, Answerer>& kinds() {
         {"fenced",
          [](Servers& servers, const Request& request) {
              return fenced_answer(servers, shared<FencedLock>(servers, request), request);
+         }},
+        {"rlock_async", async_locks<RLock>()},
+        {"fair_async", async_locks<FairLock>()},
+        {"fenced_async", async_locks<FencedLock>()},
+        {"read_async",
+         [](Servers& servers, const Request& request) {
+             return async_lock_answer(shared<ReadWriteLock>(servers, request).read_lock(), request);
+         }},
+        {"write_async",
+         [](Servers& servers, const Request& request) {
+             return async_lock_answer(shared<ReadWriteLock>(servers, request).write_lock(), request);
          }},
         {"multi",
          [](Servers& servers, const Request& request) { return composed_answer<MultiLock>(servers, request, false); }},

@@ -134,7 +134,7 @@ inline void until_listening(Match& match) {
     // before that is noticed without a message. And a reader of Redisson that listens, but does not sleep yet, misses
     // the message.
     milliseconds until_asleep{50};
-    if (match.pairing.want == "read" && match.waiter.is_java()) until_asleep = milliseconds{150};
+    if (match.pairing.want.starts_with("read") && match.waiter.is_java()) until_asleep = milliseconds{150};
     if (!match.pairing.polls && !eventually([&] { return !match.channels().empty(); }))
         throw Difference("the waiter does not listen");
     std::this_thread::sleep_for(until_asleep);

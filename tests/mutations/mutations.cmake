@@ -1104,9 +1104,141 @@ mutate(short_wait_worse_than_none wait/patience.hpp
 
 # A renewal that was sent before a permit got its own lease prolongs that.
 mutate(renewal_prolongs_the_new_lease permit_expirable_semaphore.ipp
-    "semaphore.leases().unwatch_settled(std::span(&id, 1))"
-    "semaphore.leases().unwatch(std::span(&id, 1))"
+    "leases.unwatch_settled(std::span(&id, 1))"
+    "leases.unwatch(std::span(&id, 1))"
     "faults/late_synchronizers")
+
+# The object of a lost permit does not notice that.
+mutate(permits_lost_in_silence semaphore/permit_leases.hpp
+    "if (watch.holder) request(*watch.holder);"
+    ""
+    "integration/permits_lost")
+
+# A permit with a lease of its own ends, and its object does not notice that.
+mutate(limited_permits_not_recorded semaphore/permit_leases.hpp
+    "} else if (watched || want.holder) {"
+    "} else if (watched) {"
+    "integration/permits_lost")
+
+# The end of a lease is reported only when something else looks at the permits.
+mutate(end_of_permits_not_scheduled semaphore/synchronizer.hpp
+    "core_.session.losses().timers().schedule(*this, lost_at);"
+    "static_cast<void>(lost_at);"
+    "integration/permits_lost")
+
+# The thread that reports losses is not started for permits.
+mutate(no_thread_for_lost_permits semaphore/permit_leases.hpp
+    "void prepare() { core_.session.start_losses(); }"
+    "void prepare() {}"
+    "integration/permits_lost")
+
+# An object does not report the loss of a permit that it got by a split; the other one does.
+mutate(split_permits_stay_with_the_other semaphore/permit_leases.hpp
+    "if (is_among(ids, watch.id)) watch.holder = to;"
+    "static_cast<void>(watch), static_cast<void>(to), static_cast<void>(ids);"
+    "integration/permits_lost")
+
+# A merge forgets the token of the object that was merged.
+mutate(merged_token_forgotten semaphore/permit_leases.hpp
+    "to->lost->merge(*std::move(lost));"
+    "lost.reset();"
+    "integration/permits_lost")
+
+# An object that takes over a lost permit says nothing.
+mutate(lost_permit_merged_in_silence semaphore/permit_leases.hpp
+    "if (has_lost(*to)) request(*to);"
+    ""
+    "integration/permits_lost")
+
+# valid_until() of an object ignores what is lost.
+mutate(lost_permits_are_valid semaphore/permit_leases.hpp
+    "watch.lost ? Instant::min() : watch.valid_until"
+    "watch.valid_until"
+    "integration/permits_lost")
+
+# Permits of an object that were given back are lost, too.
+mutate(released_permits_are_lost semaphore/permit_leases.hpp
+    "std::erase_if(watches_, [&](const Watch& watch) { return watch.holder.get() == &holder; });"
+    "static_cast<void>(holder);"
+    "integration/permits_lost")
+
+# An object that has lost one permit does not give back the others.
+mutate(other_permits_not_released permit_expirable_semaphore.ipp
+    "        state_->leases().give_back_later(ids);\n        return errc::unknown_permit;"
+    "        return errc::unknown_permit;"
+    "integration/permits_lost")
+
+# Its destructor does not, either.
+mutate(other_permits_not_dropped permit_expirable_semaphore.ipp
+    "state_->leases().give_back_later(std::move(ids));"
+    "state_->leases().release_later(ids);"
+    "integration/permits_lost|unit/permit_expirable")
+
+# A release by id is unknown to the object of the permit.
+mutate(release_by_id_unnoticed permit_expirable_semaphore.ipp
+    "    if (released)\n        semaphore.leases().lose(ids, PermitLeases::released_by_id);\n    else\n"
+    "    if (!released)\n"
+    "integration/permits_lost")
+
+# A refused release by id ends the renewal of an object's permits.
+mutate(refused_release_ends_renewals semaphore/permit_leases.hpp
+    "watch->ask_at = was.ask_at;"
+    ""
+    "integration/permits_lost")
+
+# The loss of many permits is reported no earlier than that of one.
+mutate(telling_many_permits_begins_late semaphore/permit_leases.hpp
+    "core_.session.losses().notice(watches_.size())"
+    "core_.session.losses().notice()"
+    "unit/permit_expirable")
+
+# The validity of permits counts from the reply to their renewal.
+mutate(permits_valid_from_the_reply semaphore/permit_leases.hpp
+    "renewed_all(batch, renews, reply, sent_at.as_of_now());"
+    "renewed_all(batch, renews, reply, Clock::now());"
+    "unit/permit_expirable")
+
+# While update_lease() is in flight, the old lease counts.
+mutate(lease_in_flight_ignored permit_expirable_semaphore.ipp
+    "leases.change_lease(id, sent, lease, true);"
+    ""
+    "unit/permit_expirable")
+
+# The new lease of a permit is unknown to its object.
+mutate(new_lease_unnoticed permit_expirable_semaphore.ipp
+    "leases.change_lease(id, sent, lease, false);"
+    ""
+    "integration/permits_lost")
+
+# A suspension of the machine does not bring the end of permits nearer.
+mutate(permits_outlive_a_suspension semaphore/permit_leases.hpp
+    "if (watch.valid_until != never) watch.valid_until -= grown;"
+    ""
+    "integration/suspended")
+
+# After a failover only the permits under the watchdog are verified.
+mutate(limited_permits_not_verified semaphore/permit_leases.hpp
+    "for (Watch& watch : watches_) watch.ask_at = Clock::now();"
+    "for (Watch& watch : watches_)\n            if (watch.watched) watch.ask_at = Clock::now();"
+    "integration/permits_lost")
+
+# To verify a permit with a lease of its own prolongs that.
+mutate(verifying_prolongs_permits semaphore/permit_leases.hpp
+    "renews ? timeout() : Milliseconds(1)"
+    "timeout()"
+    "integration/permits_lost")
+
+# A forked child asks the parent's state about its copies of permits.
+mutate(child_asks_for_permits semaphore/permits.ipp
+    "if (count_ == 0 || !keeper_->is_of_this_process()) return detail::requested_token();"
+    "if (count_ == 0) return detail::requested_token();"
+    "integration/client_fork")
+
+# A forked child begins an operation of its parent.
+mutate(child_begins_for_the_parent session/operation.hpp
+    "if (process_ != detail::this_process())"
+    "if (false)"
+    "integration/client_fork")
 
 # One try of several locks goes on although the servers have refused it.
 mutate(several_locks_try_again quorum/quorum_acquire.hpp

@@ -88,6 +88,16 @@ Hold new_hold(RLock& lock) { return lock.hold(); }
     hold.unlock();
 }
 
+Permits new_permits(Semaphore& seats) { return seats.hold(); }
+
+[[maybe_unused]] void of_permits(Permits& permits, Semaphore& seats) {
+    new_permits(seats);     // refused
+    permits.split(1);       // refused
+    permits.valid_until();  // refused
+    permits.lost();         // refused
+    permits.release();
+}
+
 [[maybe_unused]] void of_read_write_lock(ReadWriteLock& lock) {
     lock.lock_shared();
     lock.lock_shared(lease);

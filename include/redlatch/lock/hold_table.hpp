@@ -109,11 +109,8 @@ struct HoldRecord {
         renewing = false;
     }
 
-    // Sets how long before expiry the loss is reported, so that callbacks start while the lease still holds. `needed`
-    // is how long reporting takes on this machine. The notice is at most a sixteenth of the lease.
-    void set_notice(Clock::duration needed, Milliseconds lease) noexcept {
-        notice = std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
-    }
+    // Sets how long before expiry the loss is reported: see notice_of().
+    void set_notice(Clock::duration needed, Milliseconds lease) noexcept { notice = notice_of(needed, lease); }
     Instant lost_at() const noexcept { return valid_until - notice; }
 
     // Returns when the background has to handle this hold.
@@ -122,11 +119,7 @@ struct HoldRecord {
 
 // Returns the token that is requested when the hold is lost; one that is requested already if there is no hold.
 inline std::stop_token lost_token(HoldRecord* hold) {
-    if (!hold) {
-        std::stop_source already;
-        already.request_stop();
-        return already.get_token();
-    }
+    if (!hold) return requested_token();
     if (!hold->lost) hold->lost.emplace();
     return hold->lost->get_token();
 }

@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,6 +30,8 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
+
+struct PermitHolder;
 
 // Makes the calls of the semaphore whose permits have leases, and reads the replies.
 class PermitProtocol {
@@ -43,6 +46,7 @@ public:
         PermitLease lease{};
         bool served = false;
         bool lets_pass = false;  // True if callers behind it may be served when there is not enough for it
+        std::shared_ptr<PermitHolder> holder{};  // the object that will hold the permits, if any
 
         std::int64_t amount() const { return static_cast<std::int64_t>(ids.size()); }
 
@@ -170,9 +174,9 @@ public:
         return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
     }
 
-    // `until`: the server time until which it is wanted.
-    Call renew(std::span<const PermitId> ids, std::int64_t until) const {
-        Call call(digested<scripts::permit_renew>, {leases_}, {watchdog_timeout_, until}, Effect::grants);
+    // `until`: the server time until which it is wanted. Never shortens a lease.
+    Call renew(std::span<const PermitId> ids, Milliseconds lease, std::int64_t until) const {
+        Call call(digested<scripts::permit_renew>, {leases_}, {lease, until}, Effect::grants);
         append(call, ids);
         return call;
     }

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/suspended.hpp"
+#include "redlatch/base/time.hpp"
 #include "redlatch/protocol/permit_expirable_semaphore.hpp"
+#include "redlatch/protocol/permit_lease.hpp"
 #include "redlatch/semaphore/request_deliveries.hpp"
 #include "redlatch/semaphore/synchronizer_core.hpp"
+#include "redlatch/session/losses.hpp"
 #include "redlatch/session/release_round.hpp"
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -22,7 +26,13 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The part of a semaphore whose permits have leases: the permits that its watchdog renews.
+// An object that holds permits: see Permits. The mutex of the semaphore guards it.
+struct PermitHolder {
+    std::optional<LossSource> lost;  // created when lost() is first called
+};
+
+// The part of a semaphore whose permits have leases: it keeps the leases of permits under the watchdog, and reports
+// losses. On record are the permits under the watchdog and all permits of objects.
 class PermitLeases {
     using Want = PermitProtocol::Want;
 
@@ -30,31 +40,40 @@ public:
     PermitLeases(SynchronizerCore<PermitProtocol>& core, RequestDeliveries<PermitProtocol>& deliveries)
         : core_(core), deliveries_(deliveries) {}
 
-    // --- called by the public class, without the mutex ----------------------------------------------------------
-
-    // A permit under the watchdog.
+    // A permit on record.
     struct Watch {
         PermitId id;
-        Instant valid_until;
-        Instant renew_at;
-        bool renewing = false;
-        Instant renewal_ends{};  // an unanswered renewal can no longer take effect from then on
+        Instant valid_until;  // never: without a lease
+        Instant ask_at;       // when to renew it, or to query whether the server still has it
+        bool watched;         // under the watchdog
+        Milliseconds lease;
+        std::shared_ptr<PermitHolder> holder;  // null if the program has only the id
+        bool renewing = false;                 // True if a renewal or a query is in flight
+        bool lost = false;                     // then it stays on record until its object gives it back
+        Instant renewal_ends{};                // an unanswered renewal can no longer take effect from then on
 
-        // The loss is reported a little before expiry, so that the handler runs while the lease still holds.
-        Instant lost_at() const { return valid_until - Milliseconds(2); }
-        Instant next_deadline() const { return renewing ? lost_at() : std::min(renew_at, lost_at()); }
+        // `needed`: how long it takes to report all losses.
+        Instant lost_at(Clock::duration needed) const {
+            return lost || valid_until == never ? never : valid_until - notice_of(needed, lease);
+        }
+        Instant next_deadline() const { return lost || renewing ? never : ask_at; }
     };
 
-    // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were
-    // renewed.
+    // --- called by the public class, without the mutex ----------------------------------------------------------
+
+    // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were on
+    // record. Permits of objects stay on record: they may expire meanwhile.
     std::vector<Watch> unwatch(std::span<const PermitId> ids) {
         const std::lock_guard lock(core_.mutex);
         std::vector<Watch> were;
-        std::erase_if(watched_, [&](const Watch& watch) {
-            const bool found = std::find(ids.begin(), ids.end(), watch.id) != ids.end();
-            if (found) were.push_back(watch);
-            return found;
-        });
+        were.reserve(watches_.size());  // so that a failure changes nothing
+        for (Watch& watch : watches_) {
+            if (watch.lost || !is_among(ids, watch.id)) continue;
+            were.push_back(watch);
+            watch.watched = false;
+            watch.ask_at = never;
+        }
+        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && is_among(ids, watch.id); });
         return were;
     }
 
@@ -64,8 +83,8 @@ public:
         std::unique_lock lock(core_.mutex);
         const auto settled_at = [&] {
             Instant at{};
-            for (const Watch& watch : watched_)
-                if (std::find(ids.begin(), ids.end(), watch.id) != ids.end()) at = std::max(at, watch.renewal_ends);
+            for (const Watch& watch : watches_)
+                if (is_among(ids, watch.id)) at = std::max(at, watch.renewal_ends);
             return at;
         };
         for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) renewals_.wait_until(lock, at);
@@ -73,12 +92,46 @@ public:
         return unwatch(ids);
     }
 
+    // Renews these permits again, because they were not released after all.
+    void watch_again(const std::vector<Watch>& watches) {
+        const std::lock_guard lock(core_.mutex);
+        for (const Watch& was : watches) {
+            if (!was.holder) {
+                watches_.push_back(was);
+                watches_.back().renewing = false;
+            } else if (Watch* const watch = find(was.id)) {
+                watch->watched = was.watched;
+                watch->ask_at = was.ask_at;
+            }
+        }
+        core_.task.schedule();
+    }
+
+    // Reports to their objects that these permits are gone.
+    void lose(std::span<const PermitId> ids, const char* why) {
+        const std::lock_guard lock(core_.mutex);
+        lose_if([&](const Watch& watch) { return is_among(ids, watch.id); }, why);
+    }
+
+    // Records a lease of its own that a permit gets by a command sent at `sent`. While the command is in flight
+    // (`in_flight`), the permit is certain only as long as both leases are.
+    void change_lease(const PermitId& id, const SendTime& sent, const PermitLease& lease, bool in_flight) {
+        const std::lock_guard lock(core_.mutex);
+        check_suspension();
+        Watch* const watch = find(id);
+        if (!watch) return;
+        const Instant until = end_of(lease, sent);
+        watch->valid_until = in_flight ? std::min(watch->valid_until, until) : until;
+        watch->lease = length_of(lease);
+        core_.task.schedule();
+    }
+
     // Releases permits without waiting. Without memory for that, they end with their leases, as after a crash: they are
     // no longer renewed in any case.
     void release_later(std::span<const PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
-        std::erase_if(watched_,
-                      [&](const Watch& watch) { return std::find(ids.begin(), ids.end(), watch.id) != ids.end(); });
+        lose_if([&](const Watch& watch) { return watch.holder && is_among(ids, watch.id); }, released_by_id);
+        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && is_among(ids, watch.id); });
         deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
                         [this, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
                             return core_.protocol.release(request_id, kept);
@@ -89,16 +142,16 @@ public:
     // Releases all permits under the watchdog without waiting: see Client::release_all().
     void release_all(const std::shared_ptr<ReleaseRound>& round) {
         std::unique_lock lock(core_.mutex);
-        while (!watched_.empty()) {
+        for (;;) {
             Want some;
-            const std::size_t count = std::min(watched_.size(), releases_a_call);
-            for (std::size_t i = 0; i < count; ++i) some.ids.push_back(watched_[watched_.size() - 1 - i].id);
+            for (const Watch& watch : watches_)
+                if (watch.watched && !watch.lost && some.ids.size() < releases_a_call) some.ids.push_back(watch.id);
+            const std::size_t count = some.ids.size();
+            if (count == 0) return;
             round->begin(count);
-            for (const PermitId& id : some.ids) {
-                core_.session.count_lost_hold();
-                tell(id, "release_all() gave it back");
-                watched_.pop_back();
-            }
+            std::size_t left = count;
+            lose_if([&](const Watch& watch) { return watch.watched && left > 0 && left-- > 0; },
+                    "release_all() gave it back");
             deliveries_.add(
                 lock, PendingRequest::Kind::change, core_.take_lane(),
                 [this, some](const RequestId& request_id) {
@@ -108,46 +161,110 @@ public:
         }
     }
 
-    // Renews these permits again, because they were not released after all.
-    void watch_again(const std::vector<Watch>& watches) {
+    // --- for objects that hold permits, without the mutex -------------------------------------------------------
+
+    // Returns until when all permits of the object are certain; Instant::min() if one is lost.
+    Instant valid_until(const PermitHolder& holder) {
         const std::lock_guard lock(core_.mutex);
-        for (Watch watch : watches) {
-            watch.renewing = false;
-            watched_.push_back(watch);
+        if (check_suspension()) core_.task.schedule();
+        Instant until = never;
+        for (const Watch& watch : watches_)
+            if (watch.holder.get() == &holder) until = std::min(until, watch.lost ? Instant::min() : watch.valid_until);
+        return until;
+    }
+
+    // Returns the token that is requested when one of the object's permits is lost.
+    std::stop_token lost(PermitHolder& holder) {
+        const std::lock_guard lock(core_.mutex);
+        if (check_suspension()) core_.task.schedule();
+        if (has_lost(holder)) return requested_token();
+        if (!holder.lost) holder.lost.emplace();
+        return holder.lost->get_token();
+    }
+
+    // Gives these permits to another object.
+    void split(std::span<const PermitId> ids, const std::shared_ptr<PermitHolder>& to) noexcept {
+        const std::lock_guard lock(core_.mutex);
+        for (Watch& watch : watches_)
+            if (is_among(ids, watch.id)) watch.holder = to;
+    }
+
+    // Gives all permits of one object to another. The tokens of both speak for these permits from then on.
+    void merge(PermitHolder& from, const std::shared_ptr<PermitHolder>& to) noexcept {
+        const std::lock_guard lock(core_.mutex);
+        for (Watch& watch : watches_)
+            if (watch.holder.get() == &from) watch.holder = to;
+        if (std::optional<LossSource> lost = std::exchange(from.lost, std::nullopt)) {
+            if (to->lost)
+                to->lost->merge(*std::move(lost));
+            else
+                to->lost = std::move(lost);
         }
-        core_.task.schedule();
+        if (has_lost(*to)) request(*to);
+    }
+
+    // Removes the permits of an object from the record: it gives them back. Its tokens are not requested any more.
+    void forget(const PermitHolder& holder) noexcept {
+        const std::lock_guard lock(core_.mutex);
+        std::erase_if(watches_, [&](const Watch& watch) { return watch.holder.get() == &holder; });
+        if (watches_.empty()) core_.forget_later();
+    }
+
+    // Gives back those of the permits that the server still has, without waiting. Without memory for that, they end
+    // with their leases. The caller has removed them from the record.
+    void give_back_later(std::vector<PermitId> ids) noexcept try {
+        std::vector<Want> wants(1);
+        wants.front().ids = std::move(ids);
+        std::unique_lock lock(core_.mutex);
+        deliveries_.give_back(lock, std::move(wants));
+    } catch (...) {
     }
 
     // --- called by Synchronizer, with the mutex -----------------------------------------------------------------
 
-    bool empty() const { return watched_.empty(); }
+    bool empty() const { return watches_.empty(); }
 
-    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) {
-        lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "its lease was not renewed in time");
-        renew_due(lock, now);
+    // Starts what reporting a loss needs. Call it before there is anything to lose.
+    void prepare() { core_.session.start_losses(); }
+
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) { ask_due(lock, now); }
+
+    // Reports as lost the permits that are no longer certain.
+    void expire(Instant now) {
+        check_suspension();
+        const auto is_over = [now, needed = notice()](const Watch& watch) { return now >= watch.lost_at(needed); };
+        const bool unrenewed = lose_if([&](const Watch& watch) { return watch.watched && is_over(watch); },
+                                       "its lease was not renewed in time");
+        const bool expired = lose_if(is_over, "its lease expired");
+        core_.task.schedule();
+        if (unrenewed || expired) core_.forget_later();
     }
 
     void on_failover() {
-        for (Watch& watch : watched_) watch.renew_at = Clock::now();
+        for (Watch& watch : watches_) watch.ask_at = Clock::now();
         core_.task.schedule();
     }
 
-    // Treats permits whose lease was over before the reply came as not served, and gives them back.
-    void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, Instant begun) {
+    // Records what was acquired by a request that was first sent at `sent`. Treats permits whose lease was over before
+    // the reply came as not served, and gives them back.
+    void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const SendTime& sent) {
         const Instant now = Clock::now();
+        check_suspension();
         std::vector<Want> too_late;
         for (Want& want : wants) {
-            if (!want.served || want.lease.kind == PermitLease::Kind::forever) continue;
-            const bool limited = want.lease.kind == PermitLease::Kind::limited;
-            const Instant until = valid_until(begun, limited ? want.lease.length : timeout());
+            if (!want.served) continue;
+            const Instant until = end_of(want.lease, sent);
+            const bool watched = want.lease.kind == PermitLease::Kind::watched;
             if (now >= until) {
                 too_late.push_back(want);
                 want.served = false;
-            } else if (!limited) {
-                for (const PermitId& id : want.ids) watched_.push_back({id, until, begun + timeout() / 3});
+            } else if (watched || want.holder) {
+                const Instant renew_at = watched ? sent.as_of_now() + timeout() / 3 : never;
+                for (const PermitId& id : want.ids)
+                    watches_.push_back({id, until, renew_at, watched, length_of(want.lease), want.holder});
             }
         }
-        if (!watched_.empty()) {
+        if (!watches_.empty()) {
             core_.task.schedule();
             core_.session.start_background();
         }
@@ -156,83 +273,164 @@ public:
 
     // Drops the record of `want`, which no caller claims any more.
     void discard(const Want& want) {
-        for (const PermitId& id : want.ids) std::erase_if(watched_, [&](const Watch& w) { return w.id == id; });
+        std::erase_if(watches_, [&](const Watch& watch) { return is_among(want.ids, watch.id); });
     }
 
+    // Returns when the background has to renew or query a permit.
     Instant next_deadline() const {
         Instant at = never;
-        for (const Watch& watch : watched_) at = std::min(at, watch.next_deadline());
+        for (const Watch& watch : watches_) at = std::min(at, watch.next_deadline());
         return at;
     }
+
+    // Returns when the next loss is due.
+    Instant next_loss() const {
+        const Clock::duration needed = notice();
+        Instant at = never;
+        for (const Watch& watch : watches_) at = std::min(at, watch.lost_at(needed));
+        return at;
+    }
+
+    static constexpr const char* released_by_id = "it was released by its id";
 
 private:
     static constexpr std::size_t releases_a_call = 1000;
 
+    static bool is_among(std::span<const PermitId> ids, const PermitId& id) {
+        return std::find(ids.begin(), ids.end(), id) != ids.end();
+    }
+
     Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
 
+    Milliseconds length_of(const PermitLease& lease) const {
+        return lease.kind == PermitLease::Kind::limited ? lease.length : timeout();
+    }
+    Clock::duration notice() const { return core_.session.losses().notice(watches_.size()); }
+    Instant end_of(const PermitLease& lease, const SendTime& sent) const {
+        return lease.kind == PermitLease::Kind::forever ? never
+                                                        : redlatch::valid_until(sent.as_of_now(), length_of(lease));
+    }
+
+    Watch* find(const PermitId& id) {
+        const auto found =
+            std::find_if(watches_.begin(), watches_.end(), [&](const Watch& w) { return !w.lost && w.id == id; });
+        return found == watches_.end() ? nullptr : &*found;
+    }
+
+    // Brings all deadlines nearer by the time for which the machine was suspended since the last call: the steady clock
+    // stands still meanwhile, but the leases do not. Returns true if there was any.
+    bool check_suspension() noexcept {
+        const Clock::duration grown = suspended_since(suspended_);
+        if (grown == Clock::duration::zero()) return false;
+        suspended_ += grown;
+        for (Watch& watch : watches_) {
+            if (watch.valid_until != never) watch.valid_until -= grown;
+            if (watch.ask_at != never) watch.ask_at -= grown;
+        }
+        return true;
+    }
+
     // Renews all permits that are due, and those that are due soon. So permits that were acquired at different times
-    // are renewed together from then on.
-    void renew_due(std::unique_lock<std::mutex>& lock, Instant now) {
-        const auto due_until = [&](Instant until) {
-            return std::any_of(watched_.begin(), watched_.end(),
-                               [&](const Watch& w) { return !w.renewing && w.renew_at <= until; });
+    // are renewed together from then on. About those with a lease of their own it asks by a renewal that prolongs
+    // nothing.
+    void ask_due(std::unique_lock<std::mutex>& lock, Instant now) {
+        const auto first_due = [&](Instant until) {
+            return std::find_if(watches_.begin(), watches_.end(),
+                                [&](const Watch& w) { return w.next_deadline() <= until; });
         };
-        if (!due_until(now)) return;
+        if (first_due(now) == watches_.end()) return;
         const Instant soon = now + timeout() / 6;
         const std::size_t most = core_.session.options().renewal_batch;
-        while (due_until(soon)) {
+        for (auto due = first_due(soon); due != watches_.end(); due = first_due(soon)) {
+            const bool renews = due->watched;
             std::vector<PermitId> batch;
-            for (Watch& watch : watched_) {
-                if (watch.renewing || watch.renew_at > soon || batch.size() == most) continue;
-                batch.push_back(watch.id);
-                watch.renewing = true;
-                watch.renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
+            for (; due != watches_.end() && batch.size() < most; ++due) {
+                if (due->next_deadline() > soon || due->watched != renews) continue;
+                batch.push_back(due->id);
+                due->renewing = true;
+                due->renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
             }
             lock.unlock();
+            const SendTime sent_at;
             const Instant sent = Clock::now();
             try {
-                core_.session.post(
-                    core_.protocol.renew(batch, core_.session.wanted_until(core_.key())),
-                    [this, keep = core_.keep(), batch, sent](const Reply& reply) { renewed_all(batch, reply, sent); });
+                core_.session.post(core_.protocol.renew(batch, renews ? timeout() : Milliseconds(1),
+                                                        core_.session.wanted_until(core_.key())),
+                                   [this, keep = core_.keep(), batch, renews, sent, sent_at](const Reply& reply) {
+                                       core_.session.learn_if_late(core_.key(), sent, reply);
+                                       renewed_all(batch, renews, reply, sent_at.as_of_now());
+                                   });
             } catch (...) {  // no memory: retried after a pause
-                renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+                renewed_all(batch, renews, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
             lock.lock();
         }
     }
 
-    void renewed_all(const std::vector<PermitId>& batch, const Reply& reply, Instant sent) {
+    // `renews`: False if it was only a query. By now a permit may no longer be under the watchdog.
+    void renewed_all(const std::vector<PermitId>& batch, bool renews, const Reply& reply, Instant sent) {
         const std::lock_guard lock(core_.mutex);
-        core_.session.learn_if_late(core_.key(), sent, reply);
+        check_suspension();
         const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
         for (std::size_t i = 0; i < batch.size(); ++i) {
-            const auto watch =
-                std::find_if(watched_.begin(), watched_.end(), [&](const Watch& w) { return w.id == batch[i]; });
-            if (watch == watched_.end()) continue;
+            Watch* const watch = find(batch[i]);
+            if (!watch) continue;
             watch->renewing = false;
             if (reply.answered() || reply.is_unsent()) watch->renewal_ends = {};
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
-                watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
-            } else if (reply.elements[i].integer == 1) {
+                if (watch->watched == renews) watch->ask_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
+            } else if (reply.elements[i].integer != 1) {
+                lose(*watch, "the server no longer has this permit");
+            } else if (renews) {
                 core_.session.count_renewal();
-                watch->valid_until = std::max(watch->valid_until, valid_until(sent, timeout()));
-                watch->renew_at = sent + timeout() / 3;
-            } else {
-                lose_if([&](const Watch& w) { return w.id == batch[i]; }, "the server no longer has this permit");
+                if (watch->watched) renewed(*watch, sent);
+            } else if (!watch->watched) {
+                watch->ask_at = never;
             }
         }
+        erase_lost();
         renewals_.notify_all();
         core_.task.schedule();
     }
 
+    void renewed(Watch& watch, Instant sent) const {
+        watch.valid_until = std::max(watch.valid_until, redlatch::valid_until(sent, timeout()));
+        watch.ask_at = sent + timeout() / 3;
+    }
+
+    bool has_lost(const PermitHolder& holder) const noexcept {
+        return std::any_of(watches_.begin(), watches_.end(),
+                           [&](const Watch& watch) { return watch.lost && watch.holder.get() == &holder; });
+    }
+
+    void request(PermitHolder& holder) noexcept {
+        if (holder.lost) core_.session.losses().tell(std::move(*holder.lost));
+        holder.lost.reset();
+    }
+
+    // Needs no memory but for the event. The caller removes the permit from the record if no object has it.
+    void lose(Watch& watch, const char* why) noexcept {
+        watch.lost = true;
+        if (watch.holder) request(*watch.holder);
+        core_.session.count_lost_hold();
+        tell(watch.id, why);
+    }
+
+    // Returns true if there were such permits.
     template <class Condition>
-    void lose_if(Condition condition, const char* why) {
-        std::erase_if(watched_, [&](const Watch& watch) {
-            if (!condition(watch)) return false;
-            core_.session.count_lost_hold();
-            tell(watch.id, why);
-            return true;
-        });
+    bool lose_if(Condition condition, const char* why) {
+        bool some = false;
+        for (Watch& watch : watches_) {
+            if (watch.lost || !condition(watch)) continue;
+            lose(watch, why);
+            some = true;
+        }
+        erase_lost();
+        return some;
+    }
+
+    void erase_lost() {
+        std::erase_if(watches_, [](const Watch& watch) { return watch.lost && !watch.holder; });
     }
 
     void tell(const PermitId& id, const char* why) noexcept try {
@@ -242,8 +440,9 @@ private:
 
     SynchronizerCore<PermitProtocol>& core_;
     RequestDeliveries<PermitProtocol>& deliveries_;
-    std::vector<Watch> watched_;
-    std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
+    std::vector<Watch> watches_;
+    Clock::duration suspended_ = suspended();  // when the deadlines in watches_ were computed
+    std::condition_variable renewals_;         // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
 
 }  // namespace detail

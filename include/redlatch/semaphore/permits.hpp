@@ -2,11 +2,13 @@
 #pragma once
 
 #include "redlatch/base/config.hpp"
+#include "redlatch/base/time.hpp"
 #include "redlatch/protocol/permit_id.hpp"
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
-#include <string>
+#include <stop_token>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -16,7 +18,7 @@ inline namespace REDLATCH_ABI {
 
 namespace detail {
 
-// The semaphore that permits belong to, as the objects that hold them see it. Any thread may call anything.
+// The semaphore that the permits of one object belong to, as that object sees it. Any thread may call anything.
 class PermitsKeeper {
 public:
     virtual ~PermitsKeeper() = default;
@@ -26,6 +28,16 @@ public:
 
     // Returns true for the keeper of another object of the same semaphore.
     virtual bool is_same(const PermitsKeeper& other) const noexcept = 0;
+
+    // Returns the keeper of another object, which gets these permits.
+    virtual std::shared_ptr<PermitsKeeper> split(const std::vector<PermitId>& ids) = 0;
+
+    // Takes over the permits of another object of the same semaphore.
+    virtual void merge(PermitsKeeper& other) noexcept = 0;
+
+    // The defaults are those of permits without a lease.
+    virtual Instant valid_until() { return never; }
+    virtual std::stop_token lost() { return {}; }
 
     // Both give back permits: the first waits for the reply, the second does not, and without memory leaves permits with
     // leases to the end of these.
@@ -69,17 +81,33 @@ public:
     // Returns the ids of permits of a PermitExpirableSemaphore; those of a Semaphore have none.
     const std::vector<PermitId>& ids() const noexcept { return ids_; }
 
-    // Moves n of the permits into an object of their own. Sends nothing. Throws Error(errc::invalid_argument) if n is not
-    // from 0 to count().
+    // Returns the instant until which all of the permits are certain: see RLock::valid_until(). Returns
+    // time_point::max() if none of them has a lease: those of a Semaphore, and with Lease::forever(). Returns
+    // time_point::min() if one is lost, or if the object holds nothing. Sends nothing.
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const;
+
+    // Returns a token that is requested when one of the permits is lost: the server no longer has it, this program
+    // released it by its id, or it is no longer certain, so shortly before valid_until() at the latest. Once the
+    // permits are given back, it is not requested any more. Callbacks run on the thread of the client that reports
+    // losses: see RLock::lost(). If the object holds nothing, the token is requested already. Sends nothing.
+    //
+    // The watchdog asks for its permits at each renewal. Those with a lease of their own, or none, are asked for after
+    // a failover. Permits of a Semaphore have neither leases nor ids, so no one can notice that they are gone: their
+    // token is never requested.
+    [[nodiscard]] std::stop_token lost() const;
+
+    // Moves n of the permits into an object of their own. Its lost() is about these only; a token from before is about
+    // the permits that stay. To split off all of them is to move the object, with its token. Sends nothing. Throws
+    // Error(errc::invalid_argument) if n is not from 0 to count().
     [[nodiscard]] Permits split(std::ptrdiff_t n);
 
-    // Takes over the permits of the other object. Sends nothing. Throws Error(errc::invalid_argument) if they belong to
-    // another semaphore.
+    // Takes over the permits of the other object. From then on the tokens of both are requested when any of them is
+    // lost. Sends nothing. Throws Error(errc::invalid_argument) if they belong to another semaphore.
     void merge(Permits&& other);
 
     // Gives the permits back and waits for the reply: one round trip. Afterwards it holds nothing, whatever the outcome:
-    // unknown_permit if the lease of one has ended, unreachable if no server answered in time (the background goes on
-    // for a while), not_owner if it held nothing. Preserves errno.
+    // unknown_permit if one was lost (the others are given back without waiting), unreachable if no server answered in
+    // time (the background goes on for a while), not_owner if it held nothing. Preserves errno.
     std::error_code release() noexcept;
 
 private:

@@ -5,9 +5,11 @@
 #include "redlatch/base/keep_errno.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/semaphore/permits.hpp"
+#include "redlatch/session/losses.hpp"
 
-#include <iterator>
 #include <memory>
+#include <new>
+#include <stop_token>
 #include <system_error>
 #include <utility>
 
@@ -40,12 +42,25 @@ REDLATCH_INLINE Permits::~Permits() {
         static_cast<void>(new (std::nothrow) std::shared_ptr<detail::PermitsKeeper>(std::move(keeper_)));
 }
 
+REDLATCH_INLINE Instant Permits::valid_until() const {
+    if (count_ == 0 || !keeper_->is_of_this_process()) return Instant::min();
+    return keeper_->valid_until();
+}
+
+REDLATCH_INLINE std::stop_token Permits::lost() const {
+    if (count_ == 0 || !keeper_->is_of_this_process()) return detail::requested_token();
+    return keeper_->lost();
+}
+
 REDLATCH_INLINE Permits Permits::split(std::ptrdiff_t n) {
     if (n < 0 || n > count_)
         throw Error(errc::invalid_argument, {}, "cannot split off more permits than the object holds");
+    if (n == 0) return {};
+    if (n == count_) return std::move(*this);
     std::vector<PermitId> ids;
     if (!ids_.empty()) ids.assign(ids_.end() - n, ids_.end());
-    Permits others = detail::PermitsAccess::make(n > 0 ? keeper_ : nullptr, n, std::move(ids));
+    auto keeper = keeper_->split(ids);
+    Permits others = detail::PermitsAccess::make(std::move(keeper), n, std::move(ids));
     if (!ids_.empty()) ids_.erase(ids_.end() - n, ids_.end());
     count_ -= n;
     return others;
@@ -60,6 +75,7 @@ REDLATCH_INLINE void Permits::merge(Permits&& other) {
     if (!keeper_->is_same(*other.keeper_))
         throw Error(errc::invalid_argument, {}, "these permits belong to different semaphores");
     ids_.insert(ids_.end(), other.ids_.begin(), other.ids_.end());
+    keeper_->merge(*other.keeper_);
     count_ += std::exchange(other.count_, 0);
     other.ids_.clear();
     other.keeper_.reset();

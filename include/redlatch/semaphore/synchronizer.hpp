@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/base/task.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/options.hpp"
@@ -44,11 +45,14 @@ struct NoLeases {
     bool empty() const { return true; }
     void release_all(const std::shared_ptr<ReleaseRound>&) {}
     Instant next_deadline() const { return never; }
+    Instant next_loss() const { return never; }
+    void prepare() {}
     template <class Wants>
-    void accept(std::unique_lock<std::mutex>&, const Wants&, Instant) {}
+    void accept(std::unique_lock<std::mutex>&, const Wants&, const SendTime&) {}
     template <class Want>
     void discard(const Want&) {}
     void on_timer(std::unique_lock<std::mutex>&, Instant) {}
+    void expire(Instant) {}
     void on_failover() {}
 };
 
@@ -91,7 +95,10 @@ public:
                         "another slot");
     }
 
-    ~Synchronizer() override { core_.session.timers().forget(*this); }
+    ~Synchronizer() override {
+        core_.session.timers().forget(*this);
+        core_.session.losses().timers().forget(*this);
+    }
 
     std::string_view kind() const noexcept override { return Protocol::kind; }
     const std::string& key() const noexcept override { return core_.key(); }
@@ -231,6 +238,11 @@ public:
         core_.session.forget_if_unused(*this);
     }
 
+    void expire(Instant now) override {
+        const std::lock_guard lock(core_.mutex);
+        leases_.expire(now);
+    }
+
     void on_failover() override {
         const std::lock_guard lock(core_.mutex);
         leases_.on_failover();
@@ -239,6 +251,8 @@ public:
     void schedule() override {
         const Instant at = std::min(deliveries_.next_deadline(), leases_.next_deadline());
         if (at != never) core_.session.timers().schedule(*this, at);
+        if (const Instant lost_at = leases_.next_loss(); lost_at != never)
+            core_.session.losses().timers().schedule(*this, lost_at);
     }
 
     // With a subscription this process gets the message of its own change, too.
@@ -309,9 +323,11 @@ private:
     // Otherwise throws. `first`: True before any waiting.
     Task<std::optional<Answer>> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
                                     const WaitRequest& request, bool first) {
+        leases_.prepare();
         RequestId request_id = core_.take_lane();
         const Instant give_up = patience_.give_up_at(request, first);
         const Instant begun = Clock::now();
+        const SendTime begun_at;
         lock.unlock();
         Retry retry = core_.session.retry({give_up, request.stop, request.one_try, request.by});
         Reply reply;
@@ -348,7 +364,7 @@ private:
                 throw not_replicated(key());
             core_.lanes.give_back(request_id);
             if constexpr (Protocol::takes) {
-                leases_.accept(lock, wants, begun);
+                leases_.accept(lock, wants, begun_at);
                 for (const Want& want : wants)
                     if (want.served) core_.session.count_acquisition();
             }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/time.hpp"
 #include "redlatch/protocol/request_lanes.hpp"
 #include "redlatch/semaphore/idempotent_sender.hpp"
 #include "redlatch/session/background_task.hpp"
@@ -38,6 +39,9 @@ struct SynchronizerCore {
 
     // Keeps the state alive, for completions.
     std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
+
+    // Lets the session drop the state when no one uses it any more. That is not urgent.
+    void forget_later() { session.timers().schedule(task, Clock::now() + Milliseconds(1000)); }
 
     RequestId take_lane() { return lanes.take(session.next_request()); }
 

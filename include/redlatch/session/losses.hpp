@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -24,15 +25,32 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The stop source of a lost() token. It holds all that reporting needs, so reporting cannot fail.
+// The stop source of a lost() token, or of several that are requested together. It holds all that reporting needs, so
+// reporting cannot fail.
 class LossSource {
 public:
-    std::stop_token get_token() const noexcept { return one_.front().get_token(); }
+    std::stop_token get_token() const noexcept { return all_.front().get_token(); }
+
+    // Takes over the other source: its tokens are requested together with ours.
+    void merge(LossSource&& other) noexcept { all_.splice(all_.end(), other.all_); }
 
 private:
     friend class Losses;
-    std::list<std::stop_source> one_{1};
+    std::list<std::stop_source> all_{1};
 };
+
+// Returns the lost() token of what is not held: it is requested already.
+inline std::stop_token requested_token() {
+    std::stop_source already;
+    already.request_stop();
+    return already.get_token();
+}
+
+// Returns how long before the end of a lease to report its loss, so that callbacks start while it still lasts. `needed`
+// is how long reporting takes on this machine: see Losses::notice(). The result is at most a sixteenth of the lease.
+inline Clock::duration notice_of(Clock::duration needed, Milliseconds lease) noexcept {
+    return std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
+}
 
 // Reports losses in time, whatever the transport, the server and the event handlers do. A thread of its own checks
 // holds that are no longer certain (BackgroundTask::expire()). It requests the stop tokens of lost holds in order, with
@@ -59,10 +77,10 @@ public:
             thread_with_signals_blocked([desk = desk_, suspended = detail::suspended()] { work(*desk, suspended); });
     }
 
-    // Requests a stop on the token soon; without a thread, in end(). Any lock may be held.
+    // Requests a stop on its tokens soon; without a thread, in end(). Any lock may be held.
     void tell(LossSource lost) noexcept {
         const std::lock_guard lock(desk_->mutex);
-        desk_->told.splice(desk_->told.end(), lost.one_);
+        desk_->told.splice(desk_->told.end(), lost.all_);
         desk_->changed.notify_one();
     }
 
@@ -76,8 +94,9 @@ public:
     // parts, limited to Lateness::longest_notice:
     //   - twice the recent lateness of the thread
     //   - the time to report to every owner, because holds that are renewed together are lost together
-    Clock::duration notice() const noexcept {
-        const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size());
+    // `more`: how many owners one task has.
+    Clock::duration notice(std::size_t more = 0) const noexcept {
+        const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size() + more);
         return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/process.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/session/any_executor.hpp"
 #include "redlatch/session/continuations.hpp"
@@ -60,6 +61,9 @@ inline std::error_code code_of(const std::exception_ptr& error) noexcept {
 //
 // An operation under way keeps the client's connections and threads alive. The objects that it was made from may be
 // destroyed, but a MultiLock or RedLock gives up its operations. Movable; not thread-safe.
+//
+// After a fork the operations of the parent go on in the parent only. The child makes operations of its own; beginning
+// one that the parent made throws Error(errc::cancelled).
 template <class R>
 class [[nodiscard]] Operation {
 public:
@@ -113,6 +117,7 @@ public:
 
     // Does the work on this thread, which waits. Throws the error. If a stop is requested, the result is a default R.
     R get() && {
+        check_process();
         const detail::Course course{stop_};
         return work_(course).run();
     }
@@ -134,12 +139,13 @@ private:
         bool await_ready() const noexcept { return false; }
 
         [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) {
-            const auto meeting = meeting_ = std::make_shared<Meeting>();
+            const auto meeting = std::make_shared<Meeting>();
             const auto running = running_ = operation_.make([meeting, coroutine](detail::Ending<R>&& outcome) {
                 if (meeting->is_over.exchange(true)) return;
                 meeting->outcome = std::move(outcome);
                 coroutine.resume();
             });
+            meeting_ = meeting;
             // This object may be gone before begin() returns.
             try {
                 running->begin(operation_.stop_);
@@ -203,12 +209,20 @@ private:
     // `completes_on`: if it is not where the work runs what the user has given it to run.
     std::shared_ptr<Running> make(typename Running::Complete complete,
                                   std::optional<AnyExecutor> completes_on = std::nullopt) {
+        check_process();
         return std::make_shared<Running>(std::move(host_), std::move(work_), executor_,
                                          completes_on ? *std::move(completes_on) : executor_, std::move(complete));
     }
 
     void begin(typename Running::Complete complete) { make(std::move(complete))->begin(stop_); }
 
+    // The work refers to the session of the process that made it.
+    void check_process() const {
+        if (process_ != detail::this_process())
+            throw Error(errc::cancelled, {}, "it was made before a fork(), in the parent; make another one here");
+    }
+
+    detail::ProcessMark process_ = detail::this_process();
     std::shared_ptr<detail::OperationHost> host_;
     typename Running::Work work_;
     AnyExecutor executor_;

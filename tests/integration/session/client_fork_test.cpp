@@ -7,19 +7,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <system_error>
 
 #include "integration/rlock_helpers.hpp"
+#include "support/coroutine.hpp"
 #include "support/process.hpp"
 #include "support/shared_memory.hpp"
 
 using namespace redlatch::test;
 using namespace std::chrono_literals;
 using redlatch::Client;
+using redlatch::Clock;
 using redlatch::errc;
 using redlatch::Hold;
 using redlatch::Instant;
@@ -289,6 +296,217 @@ TEST_CASE("after a fork the child's copy of a hold does nothing, and the parent'
     CHECK(redis.exists("orders"));
     CHECK(hold.unlock() == std::error_code());
     CHECK(redis.keys().empty());
+}
+
+namespace {
+
+// What one process waits for by operations: a lock, permits of both semaphores, a latch, and a lock in a coroutine.
+struct Waiting {
+    explicit Waiting(Client& client)
+        : orders{client, "orders"},
+          parcels{client, "parcels"},
+          seats{client, "seats"},
+          desks{client, "desks"},
+          gate{client, "gate"} {}
+
+    // Begins all of them. Returns when they wait.
+    bool begin(const Client& client) {
+        const std::uint64_t waits = client.stats().waits;
+        order = orders.async_lock().future();
+        seat = seats.async_acquire(1).future();
+        desk = desks.async_acquire(1).future();
+        opened = gate.async_wait().future();
+        fiber.emplace(run());
+        orders.async_lock(stop.get_token()).start([this](std::error_code ec, const Hold&) {
+            stopped_with = ec;
+            ++completed;
+        });
+        return eventually([&] { return client.stats().waits == waits + 6; }, 20s);
+    }
+
+    Fiber run() {
+        const Hold hold = co_await parcels.async_lock();
+        ++completed;
+    }
+
+    bool some_are_over() const {
+        return ready(order, 0ms) || ready(seat, 0ms) || ready(desk, 0ms) || ready(opened, 0ms) || completed > 0;
+    }
+
+    RLock orders;
+    RLock parcels;
+    redlatch::Semaphore seats;
+    redlatch::PermitExpirableSemaphore desks;
+    redlatch::CountDownLatch gate;
+    std::future<Hold> order;
+    std::future<redlatch::Permits> seat, desk;
+    std::future<bool> opened;
+    std::optional<Fiber> fiber;
+    std::stop_source stop;
+    std::atomic<int> completed{0};
+    std::error_code stopped_with{};
+};
+
+// What the parent and its child want, held by another client.
+struct Held {
+    explicit Held(Client& client) : seats{client, "seats"}, desks{client, "desks"}, gate{client, "gate"} {
+        RLock orders{client, "orders"}, parcels{client, "parcels"};
+        order = orders.hold();
+        parcel = parcels.hold();
+        seats.try_set_permits(2);
+        desks.try_set_permits(2);
+        gate.try_set_count(1);
+        seat = seats.hold(2);
+        desk = desks.hold(2);
+    }
+
+    void give_back() {
+        order = Hold();
+        parcel = Hold();
+        seat = redlatch::Permits();
+        desk = redlatch::Permits();
+        gate.count_down();
+    }
+
+    redlatch::Semaphore seats;
+    redlatch::PermitExpirableSemaphore desks;
+    redlatch::CountDownLatch gate;
+    Hold order, parcel;
+    redlatch::Permits seat, desk;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "operations under way at a fork complete in the parent only; the child may begin its own on the same objects") {
+    RedisServer server;
+    SharedMemory<Findings> found;
+    Client other{server.url()};
+    Held held{other};
+    Client client{server.url()};
+    Waiting waiting{client};
+    REQUIRE(waiting.begin(client));
+    auto child = ChildProcess::run([&] {
+        // No copy of the parent's operations completes here, and ending one has no effect, here or there.
+        waiting.stop.request_stop();
+        waiting.fiber.reset();
+        CHECK_IN_CHILD(!waiting.orders.async_try_lock().future().get());
+        CHECK_IN_CHILD(!waiting.seats.async_try_acquire(1).future().get());
+        CHECK_IN_CHILD(!waiting.desks.async_try_acquire(1).future().get());
+        auto order = waiting.orders.async_lock().future();
+        auto seat = waiting.seats.async_acquire(1).future();
+        auto desk = waiting.desks.async_acquire(1).future();
+        auto opened = waiting.gate.async_wait().future();
+        CHECK_IN_CHILD(eventually([&] { return client.stats().waits == 4; }, 20s));
+        found->stage_two = true;
+        CHECK_IN_CHILD(opened.get());
+        CHECK_IN_CHILD(seat.get());
+        CHECK_IN_CHILD(desk.get().valid_until() > Clock::now());
+        CHECK_IN_CHILD(order.get().unlock() == std::error_code());  // when the parent has given it back
+        CHECK_IN_CHILD(!waiting.some_are_over());
+        return 0;
+    });
+    REQUIRE(eventually([&] { return found->stage_two || !child.running(); }, 60s));
+    CHECK_FALSE(waiting.some_are_over());
+    held.give_back();
+    REQUIRE(ready(waiting.order));
+    REQUIRE(ready(waiting.seat));
+    REQUIRE(ready(waiting.desk));
+    REQUIRE(ready(waiting.opened));
+    CHECK(eventually([&] { return waiting.fiber->done(); }, 20s));
+    CHECK(waiting.completed == 1);  // the coroutine
+    CHECK(waiting.opened.get());
+    Hold order = waiting.order.get();
+    const redlatch::Permits seat = waiting.seat.get(), desk = waiting.desk.get();
+    CHECK(desk.valid_until() > Clock::now());
+    waiting.stop.request_stop();
+    CHECK(eventually([&] { return waiting.completed == 2; }, 20s));
+    CHECK(waiting.stopped_with == errc::cancelled);
+    CHECK(order.unlock() == std::error_code());
+    CHECK(child.wait(60s) == ExitStatus{0, 0});
+    CHECK(found->failed_line == 0);
+    CHECK(found->passed == 9);
+    CHECK(seat.count() + desk.count() == 2);
+    CHECK(eventually([&] { return held.seats.available_permits() == 1 && held.desks.available_permits() == 1; }));
+    CHECK(client.stats().reconnects == 0);
+}
+
+TEST_CASE("an operation that was made before a fork begins in the parent only") {
+    RedisServer server;
+    SharedMemory<Findings> found;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    redlatch::PermitExpirableSemaphore desks{client, "desks"};
+    desks.try_set_permits(1);
+    { const std::lock_guard guard{orders}; }
+    auto order = orders.async_lock();
+    auto desk = desks.async_acquire(1);
+    auto blocking = orders.async_lock(), awaited = orders.async_lock();
+    auto child = ChildProcess::run([&] {
+        CHECK_IN_CHILD(error_of_call([&] { std::move(order).future(); }) == errc::cancelled);
+        CHECK_IN_CHILD(error_of_call([&] { std::move(desk).future(); }) == errc::cancelled);
+        CHECK_IN_CHILD(error_of_call([&] { static_cast<void>(std::move(blocking).get()); }) == errc::cancelled);
+        std::error_code ec;
+        const auto run = [&]() -> Fiber {
+            try {
+                const Hold hold = co_await std::move(awaited);
+            } catch (const redlatch::Error& error) {
+                ec = error.code();
+            }
+        };
+        CHECK_IN_CHILD(run().done());
+        CHECK_IN_CHILD(ec == errc::cancelled);
+        CHECK_IN_CHILD(orders.async_lock().future().get());
+        CHECK_IN_CHILD(desks.async_acquire(1).future().get());
+        return 0;
+    });
+    CHECK(child.wait(60s) == ExitStatus{0, 0});
+    CHECK(found->failed_line == 0);
+    CHECK(found->passed == 7);
+    CHECK(std::move(order).future().get());
+    CHECK(std::move(desk).future().get());
+    CHECK(std::move(blocking).get());
+    CHECK(client.stats().reconnects == 0);
+}
+
+TEST_CASE("after a fork the child's copies of what operations got do nothing, and the parent's go on") {
+    RedisServer server;
+    SharedMemory<Findings> found;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    redlatch::Semaphore seats{client, "seats"};
+    redlatch::PermitExpirableSemaphore desks{client, "desks"};
+    seats.try_set_permits(2);
+    desks.try_set_permits(4);
+    auto order = orders.async_lock().future();  // with the hold inside
+    order.wait();
+    redlatch::Permits seat = seats.async_acquire(1).future().get();
+    redlatch::Permits desk = desks.async_acquire(2).future().get();
+    redlatch::Permits moved = desks.async_acquire(1).future().get();
+    auto child = ChildProcess::run([&] {
+        CHECK_IN_CHILD(desk.valid_until() == Instant::min());
+        CHECK_IN_CHILD(desk.lost().stop_requested());
+        CHECK_IN_CHILD(seat.lost().stop_requested());
+        CHECK_IN_CHILD(desk.release() == errc::hold_lost);
+        CHECK_IN_CHILD(order.get().lost().stop_requested());  // destroys the copy of the hold
+        seat = redlatch::Permits();
+        moved = redlatch::Permits();
+        CHECK_IN_CHILD(orders.is_locked());
+        CHECK_IN_CHILD(seats.available_permits() == 1);
+        CHECK_IN_CHILD(desks.available_permits() == 1);
+        return 0;
+    });
+    CHECK(child.wait(60s) == ExitStatus{0, 0});
+    CHECK(found->failed_line == 0);
+    CHECK(found->passed == 8);
+    CHECK_FALSE(desk.lost().stop_requested());
+    CHECK(desk.valid_until() > Clock::now());
+    CHECK(order.get().unlock() == std::error_code());
+    CHECK(seat.release() == std::error_code());
+    CHECK(desk.release() == std::error_code());
+    CHECK(moved.release() == std::error_code());
+    CHECK(seats.available_permits() == 2);
+    CHECK(desks.available_permits() == 4);
 }
 
 TEST_CASE("a forked child logs in by ClientOptions::credentials, too") {

@@ -32,17 +32,29 @@ const Role holder{"suspended: holder", [](std::span<const std::string> args) {
                       Mutex watched{client, "watched"};
                       limited.lock(Lease{30min});
                       watched.lock();
+                      PermitExpirableSemaphore seats{client, "seats"};
+                      seats.try_set_permits(2);
+                      const Permits limited_seat = seats.hold(1, Lease{30min});
+                      const Permits watched_seat = seats.hold(1);
                       const auto until = limited.valid_until();
+                      const auto seat_until = limited_seat.valid_until();
                       const auto lost = limited.lost();
+                      const auto seat_lost = limited_seat.lost();
                       clocks->suspended += std::chrono::microseconds(10min).count();
                       // That much less of the lease is left.
                       if (limited.valid_until() > until - 10min + 1s || limited.valid_until() < Clock::now()) return 1;
                       if (watched.valid_until() > Clock::now()) return 2;
-                      if (lost.stop_requested()) return 3;
+                      if (limited_seat.valid_until() > seat_until - 10min + 1s) return 7;
+                      if (limited_seat.valid_until() < Clock::now()) return 8;
+                      if (watched_seat.valid_until() > Clock::now()) return 9;
+                      if (lost.stop_requested() || seat_lost.stop_requested()) return 3;
                       clocks->suspended += std::chrono::microseconds(20min).count();
                       if (limited.valid_until() > Clock::now()) return 4;
                       if (!eventually([&] { return lost.stop_requested() && watched.lost().stop_requested(); }))
                           return 5;
+                      if (limited_seat.valid_until() > Clock::now()) return 10;
+                      if (!eventually([&] { return seat_lost.stop_requested(); })) return 11;
+                      if (!eventually([&] { return watched_seat.lost().stop_requested(); })) return 12;
                       std::error_code ec;
                       limited.unlock(ec);
                       return ec == errc::hold_lost ? 0 : 6;
@@ -63,13 +75,21 @@ const Role sleeper{
         read_write.lock_shared(Lease{30min});
         several.lock(Lease{30min});
         const std::array lost{limited.lost(), watched.lost(), read_write.read_lock().lost(), several.lost()};
+        PermitExpirableSemaphore seats{client, "seats"};
+        seats.try_set_permits(3);
+        const Permits limited_seat = seats.hold(1, Lease{30min}), watched_seat = seats.hold(1);
+        const Permits longer_seat = seats.hold(1, Lease{3h});
+        const std::array seats_lost{limited_seat.lost(), watched_seat.lost()};
         const auto longer_lost = longer.lost();
+        const auto longer_seat_lost = longer_seat.lost();
         const auto told = [](const std::stop_token& token) { return token.stop_requested(); };
         if (std::any_of(lost.begin(), lost.end(), told)) return 1;
+        if (std::any_of(seats_lost.begin(), seats_lost.end(), told)) return 4;
         clocks->suspended += std::chrono::microseconds(1h).count();
         // Well before the next renewal of the watchdog, which is due after ten seconds.
         if (!eventually([&] { return std::all_of(lost.begin(), lost.end(), told); }, 8s)) return 2;
-        return longer_lost.stop_requested() ? 3 : 0;
+        if (!eventually([&] { return std::all_of(seats_lost.begin(), seats_lost.end(), told); }, 4s)) return 5;
+        return longer_lost.stop_requested() || longer_seat_lost.stop_requested() ? 3 : 0;
     }};
 
 }  // namespace

@@ -9,6 +9,7 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ThreadLocalRandom;
@@ -20,6 +21,7 @@ import org.redisson.RedissonRedLock;
 import org.redisson.api.RBucket;
 import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
+import org.redisson.api.RFuture;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RSemaphore;
@@ -36,7 +38,8 @@ import org.redisson.config.ShardedSubscriptionMode;
  * <p>A request is a line "number thread operation kind name key=value...". Its answer is a line "number text", sent
  * when the operation is over. Each thread named in a request is a real thread with a queue of its own, so owners differ
  * and a blocking call delays only its own thread. An answer that begins with "!" is an error. Arguments: wait and lease
- * in ms (absent: indefinitely, with the watchdog), wd (the watchdog's time-out, 30 s), n (permits, counts), id.
+ * in ms (absent: indefinitely, with the watchdog), wd (the watchdog's time-out, 30 s), n (permits, counts), id. The
+ * kinds that end with "_async" are the locks by their asynchronous operations, without a thread that waits or owns.
  *
  * <p>To add a primitive, add an entry to KINDS, and a function for its operations if it is no lock.
  */
@@ -58,6 +61,11 @@ public final class Agent {
         KINDS.put("write", r -> lock(r, r.shared(c -> c.getReadWriteLock(r.name).writeLock())));
         KINDS.put("fenced", r -> fenced(r, r.shared(c -> c.getFencedLock(r.name))));
         KINDS.put("spin", r -> lock(r, r.shared(c -> c.getSpinLock(r.name))));
+        KINDS.put("rlock_async", r -> asyncLock(r, r.shared(c -> c.getLock(r.name))));
+        KINDS.put("fair_async", r -> asyncLock(r, r.shared(c -> c.getFairLock(r.name))));
+        KINDS.put("read_async", r -> asyncLock(r, r.shared(c -> c.getReadWriteLock(r.name).readLock())));
+        KINDS.put("write_async", r -> asyncLock(r, r.shared(c -> c.getReadWriteLock(r.name).writeLock())));
+        KINDS.put("fenced_async", r -> asyncLock(r, r.shared(c -> c.getFencedLock(r.name))));
         KINDS.put("semaphore", r -> semaphore(r, r.shared(c -> c.getSemaphore(r.name))));
         KINDS.put("permits", r -> permits(r, r.shared(c -> c.getPermitExpirableSemaphore(r.name))));
         KINDS.put("latch", r -> latch(r, r.shared(c -> c.getCountDownLatch(r.name))));
@@ -88,6 +96,39 @@ public final class Agent {
             case "stress": return stress(r, lock::lock, lock::unlock);
             case "look": return look(r, lock::lock, lock::unlock);
             default: return r.unknown();
+        }
+    }
+
+    /** The operations that return a future, for an owner that is no thread: the thread id is a number of ours. */
+    private static Object asyncLock(Request r, RLock lock) throws Exception {
+        final long owner = r.owner();
+        switch (r.operation) {
+            case "lock":
+                if (r.has("lease")) result(lock.lockAsync(r.number("lease"), TimeUnit.MILLISECONDS, owner));
+                else result(lock.lockAsync(owner));
+                return "ok";
+            case "try":
+                if (!r.has("wait") && !r.has("lease")) return result(lock.tryLockAsync(owner));
+                return result(lock.tryLockAsync(
+                        r.number("wait", 0), r.number("lease", -1), TimeUnit.MILLISECONDS, owner));
+            case "unlock":
+            case "unlock_async":
+                result(lock.unlockAsync(owner));
+                return "ok";
+            case "force": return result(lock.forceUnlockAsync());
+            case "locked": return result(lock.isLockedAsync());
+            case "held": return result(lock.isHeldByThreadAsync(owner));
+            case "ttl": return result(lock.remainTimeToLiveAsync());
+            default: return r.unknown();
+        }
+    }
+
+    private static <T> T result(RFuture<T> future) throws Exception {
+        try {
+            return future.toCompletableFuture().get();
+        } catch (ExecutionException error) {
+            if (error.getCause() instanceof Exception) throw (Exception) error.getCause();
+            throw error;
         }
     }
 
@@ -316,6 +357,12 @@ public final class Agent {
             return first == null ? made : (T) first;
         }
 
+        /** The owner's number on the wire. */
+        long owner() {
+            final long thread = Thread.currentThread().getId();
+            return kind.endsWith("_async") ? 1_000_000 + thread : thread;
+        }
+
         Object unknown() {
             return "!" + kind + " has no operation " + operation;
         }
@@ -326,7 +373,7 @@ public final class Agent {
             switch (r.operation) {
                 case "hello": return "Redisson " + version();
                 case "kinds": return String.join(",", KINDS.keySet());
-                case "id": return r.client(0).getId() + ":" + Thread.currentThread().getId();
+                case "id": return r.client(0).getId() + ":" + r.owner();
                 default: break;
             }
             final Kind kind = KINDS.get(r.kind);

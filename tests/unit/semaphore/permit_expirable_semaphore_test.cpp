@@ -236,3 +236,83 @@ TEST_CASE("a Permit that goes out of scope is released without waiting for a rep
     CHECK(released.argument(6) == bench.redis.sent("acquire by id").at(0).argument(8));
     bench.redis.answer(released, number(1));
 }
+
+TEST_CASE("permits of an object whose renewals get no reply are lost when their lease may be over, not later") {
+    Bench bench({.watchdog_timeout = 150ms});
+    bench.redis.always("renew permits", ScriptedRedis::hold_back);
+    Permits held = bench.seats.hold(2);
+    const Instant valid = held.valid_until();
+    const std::stop_token lost = held.lost();
+    CHECK(eventually([&] { return lost.stop_requested(); }));
+    CHECK(Clock::now() < valid + 3s);
+    CHECK(held.valid_until() == Instant::min());
+    // A late reply does not bring them back.
+    bench.redis.answer(bench.redis.sent("renew permits").at(0), array({number(1), number(1)}));
+    const Permits other = bench.seats.hold(1);
+    REQUIRE(bench.redis.wait_for("renew permits", 2));
+    CHECK(held.valid_until() == Instant::min());
+    CHECK(bench.client.stats().lost_holds >= 2);
+}
+
+TEST_CASE("the loss of many permits is reported earlier than that of a few, because that takes longer") {
+    // The best of some rounds, because a thread may run late on a busy machine.
+    bool in_time = false;
+    for (int round = 0; round < 5 && !in_time; ++round) {
+        Bench bench;
+        const Permits held = bench.seats.hold(3000, Lease(1s));
+        const Instant valid = held.valid_until();
+        std::promise<Instant> told;
+        std::future<Instant> when = told.get_future();
+        const std::stop_callback on_lost{held.lost(), [&] { told.set_value(Clock::now()); }};
+        REQUIRE(when.wait_for(20s) == std::future_status::ready);
+        in_time = when.get() < valid - 20ms;
+    }
+    CHECK(in_time);
+}
+
+TEST_CASE("the validity of permits counts from when the answered renewal was sent") {
+    Bench bench({.watchdog_timeout = 1500ms});
+    const Permits held = bench.seats.hold(1);
+    const Instant first = held.valid_until();
+    bench.redis.always("renew permits", ScriptedRedis::hold_back);  // the second renewal, so that it does not count
+    bench.redis.next("renew permits", [](const SentCommand&) {
+        std::this_thread::sleep_for(50ms);
+        return std::optional(array({number(1)}));
+    });
+    REQUIRE(eventually([&] { return held.valid_until() > first; }));
+    CHECK(held.valid_until() < bench.redis.sent("renew permits").at(0).at + 1500ms);
+}
+
+TEST_CASE("permits of an object that goes out of scope are given back without waiting, one by one if need be") {
+    Bench bench({.command_timeout = 20s, .unreachable_timeout = 20s});
+    const Stopwatch watch;
+    bench.redis.always("take permits back", ScriptedRedis::hold_back);
+    { const Permits held = bench.seats.hold(2); }
+    CHECK(watch.within(10s));
+    REQUIRE(bench.redis.wait_for("take permits back"));
+    const SentCommand back = bench.redis.sent("take permits back").at(0);
+    CHECK(back.posted);
+    const SentCommand asked = bench.redis.sent("acquire by id").at(0);
+    CHECK(back.argument(6) == asked.argument(8));
+    CHECK(back.argument(7) == asked.argument(9));
+    CHECK(bench.redis.count("release by id") == 0);
+    bench.redis.answer(back, number(2));
+}
+
+TEST_CASE("while update_lease() is in flight, permits of an object are certain as long as both leases are") {
+    Bench bench({.command_timeout = 20s, .unreachable_timeout = 20s});
+    const Permits held = bench.seats.hold(1);
+    bench.redis.next("set lease", ScriptedRedis::hold_back);
+    auto updated = start([&] {
+        std::error_code ec;
+        bench.seats.update_lease(held.ids().at(0), Lease(5s), ec);
+        return ec;
+    });
+    REQUIRE(bench.redis.wait_for("set lease"));
+    CHECK(held.valid_until() <= Clock::now() + 5s);
+    // A failed one may have taken effect, but the watchdog goes on.
+    bench.redis.answer(bench.redis.sent("set lease").at(0), text("what?"));
+    CHECK(updated.get() == errc::protocol_error);
+    CHECK(held.valid_until() <= Clock::now() + 5s);
+    CHECK_FALSE(held.lost().stop_requested());
+}

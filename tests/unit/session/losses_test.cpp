@@ -161,6 +161,7 @@ TEST_CASE("the more holds there are, the earlier a loss is reported, because rep
     };
     hold_until(10'000);
     CHECK(losses.notice() >= before + 50ms);
+    CHECK(losses.notice(5000) >= losses.notice() + 40ms);
     hold_until(50'000);
     CHECK(losses.notice() == Lateness::longest_notice);
     held.clear();
