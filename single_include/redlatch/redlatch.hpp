@@ -14514,6 +14514,9 @@ struct Polling {
     Milliseconds longest;
 };
 
+// Whether an owner that holds a lock may have one more level of it.
+enum class Reentry { allowed, refused };
+
 // A caller's request for a lock.
 struct LockRequest {
     OwnerNumber owner = 0;
@@ -14524,7 +14527,8 @@ struct LockRequest {
     std::stop_token stop;
     WaitBy by = by_thread;
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
-    bool again = false;       // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
+    Reentry reentry = Reentry::allowed;
+    bool again = false;  // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
 };
 
 // Returns the Owner among the arguments; without one, `otherwise()`.
@@ -14607,6 +14611,7 @@ struct HeldLevel {
     std::shared_ptr<HoldKeeper> keeper{};
     OwnerNumber owner = 0;
     HoldKeeper::Facts facts{};
+    Reentry reentry = Reentry::allowed;
 };
 
 }  // namespace detail
@@ -14691,14 +14696,15 @@ public:
     Operation<std::error_code> async_unlock() &&;
 
     // Acquires one more level for the same owner, which lasts until it is released, too: one round trip. Takes an
-    // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a Mutex,
-    // which is not reentrant, not_owner if it holds nothing.
+    // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a lock
+    // that is not reentrant, not_owner if it holds nothing.
     template <class... Tail>
     requires(detail::TryOption<Tail...> && !detail::has_owner<Tail...>) [[nodiscard]] Hold again(Tail&&... tail) const {
         return detail::answer(
             [&] {
                 detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);
                 request.again = true;
+                request.reentry = level_.reentry;
                 return another_level(request);
             },
             Hold(), tail...);
@@ -15226,8 +15232,9 @@ public:
     virtual ~LockApi() = default;
 
     // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
-    // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not
-    // reentrant. A Mutex and a SpinLock poll the server while they wait.)
+    // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex, a
+    // NonReentrantLock and a NonReentrantFairLock are not reentrant. A Mutex and a SpinLock poll the server while they
+    // wait.)
     //   lock(Owner{n})   for this logical owner, not for the calling thread
     //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
     //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
@@ -15511,6 +15518,7 @@ private:
 
     static Task<Hold> hold_for(HeldLevel level, LockRequest request, const Course& course) {
         level.owner = request.owner;
+        level.reentry = request.reentry;
         request.stop = course.stop;
         request.by = course.by;
         const bool held = co_await level.keeper->acquire(request);
@@ -15538,6 +15546,10 @@ struct LockAccess {
         return lock.state();
     }
     static void prepare(LockApi& lock, LockRequest& request) { lock.prepare(request); }
+    template <class Lock>
+    static Reentry reentry(const Lock& lock) {
+        return lock.reentry_;
+    }
     static HoldKeeper& keeper(LockApi& lock) { return lock.keeper(); }
     static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
     static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }
@@ -15596,14 +15608,17 @@ public:
     }
 
 protected:
-    NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
-        : handle_(std::move(core), maker, name) {}
+    // `reentry` is that of this object. Another object of the same lock may differ.
+    NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name,
+              Reentry reentry = Reentry::allowed)
+        : handle_(std::move(core), maker, name), reentry_(reentry) {}
 
     // Returns this process's state of the lock.
     LockState& state();
 
     REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
+    REDLATCH_INLINE void prepare(LockRequest& request) override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
@@ -15615,6 +15630,7 @@ private:
     Inspection ask_inspection(Instant limit);
 
     StateHandle handle_;
+    const Reentry reentry_;
 };
 
 }  // namespace detail
@@ -16504,20 +16520,23 @@ public:
 
     // --- reentry ----------------------------------------------------------------------------------------------
 
-    // Returns the hold that gets one more level; null if the owner holds nothing. Throws if it cannot have one.
+    // Returns the hold for reenter(); null if the owner holds nothing. Throws if it wants one more level of a lost hold.
     HoldRecord* hold_to_reenter(const LockRequest& request) {
         HoldRecord* hold = leases_.live_hold(request.owner);
-        if (hold && refuses_reentry(*hold)) throw not_reentrant();
-        hold = leases_.live_hold(request.owner);
+        if (hold && !is_reentrant(request.reentry)) hold = unless_over(*hold);
         if (!hold) check_first_hold(request);
         return hold;
     }
 
     // Acquires one more level for an owner that holds the lock. Returns true if it has one more, false if its stop token
     // or deadline ended the call. Returns nothing if its hold turned out to be lost: then it has to acquire the lock
-    // like any other.
+    // like any other. Without reentry, sends nothing: a try returns false, and a call that would wait throws.
     Task<std::optional<bool>> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                       HoldRecord& held) {
+        if (!is_reentrant(request.reentry)) {
+            if (request.one_try && core_.kind.reentrant) co_return false;
+            throw not_reentrant();
+        }
         const std::uint64_t id = held.id;
         const std::uint32_t count = held.count + 1;
         if (count > 0x7fff'ffff)
@@ -16568,17 +16587,12 @@ public:
             undo_reentry(lock, asked, lease);
     }
 
-    // Returns true if the owner would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
-    bool refuses_reentry(HoldRecord& hold) {
-        if (core_.kind.reentrant || !hold.live()) return false;
-        if (Clock::now() < hold.valid_until) return true;
-        leases_.lose_now(hold, "its lease expired");
-        return false;
-    }
+    // Returns true if an owner with a live hold would deadlock with itself.
+    bool refuses_reentry(HoldRecord& hold, Reentry reentry) { return !is_reentrant(reentry) && unless_over(hold); }
 
     Error not_reentrant() const {
         return {errc::would_deadlock, core_.key(),
-                "its owner already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
+                "its owner already holds this lock, which is not reentrant; use an RLock for nested sections"};
     }
 
     // --- several callers of one Owner -------------------------------------------------------------------------
@@ -16598,6 +16612,15 @@ public:
     }
 
 private:
+    bool is_reentrant(Reentry reentry) const { return core_.kind.reentrant && reentry == Reentry::allowed; }
+
+    // A hold whose lease is over refuses nothing. It is lost: then returns null.
+    HoldRecord* unless_over(HoldRecord& hold) {
+        if (Clock::now() < hold.valid_until) return &hold;
+        leases_.lose_now(hold, "its lease expired");
+        return nullptr;
+    }
+
     // The hold was lost while the command was in flight: releases what that acquired, or may have. The owner was notified
     // a little early and was promised that time, so wait for it.
     void undo_reentry(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
@@ -17039,14 +17062,14 @@ public:
     explicit BackgroundTries(LockParts& parts) : parts_(parts), core_(parts.core) {}
 
     // Tries once to acquire the lock, or one more level of it.
-    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Tell tell, Receiver receiver) {
+    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Reentry reentry, Tell tell, Receiver receiver) {
         std::unique_lock lock(core_.mutex);
         if (!owner.is_of_program() && is_trying(owner)) {
             lock.unlock();
             tell({TryAnswer::Kind::failed});  // an earlier try of this caller has no reply yet
             return;
         }
-        if (auto refusal = refusal_for(owner)) {
+        if (auto refusal = refusal_for(owner, reentry)) {
             lock.unlock();
             tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
             return;
@@ -17095,10 +17118,10 @@ private:
         return std::find(trying_.begin(), trying_.end(), owner) != trying_.end();
     }
 
-    std::optional<Error> refusal_for(OwnerNumber owner) {
+    std::optional<Error> refusal_for(OwnerNumber owner, Reentry reentry) {
         HoldRecord* const hold = parts_.leases.live_hold(owner);
         if (!hold) return parts_.leases.mixed_kinds();
-        if (parts_.acquires.refuses_reentry(*hold)) return parts_.acquires.not_reentrant();
+        if (parts_.acquires.refuses_reentry(*hold, reentry)) return parts_.acquires.not_reentrant();
         return std::nullopt;
     }
 
@@ -17725,9 +17748,9 @@ public:
     bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
 
     // For locks over several servers: see BackgroundTries::begin() and Releases::release_in_background().
-    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease, Reentry reentry,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
-        tries_.begin(owner, lease, std::move(tell), receiver);
+        tries_.begin(owner, lease, reentry, std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         parts_.releases.release_in_background(owner, done, receiver);
@@ -17860,6 +17883,8 @@ REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     LockState& s = state();
     return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
 }
+
+REDLATCH_INLINE void NamedLock::prepare(LockRequest& request) { request.reentry = reentry_; }
 
 REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
 
@@ -19019,6 +19044,8 @@ class Hold;
 class Lease;
 class MultiLock;
 class Mutex;
+class NonReentrantFairLock;
+class NonReentrantLock;
 class Owner;
 class Permit;
 class PermitExpirableSemaphore;
@@ -19258,7 +19285,7 @@ public:
     }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
-        state().try_in_background(owner, lease, std::move(tell), receiver);
+        state().try_in_background(owner, lease, LockAccess::reentry(lock_), std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                Receiver receiver) override {
@@ -21126,6 +21153,83 @@ REDLATCH_INLINE std::optional<std::string> Mutex::value(Instant limit) {
     detail::LockState& s = state();
     return detail::read_text(detail::query(s.session(), s.key(), s.protocol().holders(), limit), s.key());
 }
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/non_reentrant_fair_lock.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Provides the same lock as a FairLock of that name, with its order, but its holder cannot acquire it again:
+// NonReentrantLock says what that means. It is the counterpart of Redisson's non-reentrant fair lock.
+class NonReentrantFairLock : public detail::NamedLock {
+public:
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
+    NonReentrantFairLock(Client& client, std::string_view name);
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/non_reentrant_fair_lock.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+REDLATCH_INLINE NonReentrantFairLock::NonReentrantFairLock(Client& client, std::string_view name)
+    : NamedLock(detail::ClientAccess::session(client), detail::fair_maker, name, detail::Reentry::refused) {}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/non_reentrant_lock.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Provides the same lock as an RLock of that name, but its holder cannot acquire it again. Use it where a nested lock() is
+// a mistake that should show at once. It is the counterpart of Redisson's non-reentrant lock.
+//
+// For the owner that holds the lock, by default the calling thread, lock() and all calls that would wait throw
+// Error(errc::would_deadlock), try_lock() returns false, and Hold::again() throws. Neither sends a command. A lost hold
+// does not count: its owner may acquire the lock again like any other.
+//
+// In one process, NonReentrantLock and RLock objects with the same name are the same lock, like two RLock objects. So it
+// does not matter through which of them the owner acquired it. What an object refuses is up to that object: an RLock adds
+// levels, also to a hold that was acquired here. Everything else is as with an RLock.
+class NonReentrantLock : public detail::NamedLock {
+public:
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
+    NonReentrantLock(Client& client, std::string_view name);
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/rlock.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+inline constexpr StateMaker rlock_maker{RLockProtocol::lock_kind.name, LockState::make<RLockProtocol>};
+}  // namespace detail
+
+REDLATCH_INLINE RLock::RLock(Client& client, std::string_view name)
+    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name) {}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/non_reentrant_lock.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+REDLATCH_INLINE NonReentrantLock::NonReentrantLock(Client& client, std::string_view name)
+    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name, detail::Reentry::refused) {}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -23521,21 +23625,6 @@ public:
     // one non-empty {tag}. Sends nothing.
     RLock(Client& client, std::string_view name);
 };
-
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/rlock.ipp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-
-namespace detail {
-inline constexpr StateMaker rlock_maker{RLockProtocol::lock_kind.name, LockState::make<RLockProtocol>};
-}  // namespace detail
-
-REDLATCH_INLINE RLock::RLock(Client& client, std::string_view name)
-    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name) {}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -680,9 +680,37 @@ mutate(kinds_are_mixed lock/acquires.hpp
 
 # The holder of a plain mutex acquires it a second time.
 mutate(mutex_is_reentrant lock/acquires.hpp
-    "if (hold && refuses_reentry(*hold)) throw not_reentrant();"
-    ""
+    "return core_.kind.reentrant && reentry == Reentry::allowed;"
+    "return reentry == Reentry::allowed;"
     "unit/mutex|integration/mutex")
+
+# The holder of a NonReentrantLock acquires it a second time.
+mutate(non_reentrant_lock_is_reentrant lock/named_lock.ipp
+    "request.reentry = reentry_;"
+    "static_cast<void>(request);"
+    "(unit/owner|integration/non_reentrant)")
+
+# Its try_lock() throws, or its lock() fails in silence.
+mutate(non_reentrant_try_throws lock/acquires.hpp
+    "if (request.one_try && core_.kind.reentrant) co_return false;"
+    ""
+    "(unit/owner|integration/non_reentrant)")
+mutate(non_reentrant_lock_is_silent lock/acquires.hpp
+    "if (request.one_try && core_.kind.reentrant) co_return false;"
+    "if (core_.kind.reentrant) co_return false;"
+    "(unit/owner|integration/non_reentrant)")
+
+# An object that holds it gets one more level.
+mutate(non_reentrant_hold_nests lock/lock_api.hpp
+    "level.reentry = request.reentry;"
+    ""
+    "integration/(hold_test|non_reentrant)")
+
+# As a member of a MultiLock it is reentrant.
+mutate(non_reentrant_member_nests quorum/lock_member.hpp
+    "LockAccess::reentry(lock_)"
+    "Reentry::allowed"
+    "integration/non_reentrant")
 
 # The waiter that becomes the first in the queue is not notified of the new holder's lease.
 mutate(fair_next_is_not_told scripts/fair_lock.hpp

@@ -68,6 +68,8 @@ template void of_lock(FairLock&);
 template void of_lock(FencedLock&);
 template void of_lock(SpinLock&);
 template void of_lock(Mutex&);
+template void of_lock(NonReentrantLock&);
+template void of_lock(NonReentrantFairLock&);
 template void of_lock(ReadWriteLock&);
 template void of_lock(ReadWriteLock::ReadLock&);
 template void of_lock(ReadWriteLock::WriteLock&);

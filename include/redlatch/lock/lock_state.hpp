@@ -88,9 +88,9 @@ public:
     bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
 
     // For locks over several servers: see BackgroundTries::begin() and Releases::release_in_background().
-    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease, Reentry reentry,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
-        tries_.begin(owner, lease, std::move(tell), receiver);
+        tries_.begin(owner, lease, reentry, std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         parts_.releases.release_in_background(owner, done, receiver);

@@ -55,14 +55,17 @@ public:
     }
 
 protected:
-    NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
-        : handle_(std::move(core), maker, name) {}
+    // `reentry` is that of this object. Another object of the same lock may differ.
+    NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name,
+              Reentry reentry = Reentry::allowed)
+        : handle_(std::move(core), maker, name), reentry_(reentry) {}
 
     // Returns this process's state of the lock.
     LockState& state();
 
     REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
+    REDLATCH_INLINE void prepare(LockRequest& request) override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
@@ -74,6 +77,7 @@ private:
     Inspection ask_inspection(Instant limit);
 
     StateHandle handle_;
+    const Reentry reentry_;
 };
 
 }  // namespace detail

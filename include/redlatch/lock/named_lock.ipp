@@ -29,6 +29,8 @@ REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
 }
 
+REDLATCH_INLINE void NamedLock::prepare(LockRequest& request) { request.reentry = reentry_; }
+
 REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
 
 REDLATCH_INLINE bool NamedLock::ask_locked(Instant limit) {
