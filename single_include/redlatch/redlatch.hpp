@@ -15607,6 +15607,57 @@ public:
         return detail::answer([&] { return is_held_by(owner); }, false, ec);
     }
 
+    // Waits until every hold that it finds has ended, and acquires nothing: for code that needs what the holder does to be
+    // done, but not the lock. A hold ends by its release, by force, or with its lease when its process is dead. Returns at
+    // once if there is none. Others may hold the lock by then. A side of a ReadWriteLock waits for its own holders.
+    //
+    // One round trip, and one more after each message about the lock and whenever a lease that was seen is over; all
+    // callers of this process that wait for one lock share these. Some ends are not published, so they are noticed when
+    // that lease is over: a hand-off inside the holder's process, a reader that leaves while others stay, and a release of
+    // Redisson's SpinLock. A FairLock publishes for its waiters only; there it asks after pauses that grow up to 500 ms. A
+    // SpinLock and a Mutex pause as their SpinOptions say.
+    //
+    // Throws Error as lock() does, and would_deadlock if the calling thread itself holds the lock. Thread-safe.
+    //   wait_release(token)   gives up when a stop is requested; only this form returns a bool: true if they have ended
+    //   wait_release(…, ec)   stores the error instead of throwing it
+    template <class... Tail>
+    requires StopOption<Tail...>
+    [[nodiscard]] auto wait_release(Tail&&... tail) {
+        const bool ended =
+            detail::answer([&] { return await_release(detail::wait_until(never, tail...)); }, false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return ended;
+    }
+
+    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the holds
+    // have ended. Timeouts are rounded up to the next millisecond; zero or less looks once; the largest value waits
+    // indefinitely. Accepts std::stop_token and std::error_code&.
+    template <class Rep, class Period, class... Tail>
+    requires StopOption<Tail...>
+    [[nodiscard]] bool wait_release_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return timed_release(deadline_after(Clock::now(), timeout), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires StopOption<Tail...>
+    [[nodiscard]] bool wait_release_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return timed_release(deadline_at(when), tail...);
+    }
+
+    // Wait without a thread that waits: see Operation. The result is true if the holds have ended. Accept a
+    // std::stop_token, which cancels the operation. No thread waits, so a hold of the calling thread is as any other.
+    //   orders.async_wait_release().start([](std::error_code ec, bool ended) { … });
+    template <class... Tail>
+    requires AsyncOption<Tail...> && StopOption<Tail...> Operation<bool> async_wait_release(Tail&&... tail) {
+        return release_later(detail::wait_until(never, tail...));
+    }
+
+    // The time begins to run with this call.
+    template <class Rep, class Period, class... Tail>
+    requires AsyncOption<Tail...> && StopOption<Tail...> Operation<bool> async_wait_release_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return release_later(detail::wait_until(deadline_after(Clock::now(), timeout), tail...));
+    }
+
 protected:
     // `reentry` is that of this object. Another object of the same lock may differ.
     NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name,
@@ -15628,6 +15679,17 @@ private:
     friend struct LockAccess;
 
     Inspection ask_inspection(Instant limit);
+
+    bool await_release(const WaitRequest& request);
+    Operation<bool> release_later(WaitRequest request);
+
+    template <class... Tail>
+    bool timed_release(Instant deadline, Tail&... tail) {
+        return detail::answer([&] { return await_release(detail::wait_until(deadline, tail...)); }, false, tail...);
+    }
+
+    // Returns how this lock polls; nothing if messages wake its waiters.
+    std::optional<Polling> polling();
 
     StateHandle handle_;
     const Reentry reentry_;
@@ -17685,6 +17747,196 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/lock/release_watch.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// One caller that waits for the end of the holds that it found.
+struct ReleaseWaiter : Waiter {
+    using Waiter::Waiter;
+
+    std::vector<std::string> owners;  // of these holds
+    std::uint64_t generation = 0;     // of the queue, when it looked
+    Instant look_again = never;       // when the first of their leases is over
+    std::optional<Backoff> pause{};   // set if it looks again after pauses and receives no messages
+    Instant pause_end = never;
+
+    // Returns true if none of the holds is among these.
+    bool is_over(const Inspection& now) const {
+        return std::none_of(now.holders.begin(), now.holders.end(), [&](const Holder& holder) {
+            return std::find(owners.begin(), owners.end(), holder.owner) != owners.end();
+        });
+    }
+};
+
+// Lets the callers of this process wait for the end of others' holds of one lock. None of them acquires anything. A
+// message is only a reason to look: it may be about another hold, or about none. The representative looks for all.
+//
+// A task of its own beside the state of the lock, because the waiters for the lock have a subscription of their own. The
+// state of the lock outlives the calls of wait(). It need not outlive the events.
+//
+// mutex_ guards the members that are not constant. It is never held during a command. No other mutex of ours is locked
+// while it is held, but those of the session.
+class ReleaseWatch final : public BackgroundTask {
+    using Room = WaitingRoom<WaitQueue<ReleaseWaiter>>;
+
+public:
+    ReleaseWatch(Session& session, const LockProtocol& protocol)
+        : session_(session),
+          protocol_(protocol),
+          key_(protocol.key()),
+          room_(session, *this, protocol.channel()),
+          patience_(session.options().command_timeout, session.options().unreachable_timeout) {}
+
+    // Returns true once each hold that it found has ended; false if the deadline passes or a stop is requested. Throws
+    // Error. With `polling`, it needs no messages. The request must outlive the task.
+    Task<bool> wait(const WaitRequest& request, std::optional<Polling> polling) {
+        if (request.stop.stop_requested()) co_return false;
+        std::unique_lock lock(mutex_);
+        if (room_.queue.empty()) patience_.answered();
+        ReleaseWaiter me(request.by);
+        me.generation = room_.queue.generation();
+        const std::optional<Inspection> found = co_await look(lock, request, true);
+        if (!found) co_return false;
+        if (found->holders.empty()) co_return true;
+        if (request.one_try) co_return false;
+        for (const Holder& holder : found->holders) me.owners.push_back(holder.owner);
+        me.look_again = look_again_after(*found);
+        if (!polling && room_.channel().empty()) polling = without_channel;
+        me.listens = !polling;
+        if (polling) me.pause.emplace(polling->first, polling->longest);
+        lock.unlock();
+        const auto counted = session_.count_wait();
+        co_return co_await room_.wait(mutex_, *this, me, request);
+    }
+
+    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
+
+    void joined(ReleaseWaiter& me) {
+        const bool looked_for_all = room_.queue.is_front(me);
+        if (looked_for_all)
+            room_.queue.asked(me.generation, me.look_again);
+        else
+            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), me.look_again));
+        // The representative may have looked, on behalf of those in the queue, after this caller did.
+        if (!looked_for_all && me.generation != room_.queue.generation()) room_.notify();
+        if (me.listens) room_.listen();
+        pause(me);
+    }
+
+    NextStep next(ReleaseWaiter& me, Instant now) {
+        if (me.is_served()) return {NextStep::Kind::served};
+        if (me.error) std::rethrow_exception(me.error);
+        if (!room_.queue.is_front(me)) return {NextStep::Kind::sleep};
+        const Instant at = std::min(room_.queue.ask_again(), me.pause_end);
+        if (room_.queue.is_notified() || now >= at) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, at, room_.is_subscribed()};
+    }
+
+    Task<void> ask(std::unique_lock<std::mutex>& lock, ReleaseWaiter& me, const WaitRequest& request) {
+        const std::uint64_t generation = room_.queue.generation();
+        const std::optional<Inspection> found = co_await look(lock, request, false);
+        if (!found) co_return;
+        room_.queue.asked(generation, look_again_after(*found));
+        pause(me);
+        room_.queue.for_each([&](ReleaseWaiter& waiter) {
+            if (!waiter.is_over(*found)) return;
+            waiter.phase = Waiter::Phase::served;
+            if (&waiter != &me) room_.wake(waiter);
+        });
+    }
+
+    void left(std::unique_lock<std::mutex>&, ReleaseWaiter&) {
+        if (room_.queue.empty()) patience_.answered();
+    }
+
+    // --- background -------------------------------------------------------------------------------------------
+
+    void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
+
+    void subscribed(const std::string&) override {
+        const std::lock_guard lock(mutex_);
+        room_.subscribed();
+    }
+
+    void subscription_refused(const std::string&, const Reply& why) override {
+        const std::lock_guard lock(mutex_);
+        room_.refused(error_of(why, key_));
+    }
+
+    void message(const std::string&, std::string_view) override {
+        const std::lock_guard lock(mutex_);
+        room_.notify();
+    }
+
+    void disconnected(const std::string&) override {
+        const std::lock_guard lock(mutex_);
+        room_.disconnected();
+    }
+
+private:
+    // How to look where the releases of a lock reach no channel that all can hear.
+    static constexpr Polling without_channel{Milliseconds(10), Milliseconds(500)};
+
+    static void pause(ReleaseWaiter& me) {
+        if (me.pause) me.pause_end = Clock::now() + me.pause->next();
+    }
+
+    // Returns when one of these holds ends, unless its lease is renewed. No message reports that.
+    static Instant look_again_after(const Inspection& found) {
+        Milliseconds left = LockQueue::longest_sleep;
+        for (const Holder& holder : found.holders)
+            left = std::min(left, holder.lease == Milliseconds::max() ? LockQueue::slow_poll : holder.lease);
+        // Add one: the key is gone only in the millisecond after its last.
+        return Clock::now() + left + Milliseconds(1);
+    }
+
+    // Asks who holds the lock. Returns nothing if the caller's stop token or deadline ended the call; otherwise throws.
+    // `first`: True before any waiting.
+    Task<std::optional<Inspection>> look(std::unique_lock<std::mutex>& lock, const WaitRequest& request, bool first) {
+        const Instant give_up = patience_.give_up_at(request, first);
+        const Instant begun = Clock::now();
+        lock.unlock();
+        const Call call = protocol_.inspect();
+        Retry retry = session_.retry({give_up, request.stop, request.one_try, request.by});
+        Reply reply;
+        bool reached = false;  // True if a command may have reached the server
+        std::optional<Instant> rest;
+        do {
+            try {
+                reply = co_await ReplyTo(session_, request.by, call, retry.deadline());
+            } catch (const std::bad_alloc&) {
+                reply = short_of_memory(request.by);
+            }
+            if (!reply.answered() && !reply.is_unsent()) reached = true;
+            rest = retry.rest_after(reply);
+            if (rest) co_await Pause(request.by, *rest, request.stop);
+        } while (rest && retry.goes_on());
+        lock.lock();
+        if (classify(reply) == ReplyClass::answered) {
+            patience_.answered();
+            co_return protocol_.read_inspection(reply);
+        }
+        patience_.failed(begun, reply);
+        if (request.stop.stop_requested() || patience_.was_too_short(request, begun, reply, reached))
+            co_return std::nullopt;
+        throw error_of(reply, key_);
+    }
+
+    Session& session_;
+    const LockProtocol& protocol_;
+    const std::string key_;
+    std::mutex mutex_;
+    Room room_;
+    Patience patience_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/lock/lock_state.hpp
 
 namespace redlatch {
@@ -17746,6 +17998,13 @@ public:
     void release_all(const std::shared_ptr<ReleaseRound>& round) override { parts_.releases.release_all(round); }
 
     bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
+
+    // Returns the part in which callers wait for the end of others' holds. It refers to this object.
+    std::shared_ptr<ReleaseWatch> release_watch() {
+        const std::lock_guard lock(core_.mutex);
+        if (!release_watch_) release_watch_ = std::make_shared<ReleaseWatch>(session(), protocol());
+        return release_watch_;
+    }
 
     // For locks over several servers: see BackgroundTries::begin() and Releases::release_in_background().
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease, Reentry reentry,
@@ -17863,6 +18122,7 @@ private:
     LockCore& core_ = parts_.core;
     BackgroundTries tries_{parts_};
     const std::unique_ptr<TurnQueue> queue_;
+    std::shared_ptr<ReleaseWatch> release_watch_;  // none before it is needed
 };
 
 }  // namespace detail
@@ -17918,6 +18178,42 @@ REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
         throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
     const std::string field = s.protocol().field_of(owner);
     return s.protocol().read_held_by(query(s.session(), s.key(), s.protocol().held_by(field)), field);
+}
+
+REDLATCH_INLINE std::optional<Polling> NamedLock::polling() {
+    LockRequest request;
+    request.owner = new_hold_owner();  // holds nothing, so that it is not refused
+    prepare(request);
+    return request.polling;
+}
+
+REDLATCH_INLINE bool NamedLock::await_release(const WaitRequest& request) {
+    LockState& s = state();
+    if (!request.one_try && s.part(this_thread_number()).hold != 0)
+        throw Error(errc::would_deadlock, s.key(), "this thread holds the lock, and would wait for its own release");
+    return s.release_watch()->wait(request, polling()).run();
+}
+
+// `lock` keeps alive what the task needs.
+inline Task<bool> wait_release_of(HeldLevel lock, WaitRequest request, std::optional<Polling> polling) {
+    const std::shared_ptr<ReleaseWatch> watch = static_cast<LockState&>(*lock.keeper).release_watch();
+    const bool ended = co_await watch->wait(request, polling);
+    if (!ended && request.by && request.stop.stop_requested())
+        throw Error(errc::cancelled, lock.keeper->name_as_given(), "it was cancelled before it succeeded");
+    co_return ended;
+}
+
+REDLATCH_INLINE Operation<bool> NamedLock::release_later(WaitRequest request) {
+    std::stop_token stop = std::exchange(request.stop, {});
+    return OperationAccess::make<bool>(
+        handle_.session_handle(),
+        [lock = keeper_of_holds(), request, polling = polling()](const Course& course) {
+            WaitRequest mine = request;
+            mine.stop = course.stop;
+            mine.by = course.by;
+            return wait_release_of(lock, std::move(mine), polling);
+        },
+        std::move(stop));
 }
 
 REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {

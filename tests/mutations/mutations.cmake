@@ -1443,3 +1443,45 @@ mutate(unlock_that_never_begins lock/hold.ipp
     "[hold = std::make_shared<Hold>(std::move(*this))]"
     "[hold = new Hold(std::move(*this))]"
     "integration/async_run")
+
+# A message ends the wait for a release, whatever it is about.
+mutate(message_is_a_release lock/release_watch.hpp
+    "if (!waiter.is_over(*found)) return;"
+    ""
+    "unit/release_watch|integration/wait_release")
+
+# A lease that ends without a message is not noticed.
+mutate(release_watch_needs_messages lock/release_watch.hpp
+    "room_.queue.is_notified() || now >= at)"
+    "room_.queue.is_notified())"
+    "unit/release_watch|integration/wait_release")
+
+# The wait lasts until the lock is free, and so may never end.
+mutate(release_watch_wants_a_free_lock lock/release_watch.hpp
+    "owners.begin(), owners.end(), holder.owner) != owners.end();"
+    "owners.begin(), owners.end(), holder.owner) != owners.end() || true;"
+    "unit/release_watch|integration/wait_release")
+
+# Only the representative of the waiters notices that their holds have ended.
+mutate(release_watch_forgets_the_others lock/release_watch.hpp
+    "if (&waiter != &me) room_.wake(waiter);"
+    "if (&waiter != &me) waiter.phase = Waiter::Phase::waiting;"
+    "unit/release_watch")
+
+# A release between the look of a caller and its place in the queue is missed.
+mutate(release_watch_joins_too_late lock/release_watch.hpp
+    "if (!looked_for_all && me.generation != room_.queue.generation()) room_.notify();"
+    ""
+    "unit/release_watch")
+
+# A thread waits for its own release.
+mutate(release_watch_waits_for_itself lock/named_lock.ipp
+    "if (!request.one_try && s.part(this_thread_number()).hold != 0)"
+    "if (false)"
+    "integration/wait_release")
+
+# A lock that polls subscribes for this.
+mutate(release_watch_never_polls lock/named_lock.ipp
+    "s.release_watch()->wait(request, polling())"
+    "s.release_watch()->wait(request, {})"
+    "integration/wait_release")
