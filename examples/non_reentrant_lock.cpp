@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// A non-reentrant lock is the same lock as an RLock with that name, but refuses its own holder. Here close() is called
-// from inside of a section that close() itself protects: with an RLock it would run twice, in the midst of its own work.
+// A non-reentrant lock is the same lock as an RLock with that name, but refuses its own holder. Here a function is called
+// from inside of the section that it protects: with an RLock it would run twice, in the midst of its own work.
 
 #include <redlatch/redlatch.hpp>
 
@@ -13,11 +13,12 @@
 namespace {
 
 // Closes the accounts once. Returns false if that is already under way, also further up in this very thread.
-bool close(redlatch::NonReentrantLock& books, int& closings, bool audit) {
+bool close_books(redlatch::NonReentrantLock& books, int& closings, bool audit) {
     const std::unique_lock guard{books, std::try_to_lock};
     if (!guard) return false;
     ++closings;
-    if (audit) std::cout << "the audit closes the books: " << (close(books, closings, false) ? "yes" : "no") << '\n';
+    if (audit)
+        std::cout << "the audit closes the books: " << (close_books(books, closings, false) ? "yes" : "no") << '\n';
     return true;
 }
 
@@ -28,7 +29,7 @@ int main() {
     redlatch::Client redis{url ? url : "redis://127.0.0.1:6379"};
     redlatch::NonReentrantLock books{redis, "example:books"};
     int closings = 0;
-    const bool closed = close(books, closings, true);
+    const bool closed = close_books(books, closings, true);
 
     books.lock();
     std::error_code ec;

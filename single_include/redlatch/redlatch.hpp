@@ -15609,13 +15609,14 @@ public:
 
     // Waits until every hold that it finds has ended, and acquires nothing: for code that needs what the holder does to be
     // done, but not the lock. A hold ends by its release, by force, or with its lease when its process is dead. Returns at
-    // once if there is none. Others may hold the lock by then. A side of a ReadWriteLock waits for its own holders.
+    // once if there is none. Others may hold the lock by then. A side of a ReadWriteLock waits for its own holders: for
+    // the first 1,000 of the readers.
     //
-    // One round trip, and one more after each message about the lock and whenever a lease that was seen is over; all
-    // callers of this process that wait for one lock share these. Some ends are not published, so they are noticed when
-    // that lease is over: a hand-off inside the holder's process, a reader that leaves while others stay, and a release of
-    // Redisson's SpinLock. A FairLock publishes for its waiters only; there it asks after pauses that grow up to 500 ms. A
-    // SpinLock and a Mutex pause as their SpinOptions say.
+    // One round trip, and one more after each message about the lock and whenever a lease that was seen is over, or has
+    // been seen for 30 s. All callers of this process that wait for one lock share these. Some ends are not published, so
+    // they are noticed only then: a hand-off inside the holder's process, a reader that leaves while others stay, and a
+    // release of Redisson's SpinLock. A FairLock publishes for its own waiters only; there it asks after pauses that grow
+    // up to 500 ms. A SpinLock and a Mutex pause as their SpinOptions say.
     //
     // Throws Error as lock() does, and would_deadlock if the calling thread itself holds the lock. Thread-safe.
     //   wait_release(token)   gives up when a stop is requested; only this form returns a bool: true if they have ended
