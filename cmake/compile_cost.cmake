@@ -77,10 +77,12 @@ int main() {
     redlatch::FencedLock fenced{redis, "fenced"};
     redlatch::SpinLock spin{redis, "spin"};
     redlatch::Mutex mutex{redis, "mutex"};
+    redlatch::NonReentrantLock strict{redis, "strict"};
+    redlatch::NonReentrantFairLock strict_fair{redis, "strict_fair"};
     redlatch::ReadWriteLock read_write{redis, "read_write"};
     redlatch::MultiLock multi{a, b};
     redlatch::RedLock red{a, b, c};
-    use(a), use(fair), use(fenced), use(spin), use(mutex), use(read_write), use(multi), use(red);
+    use(a), use(fair), use(fenced), use(spin), use(mutex), use(strict), use(strict_fair), use(read_write), use(multi), use(red);
     std::shared_lock reader{read_write};
     redlatch::Semaphore semaphore{redis, "semaphore"};
     semaphore.acquire();

@@ -17,6 +17,8 @@ class Hold;
 class Lease;
 class MultiLock;
 class Mutex;
+class NonReentrantFairLock;
+class NonReentrantLock;
 class Owner;
 class Permit;
 class PermitExpirableSemaphore;

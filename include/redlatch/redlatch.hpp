@@ -11,6 +11,8 @@
 #include "redlatch/inspection.hpp"
 #include "redlatch/multi_lock.hpp"
 #include "redlatch/mutex.hpp"
+#include "redlatch/non_reentrant_fair_lock.hpp"
+#include "redlatch/non_reentrant_lock.hpp"
 #include "redlatch/permit_expirable_semaphore.hpp"
 #include "redlatch/read_write_lock.hpp"
 #include "redlatch/red_lock.hpp"

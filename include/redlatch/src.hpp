@@ -12,6 +12,8 @@
 #include "redlatch/lock/named_lock.ipp"
 #include "redlatch/multi_lock.ipp"
 #include "redlatch/mutex.ipp"
+#include "redlatch/non_reentrant_fair_lock.ipp"
+#include "redlatch/non_reentrant_lock.ipp"
 #include "redlatch/permit_expirable_semaphore.ipp"
 #include "redlatch/quorum/quorum_api.ipp"
 #include "redlatch/read_write_lock.ipp"

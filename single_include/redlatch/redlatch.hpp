@@ -14615,6 +14615,9 @@ struct Polling {
     Milliseconds longest;
 };
 
+// Whether an owner that holds a lock may have one more level of it.
+enum class Reentry { allowed, refused };
+
 // A caller's request for a lock.
 struct LockRequest {
     OwnerNumber owner = 0;
@@ -14625,7 +14628,8 @@ struct LockRequest {
     std::stop_token stop;
     WaitBy by = by_thread;
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
-    bool again = false;       // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
+    Reentry reentry = Reentry::allowed;
+    bool again = false;  // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
 };
 
 // Returns the Owner among the arguments; without one, `otherwise()`.
@@ -14709,6 +14713,7 @@ struct HeldLevel {
     std::shared_ptr<HoldKeeper> keeper{};
     OwnerNumber owner = 0;
     HoldKeeper::Facts facts{};
+    Reentry reentry = Reentry::allowed;
 };
 
 }  // namespace detail
@@ -14793,14 +14798,15 @@ public:
     Operation<std::error_code> async_unlock() &&;
 
     // Acquires one more level for the same owner, which lasts until it is released, too: one round trip. Takes an
-    // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a Mutex,
-    // which is not reentrant, not_owner if it holds nothing.
+    // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a lock
+    // that is not reentrant, not_owner if it holds nothing.
     template <class... Tail>
     requires(detail::TryOption<Tail...> && !detail::has_owner<Tail...>) [[nodiscard]] Hold again(Tail&&... tail) const {
         return detail::answer(
             [&] {
                 detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);
                 request.again = true;
+                request.reentry = level_.reentry;
                 return another_level(request);
             },
             Hold(), tail...);
@@ -15330,8 +15336,9 @@ public:
     virtual ~LockApi() = default;
 
     // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
-    // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not
-    // reentrant. A Mutex and a SpinLock poll the server while they wait.)
+    // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex, a
+    // NonReentrantLock and a NonReentrantFairLock are not reentrant. A Mutex and a SpinLock poll the server while they
+    // wait.)
     //   lock(Owner{n})   for this logical owner, not for the calling thread
     //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
     //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
@@ -15615,6 +15622,7 @@ private:
 
     static Task<Hold> hold_for(HeldLevel level, LockRequest request, const Course& course) {
         level.owner = request.owner;
+        level.reentry = request.reentry;
         request.stop = course.stop;
         request.by = course.by;
         const bool held = co_await level.keeper->acquire(request);
@@ -15642,6 +15650,10 @@ struct LockAccess {
         return lock.state();
     }
     static void prepare(LockApi& lock, LockRequest& request) { lock.prepare(request); }
+    template <class Lock>
+    static Reentry reentry(const Lock& lock) {
+        return lock.reentry_;
+    }
     static HoldKeeper& keeper(LockApi& lock) { return lock.keeper(); }
     static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
     static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }
@@ -15699,15 +15711,70 @@ public:
         return detail::answer([&] { return is_held_by(owner); }, false, ec);
     }
 
+    // Waits until every hold that it finds has ended, and acquires nothing: for code that needs what the holder does to be
+    // done, but not the lock. A hold ends by its release, by force, or with its lease when its process is dead. Returns at
+    // once if there is none. Others may hold the lock by then. A side of a ReadWriteLock waits for its own holders: for
+    // the first 1,000 of the readers.
+    //
+    // One round trip, and one more after each message about the lock and whenever a lease that was seen is over, or has
+    // been seen for 30 s. All callers of this process that wait for one lock share these. Some ends are not published, so
+    // they are noticed only then: a hand-off inside the holder's process, a reader that leaves while others stay, and a
+    // release of Redisson's SpinLock. A FairLock publishes for its own waiters only; there it asks after pauses that grow
+    // up to 500 ms. A SpinLock and a Mutex pause as their SpinOptions say.
+    //
+    // Throws Error as lock() does, and would_deadlock if the calling thread itself holds the lock. Thread-safe.
+    //   wait_release(token)   gives up when a stop is requested; only this form returns a bool: true if they have ended
+    //   wait_release(…, ec)   stores the error instead of throwing it
+    template <class... Tail>
+    requires StopOption<Tail...>
+    [[nodiscard]] auto wait_release(Tail&&... tail) {
+        const bool ended =
+            detail::answer([&] { return await_release(detail::wait_until(never, tail...)); }, false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return ended;
+    }
+
+    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the holds
+    // have ended. Timeouts are rounded up to the next millisecond; zero or less looks once; the largest value waits
+    // indefinitely. Accepts std::stop_token and std::error_code&.
+    template <class Rep, class Period, class... Tail>
+    requires StopOption<Tail...>
+    [[nodiscard]] bool wait_release_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return timed_release(deadline_after(Clock::now(), timeout), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires StopOption<Tail...>
+    [[nodiscard]] bool wait_release_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return timed_release(deadline_at(when), tail...);
+    }
+
+    // Wait without a thread that waits: see Operation. The result is true if the holds have ended. Accept a
+    // std::stop_token, which cancels the operation. No thread waits, so a hold of the calling thread is as any other.
+    //   orders.async_wait_release().start([](std::error_code ec, bool ended) { … });
+    template <class... Tail>
+    requires AsyncOption<Tail...> && StopOption<Tail...> Operation<bool> async_wait_release(Tail&&... tail) {
+        return release_later(detail::wait_until(never, tail...));
+    }
+
+    // The time begins to run with this call.
+    template <class Rep, class Period, class... Tail>
+    requires AsyncOption<Tail...> && StopOption<Tail...> Operation<bool> async_wait_release_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return release_later(detail::wait_until(deadline_after(Clock::now(), timeout), tail...));
+    }
+
 protected:
-    NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
-        : handle_(std::move(core), maker, name) {}
+    // `reentry` is that of this object. Another object of the same lock may differ.
+    NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name,
+              Reentry reentry = Reentry::allowed)
+        : handle_(std::move(core), maker, name), reentry_(reentry) {}
 
     // Returns this process's state of the lock.
     LockState& state();
 
     REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
+    REDLATCH_INLINE void prepare(LockRequest& request) override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
@@ -15718,7 +15785,19 @@ private:
 
     Inspection ask_inspection(Instant limit);
 
+    bool await_release(const WaitRequest& request);
+    Operation<bool> release_later(WaitRequest request);
+
+    template <class... Tail>
+    bool timed_release(Instant deadline, Tail&... tail) {
+        return detail::answer([&] { return await_release(detail::wait_until(deadline, tail...)); }, false, tail...);
+    }
+
+    // Returns how this lock polls; nothing if messages wake its waiters.
+    std::optional<Polling> polling();
+
     StateHandle handle_;
+    const Reentry reentry_;
 };
 
 }  // namespace detail
@@ -16608,20 +16687,23 @@ public:
 
     // --- reentry ----------------------------------------------------------------------------------------------
 
-    // Returns the hold that gets one more level; null if the owner holds nothing. Throws if it cannot have one.
+    // Returns the hold for reenter(); null if the owner holds nothing. Throws if it wants one more level of a lost hold.
     HoldRecord* hold_to_reenter(const LockRequest& request) {
         HoldRecord* hold = leases_.live_hold(request.owner);
-        if (hold && refuses_reentry(*hold)) throw not_reentrant();
-        hold = leases_.live_hold(request.owner);
+        if (hold && !is_reentrant(request.reentry)) hold = unless_over(*hold);
         if (!hold) check_first_hold(request);
         return hold;
     }
 
     // Acquires one more level for an owner that holds the lock. Returns true if it has one more, false if its stop token
     // or deadline ended the call. Returns nothing if its hold turned out to be lost: then it has to acquire the lock
-    // like any other.
+    // like any other. Without reentry, sends nothing: a try returns false, and a call that would wait throws.
     Task<std::optional<bool>> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                       HoldRecord& held) {
+        if (!is_reentrant(request.reentry)) {
+            if (request.one_try && core_.kind.reentrant) co_return false;
+            throw not_reentrant();
+        }
         const std::uint64_t id = held.id;
         const std::uint32_t count = held.count + 1;
         if (count > 0x7fff'ffff)
@@ -16672,17 +16754,12 @@ public:
             undo_reentry(lock, asked, lease);
     }
 
-    // Returns true if the owner would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
-    bool refuses_reentry(HoldRecord& hold) {
-        if (core_.kind.reentrant || !hold.live()) return false;
-        if (Clock::now() < hold.valid_until) return true;
-        leases_.lose_now(hold, "its lease expired");
-        return false;
-    }
+    // Returns true if an owner with a live hold would deadlock with itself.
+    bool refuses_reentry(HoldRecord& hold, Reentry reentry) { return !is_reentrant(reentry) && unless_over(hold); }
 
     Error not_reentrant() const {
         return {errc::would_deadlock, core_.key(),
-                "its owner already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
+                "its owner already holds this lock, which is not reentrant; use an RLock for nested sections"};
     }
 
     // --- several callers of one Owner -------------------------------------------------------------------------
@@ -16702,6 +16779,15 @@ public:
     }
 
 private:
+    bool is_reentrant(Reentry reentry) const { return core_.kind.reentrant && reentry == Reentry::allowed; }
+
+    // A hold whose lease is over refuses nothing. It is lost: then returns null.
+    HoldRecord* unless_over(HoldRecord& hold) {
+        if (Clock::now() < hold.valid_until) return &hold;
+        leases_.lose_now(hold, "its lease expired");
+        return nullptr;
+    }
+
     // The hold was lost while the command was in flight: releases what that acquired, or may have. The owner was notified
     // a little early and was promised that time, so wait for it.
     void undo_reentry(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
@@ -17155,14 +17241,14 @@ public:
     explicit BackgroundTries(LockParts& parts) : parts_(parts), core_(parts.core) {}
 
     // Tries once to acquire the lock, or one more level of it.
-    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Tell tell, Receiver receiver) {
+    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Reentry reentry, Tell tell, Receiver receiver) {
         std::unique_lock lock(core_.mutex);
         if (!owner.is_of_program() && is_trying(owner)) {
             lock.unlock();
             tell({TryAnswer::Kind::failed});  // an earlier try of this caller has no reply yet
             return;
         }
-        if (auto refusal = refusal_for(owner)) {
+        if (auto refusal = refusal_for(owner, reentry)) {
             lock.unlock();
             tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
             return;
@@ -17211,10 +17297,10 @@ private:
         return std::find(trying_.begin(), trying_.end(), owner) != trying_.end();
     }
 
-    std::optional<Error> refusal_for(OwnerNumber owner) {
+    std::optional<Error> refusal_for(OwnerNumber owner, Reentry reentry) {
         HoldRecord* const hold = parts_.leases.live_hold(owner);
         if (!hold) return parts_.leases.mixed_kinds();
-        if (parts_.acquires.refuses_reentry(*hold)) return parts_.acquires.not_reentrant();
+        if (parts_.acquires.refuses_reentry(*hold, reentry)) return parts_.acquires.not_reentrant();
         return std::nullopt;
     }
 
@@ -17283,8 +17369,7 @@ private:
         if (!lock.owns_lock()) lock.lock();
         end(owner);
         lock.unlock();
-        if (answer.kind == TryAnswer::Kind::held && !wanted)
-            parts_.releases.release_later(owner);
+        if (answer.kind == TryAnswer::Kind::held && !wanted) parts_.releases.release_later(owner);
     }
 
     TryAnswer answer_of(std::unique_lock<std::mutex>& lock, const Try& one) {
@@ -17777,6 +17862,196 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/lock/release_watch.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// One caller that waits for the end of the holds that it found.
+struct ReleaseWaiter : Waiter {
+    using Waiter::Waiter;
+
+    std::vector<std::string> owners;  // of these holds
+    std::uint64_t generation = 0;     // of the queue, when it looked
+    Instant look_again = never;       // when the first of their leases is over
+    std::optional<Backoff> pause{};   // set if it looks again after pauses and receives no messages
+    Instant pause_end = never;
+
+    // Returns true if none of the holds is among these.
+    bool is_over(const Inspection& now) const {
+        return std::none_of(now.holders.begin(), now.holders.end(), [&](const Holder& holder) {
+            return std::find(owners.begin(), owners.end(), holder.owner) != owners.end();
+        });
+    }
+};
+
+// Lets the callers of this process wait for the end of others' holds of one lock. None of them acquires anything. A
+// message is only a reason to look: it may be about another hold, or about none. The representative looks for all.
+//
+// A task of its own beside the state of the lock, because the waiters for the lock have a subscription of their own. The
+// state of the lock outlives the calls of wait(). It need not outlive the events.
+//
+// mutex_ guards the members that are not constant. It is never held during a command. No other mutex of ours is locked
+// while it is held, but those of the session.
+class ReleaseWatch final : public BackgroundTask {
+    using Room = WaitingRoom<WaitQueue<ReleaseWaiter>>;
+
+public:
+    ReleaseWatch(Session& session, const LockProtocol& protocol)
+        : session_(session),
+          protocol_(protocol),
+          key_(protocol.key()),
+          room_(session, *this, protocol.channel()),
+          patience_(session.options().command_timeout, session.options().unreachable_timeout) {}
+
+    // Returns true once each hold that it found has ended; false if the deadline passes or a stop is requested. Throws
+    // Error. With `polling`, it needs no messages. The request must outlive the task.
+    Task<bool> wait(const WaitRequest& request, std::optional<Polling> polling) {
+        if (request.stop.stop_requested()) co_return false;
+        std::unique_lock lock(mutex_);
+        if (room_.queue.empty()) patience_.answered();
+        ReleaseWaiter me(request.by);
+        me.generation = room_.queue.generation();
+        const std::optional<Inspection> found = co_await look(lock, request, true);
+        if (!found) co_return false;
+        if (found->holders.empty()) co_return true;
+        if (request.one_try) co_return false;
+        for (const Holder& holder : found->holders) me.owners.push_back(holder.owner);
+        me.look_again = look_again_after(*found);
+        if (!polling && room_.channel().empty()) polling = without_channel;
+        me.listens = !polling;
+        if (polling) me.pause.emplace(polling->first, polling->longest);
+        lock.unlock();
+        const auto counted = session_.count_wait();
+        co_return co_await room_.wait(mutex_, *this, me, request);
+    }
+
+    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
+
+    void joined(ReleaseWaiter& me) {
+        const bool looked_for_all = room_.queue.is_front(me);
+        if (looked_for_all)
+            room_.queue.asked(me.generation, me.look_again);
+        else
+            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), me.look_again));
+        // The representative may have looked, on behalf of those in the queue, after this caller did.
+        if (!looked_for_all && me.generation != room_.queue.generation()) room_.notify();
+        if (me.listens) room_.listen();
+        pause(me);
+    }
+
+    NextStep next(ReleaseWaiter& me, Instant now) {
+        if (me.is_served()) return {NextStep::Kind::served};
+        if (me.error) std::rethrow_exception(me.error);
+        if (!room_.queue.is_front(me)) return {NextStep::Kind::sleep};
+        const Instant at = std::min(room_.queue.ask_again(), me.pause_end);
+        if (room_.queue.is_notified() || now >= at) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, at, room_.is_subscribed()};
+    }
+
+    Task<void> ask(std::unique_lock<std::mutex>& lock, ReleaseWaiter& me, const WaitRequest& request) {
+        const std::uint64_t generation = room_.queue.generation();
+        const std::optional<Inspection> found = co_await look(lock, request, false);
+        if (!found) co_return;
+        room_.queue.asked(generation, look_again_after(*found));
+        pause(me);
+        room_.queue.for_each([&](ReleaseWaiter& waiter) {
+            if (!waiter.is_over(*found)) return;
+            waiter.phase = Waiter::Phase::served;
+            if (&waiter != &me) room_.wake(waiter);
+        });
+    }
+
+    void left(std::unique_lock<std::mutex>&, ReleaseWaiter&) {
+        if (room_.queue.empty()) patience_.answered();
+    }
+
+    // --- background -------------------------------------------------------------------------------------------
+
+    void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
+
+    void subscribed(const std::string&) override {
+        const std::lock_guard lock(mutex_);
+        room_.subscribed();
+    }
+
+    void subscription_refused(const std::string&, const Reply& why) override {
+        const std::lock_guard lock(mutex_);
+        room_.refused(error_of(why, key_));
+    }
+
+    void message(const std::string&, std::string_view) override {
+        const std::lock_guard lock(mutex_);
+        room_.notify();
+    }
+
+    void disconnected(const std::string&) override {
+        const std::lock_guard lock(mutex_);
+        room_.disconnected();
+    }
+
+private:
+    // How to look where the releases of a lock reach no channel that all can hear.
+    static constexpr Polling without_channel{Milliseconds(10), Milliseconds(500)};
+
+    static void pause(ReleaseWaiter& me) {
+        if (me.pause) me.pause_end = Clock::now() + me.pause->next();
+    }
+
+    // Returns when one of these holds ends, unless its lease is renewed. No message reports that.
+    static Instant look_again_after(const Inspection& found) {
+        Milliseconds left = LockQueue::longest_sleep;
+        for (const Holder& holder : found.holders)
+            left = std::min(left, holder.lease == Milliseconds::max() ? LockQueue::slow_poll : holder.lease);
+        // Add one: the key is gone only in the millisecond after its last.
+        return Clock::now() + left + Milliseconds(1);
+    }
+
+    // Asks who holds the lock. Returns nothing if the caller's stop token or deadline ended the call; otherwise throws.
+    // `first`: True before any waiting.
+    Task<std::optional<Inspection>> look(std::unique_lock<std::mutex>& lock, const WaitRequest& request, bool first) {
+        const Instant give_up = patience_.give_up_at(request, first);
+        const Instant begun = Clock::now();
+        lock.unlock();
+        const Call call = protocol_.inspect();
+        Retry retry = session_.retry({give_up, request.stop, request.one_try, request.by});
+        Reply reply;
+        bool reached = false;  // True if a command may have reached the server
+        std::optional<Instant> rest;
+        do {
+            try {
+                reply = co_await ReplyTo(session_, request.by, call, retry.deadline());
+            } catch (const std::bad_alloc&) {
+                reply = short_of_memory(request.by);
+            }
+            if (!reply.answered() && !reply.is_unsent()) reached = true;
+            rest = retry.rest_after(reply);
+            if (rest) co_await Pause(request.by, *rest, request.stop);
+        } while (rest && retry.goes_on());
+        lock.lock();
+        if (classify(reply) == ReplyClass::answered) {
+            patience_.answered();
+            co_return protocol_.read_inspection(reply);
+        }
+        patience_.failed(begun, reply);
+        if (request.stop.stop_requested() || patience_.was_too_short(request, begun, reply, reached))
+            co_return std::nullopt;
+        throw error_of(reply, key_);
+    }
+
+    Session& session_;
+    const LockProtocol& protocol_;
+    const std::string key_;
+    std::mutex mutex_;
+    Room room_;
+    Patience patience_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/lock/lock_state.hpp
 
 namespace redlatch {
@@ -17839,10 +18114,17 @@ public:
 
     bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
 
+    // Returns the part in which callers wait for the end of others' holds. It refers to this object.
+    std::shared_ptr<ReleaseWatch> release_watch() {
+        const std::lock_guard lock(core_.mutex);
+        if (!release_watch_) release_watch_ = std::make_shared<ReleaseWatch>(session(), protocol());
+        return release_watch_;
+    }
+
     // For locks over several servers: see BackgroundTries::begin() and Releases::release_in_background().
-    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease, Reentry reentry,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
-        tries_.begin(owner, lease, std::move(tell), receiver);
+        tries_.begin(owner, lease, reentry, std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         parts_.releases.release_in_background(owner, done, receiver);
@@ -17962,6 +18244,7 @@ private:
     LockCore& core_ = parts_.core;
     BackgroundTries tries_{parts_};
     const std::unique_ptr<TurnQueue> queue_;
+    std::shared_ptr<ReleaseWatch> release_watch_;  // none before it is needed
 };
 
 }  // namespace detail
@@ -17982,6 +18265,8 @@ REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     LockState& s = state();
     return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
 }
+
+REDLATCH_INLINE void NamedLock::prepare(LockRequest& request) { request.reentry = reentry_; }
 
 REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
 
@@ -18015,6 +18300,42 @@ REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
         throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
     const std::string field = s.protocol().field_of(owner);
     return s.protocol().read_held_by(query(s.session(), s.key(), s.protocol().held_by(field)), field);
+}
+
+REDLATCH_INLINE std::optional<Polling> NamedLock::polling() {
+    LockRequest request;
+    request.owner = new_hold_owner();  // holds nothing, so that it is not refused
+    prepare(request);
+    return request.polling;
+}
+
+REDLATCH_INLINE bool NamedLock::await_release(const WaitRequest& request) {
+    LockState& s = state();
+    if (!request.one_try && s.part(this_thread_number()).hold != 0)
+        throw Error(errc::would_deadlock, s.key(), "this thread holds the lock, and would wait for its own release");
+    return s.release_watch()->wait(request, polling()).run();
+}
+
+// `lock` keeps alive what the task needs.
+inline Task<bool> wait_release_of(HeldLevel lock, WaitRequest request, std::optional<Polling> polling) {
+    const std::shared_ptr<ReleaseWatch> watch = static_cast<LockState&>(*lock.keeper).release_watch();
+    const bool ended = co_await watch->wait(request, polling);
+    if (!ended && request.by && request.stop.stop_requested())
+        throw Error(errc::cancelled, lock.keeper->name_as_given(), "it was cancelled before it succeeded");
+    co_return ended;
+}
+
+REDLATCH_INLINE Operation<bool> NamedLock::release_later(WaitRequest request) {
+    std::stop_token stop = std::exchange(request.stop, {});
+    return OperationAccess::make<bool>(
+        handle_.session_handle(),
+        [lock = keeper_of_holds(), request, polling = polling()](const Course& course) {
+            WaitRequest mine = request;
+            mine.stop = course.stop;
+            mine.by = course.by;
+            return wait_release_of(lock, std::move(mine), polling);
+        },
+        std::move(stop));
 }
 
 REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {
@@ -19141,6 +19462,8 @@ class Hold;
 class Lease;
 class MultiLock;
 class Mutex;
+class NonReentrantFairLock;
+class NonReentrantLock;
 class Owner;
 class Permit;
 class PermitExpirableSemaphore;
@@ -19380,7 +19703,7 @@ public:
     }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
-        state().try_in_background(owner, lease, std::move(tell), receiver);
+        state().try_in_background(owner, lease, LockAccess::reentry(lock_), std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                Receiver receiver) override {
@@ -21257,6 +21580,83 @@ REDLATCH_INLINE std::optional<std::string> Mutex::value(Instant limit) {
     detail::LockState& s = state();
     return detail::read_text(detail::query(s.session(), s.key(), s.protocol().holders(), limit), s.key());
 }
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/non_reentrant_fair_lock.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Provides the same lock as a FairLock of that name, with its order, but its holder cannot acquire it again:
+// NonReentrantLock says what that means. It is the counterpart of Redisson's non-reentrant fair lock.
+class NonReentrantFairLock : public detail::NamedLock {
+public:
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
+    NonReentrantFairLock(Client& client, std::string_view name);
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/non_reentrant_fair_lock.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+REDLATCH_INLINE NonReentrantFairLock::NonReentrantFairLock(Client& client, std::string_view name)
+    : NamedLock(detail::ClientAccess::session(client), detail::fair_maker, name, detail::Reentry::refused) {}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/non_reentrant_lock.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Provides the same lock as an RLock of that name, but its holder cannot acquire it again. Use it where a nested lock() is
+// a mistake that should show at once. It is the counterpart of Redisson's non-reentrant lock.
+//
+// For the owner that holds the lock, by default the calling thread, lock() and all calls that would wait throw
+// Error(errc::would_deadlock), try_lock() returns false, and Hold::again() throws. Neither sends a command. A lost hold
+// does not count: its owner may acquire the lock again like any other.
+//
+// In one process, NonReentrantLock and RLock objects with the same name are the same lock, like two RLock objects. So it
+// does not matter through which of them the owner acquired it. What an object refuses is up to that object: an RLock adds
+// levels, also to a hold that was acquired here. Everything else is as with an RLock.
+class NonReentrantLock : public detail::NamedLock {
+public:
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
+    NonReentrantLock(Client& client, std::string_view name);
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/rlock.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+inline constexpr StateMaker rlock_maker{RLockProtocol::lock_kind.name, LockState::make<RLockProtocol>};
+}  // namespace detail
+
+REDLATCH_INLINE RLock::RLock(Client& client, std::string_view name)
+    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name) {}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/non_reentrant_lock.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+REDLATCH_INLINE NonReentrantLock::NonReentrantLock(Client& client, std::string_view name)
+    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name, detail::Reentry::refused) {}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -23885,21 +24285,6 @@ public:
     // one non-empty {tag}. Sends nothing.
     RLock(Client& client, std::string_view name);
 };
-
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/rlock.ipp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-
-namespace detail {
-inline constexpr StateMaker rlock_maker{RLockProtocol::lock_kind.name, LockState::make<RLockProtocol>};
-}  // namespace detail
-
-REDLATCH_INLINE RLock::RLock(Client& client, std::string_view name)
-    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name) {}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -231,6 +231,19 @@ TEST_CASE_TEMPLATE("fault: the n-th allocation of the caller fails, in a lock ov
           }) > 20);
 }
 
+TEST_CASE("fault: the n-th allocation of the caller fails, in a wait for a release by others") {
+    Place place;
+    const auto wait = [&]<class Lock>(std::type_identity<Lock>) {
+        Lock blocker{place.other, "orders"};
+        return fail_each<Lock>(
+            place, place.server.url(), FailingMemory::Of::caller, [&] { blocker.lock(Lease{30ms}); },
+            [](Lock& lock) { static_cast<void>(lock.wait_release_for(5s)); });
+    };
+    CHECK(wait(std::type_identity<RLock>{}) > 5);
+    CHECK(wait(std::type_identity<SpinLock>{}) > 5);
+    CHECK(wait(std::type_identity<FairLock>{}) > 5);
+}
+
 TEST_CASE("fault: the n-th allocation of the caller fails, in a wait for each kind of lock") {
     Place place;
     const auto wait = [&]<class Lock>(std::type_identity<Lock>) {

@@ -408,6 +408,8 @@ const std::map<std::string, Answerer>& kinds() {
         {"rlock", locks<RLock>()},
         {"fair", locks<FairLock>()},
         {"spin", locks<SpinLock>()},
+        {"strict", locks<NonReentrantLock>()},
+        {"strict_fair", locks<NonReentrantFairLock>()},
         {"read",
          [](Servers& servers, const Request& request) {
              return lock_answer(servers, shared<ReadWriteLock>(servers, request).read_lock(), request);

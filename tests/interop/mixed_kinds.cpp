@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Different kinds on one name, and the tokens of a FencedLock.
+// Different kinds on one name, the tokens of a FencedLock, and locks whose holder cannot acquire them again.
 #include <chrono>
 #include <string>
 #include <vector>
@@ -39,6 +39,20 @@ void a_spin_lock_is_silent(Match& m) {
     m.holder.must("unlock", "ok");
     const auto late = between(released, waiting.get("ok").arrived).count();
     in_range("ms until the waiter entered", late, m.holder.is_java() ? 500 : 0, m.holder.is_java() ? 3000 : 300);
+    m.waiter.must("unlock", "ok");
+}
+
+/// For one try, Redisson throws and C++ returns false.
+void refuses_its_holder(Match& m) {
+    m.holder.must("lock", "ok");
+    for (const char* const again : {"lock", "try"}) {
+        const std::string answer = m.holder.ask(again);
+        if (!answer.starts_with("!") && answer != "false") throw Difference("its holder again: " + answer);
+    }
+    m.holder.must("count", "1");
+    m.waiter.must("try", "false");
+    m.holder.must("unlock", "ok");
+    m.waiter.must("try", "true");
     m.waiter.must("unlock", "ok");
 }
 
@@ -96,6 +110,14 @@ std::vector<Row> mixed_kind_rows() {
          Row::Event::none,
          nullptr,
          "a SpinLock says nothing when it is released; the waiter sleeps until the lease that it saw is over"},
+        {{"NonReentrantLock", "strict", "strict"}, "its holder cannot acquire it again", refuses_its_holder},
+        {{"RLock/NonReentrant", "rlock", "strict"}, "one lock by two names", exclude_each_other},
+        {{"NonReentrant/RLock", "strict", "rlock"}, "one lock by two names", exclude_each_other},
+        {{"NonReentrantFairLock", "strict_fair", "strict_fair"},
+         "its holder cannot acquire it again",
+         refuses_its_holder},
+        {{"Fair/NonReentrantFair", "fair", "strict_fair"}, "one lock by two names", exclude_each_other},
+        {{"NonReentrantFair/Fair", "strict_fair", "fair"}, "one lock by two names", exclude_each_other},
         {{"RLock/RW", "rlock", "write"},
          "two kinds on one name",
          refuse_each_other,

@@ -680,9 +680,37 @@ mutate(kinds_are_mixed lock/acquires.hpp
 
 # The holder of a plain mutex acquires it a second time.
 mutate(mutex_is_reentrant lock/acquires.hpp
-    "if (hold && refuses_reentry(*hold)) throw not_reentrant();"
-    ""
+    "return core_.kind.reentrant && reentry == Reentry::allowed;"
+    "return reentry == Reentry::allowed;"
     "unit/mutex|integration/mutex")
+
+# The holder of a NonReentrantLock acquires it a second time.
+mutate(non_reentrant_lock_is_reentrant lock/named_lock.ipp
+    "request.reentry = reentry_;"
+    "static_cast<void>(request);"
+    "(unit/owner|integration/non_reentrant)")
+
+# Its try_lock() throws, or its lock() fails in silence.
+mutate(non_reentrant_try_throws lock/acquires.hpp
+    "if (request.one_try && core_.kind.reentrant) co_return false;"
+    ""
+    "(unit/owner|integration/non_reentrant)")
+mutate(non_reentrant_lock_is_silent lock/acquires.hpp
+    "if (request.one_try && core_.kind.reentrant) co_return false;"
+    "if (core_.kind.reentrant) co_return false;"
+    "(unit/owner|integration/non_reentrant)")
+
+# An object that holds it gets one more level.
+mutate(non_reentrant_hold_nests lock/lock_api.hpp
+    "level.reentry = request.reentry;"
+    ""
+    "integration/(hold_test|non_reentrant)")
+
+# As a member of a MultiLock it is reentrant.
+mutate(non_reentrant_member_nests quorum/lock_member.hpp
+    "LockAccess::reentry(lock_)"
+    "Reentry::allowed"
+    "integration/non_reentrant")
 
 # The waiter that becomes the first in the queue is not notified of the new holder's lease.
 mutate(fair_next_is_not_told scripts/fair_lock.hpp
@@ -1575,3 +1603,44 @@ mutate(late_grant_throws lock/background_tries.hpp
     "!wanted) parts_.releases.release_later(owner);"
     "!wanted)\n            parts_.releases.release_in_background(\n                owner, [](std::error_code) {}, Receiver::background);"
     "faults/(no_memory|failing)")
+# A message ends the wait for a release, whatever it is about.
+mutate(message_is_a_release lock/release_watch.hpp
+    "if (!waiter.is_over(*found)) return;"
+    ""
+    "unit/release_watch|integration/wait_release")
+
+# A lease that ends without a message is not noticed.
+mutate(release_watch_needs_messages lock/release_watch.hpp
+    "room_.queue.is_notified() || now >= at)"
+    "room_.queue.is_notified())"
+    "unit/release_watch|integration/wait_release")
+
+# The wait lasts until the lock is free, and so may never end.
+mutate(release_watch_wants_a_free_lock lock/release_watch.hpp
+    "owners.begin(), owners.end(), holder.owner) != owners.end();"
+    "owners.begin(), owners.end(), holder.owner) != owners.end() || true;"
+    "unit/release_watch|integration/wait_release")
+
+# Only the representative of the waiters notices that their holds have ended.
+mutate(release_watch_forgets_the_others lock/release_watch.hpp
+    "if (&waiter != &me) room_.wake(waiter);"
+    "if (&waiter != &me) waiter.phase = Waiter::Phase::waiting;"
+    "unit/release_watch")
+
+# A release between the look of a caller and its place in the queue is missed.
+mutate(release_watch_joins_too_late lock/release_watch.hpp
+    "if (!looked_for_all && me.generation != room_.queue.generation()) room_.notify();"
+    ""
+    "unit/release_watch")
+
+# A thread waits for its own release.
+mutate(release_watch_waits_for_itself lock/named_lock.ipp
+    "if (!request.one_try && s.part(this_thread_number()).hold != 0)"
+    "if (false)"
+    "integration/wait_release")
+
+# A lock that polls subscribes for this.
+mutate(release_watch_never_polls lock/named_lock.ipp
+    "s.release_watch()->wait(request, polling())"
+    "s.release_watch()->wait(request, {})"
+    "integration/wait_release")

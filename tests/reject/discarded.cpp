@@ -68,11 +68,32 @@ template void of_lock(FairLock&);
 template void of_lock(FencedLock&);
 template void of_lock(SpinLock&);
 template void of_lock(Mutex&);
+template void of_lock(NonReentrantLock&);
+template void of_lock(NonReentrantFairLock&);
 template void of_lock(ReadWriteLock&);
 template void of_lock(ReadWriteLock::ReadLock&);
 template void of_lock(ReadWriteLock::WriteLock&);
 template void of_lock(MultiLock&);
 template void of_lock(RedLock&);
+
+// Those that are not made of several.
+template <class Lock>
+void of_named(Lock& lock) {
+    lock.wait_release();
+    lock.wait_release(ec);
+    lock.wait_release(stop);                    // refused for each named
+    lock.wait_release(stop, ec);                // refused for each named
+    lock.wait_release_for(second);              // refused for each named
+    lock.wait_release_for(second, stop, ec);    // refused for each named
+    lock.wait_release_until(noon);              // refused for each named
+    lock.wait_release_until(noon, stop, ec);    // refused for each named
+    lock.async_wait_release();                  // refused for each named
+    lock.async_wait_release_for(second, stop);  // refused for each named
+}
+
+template void of_named(RLock&);
+template void of_named(FairLock&);
+template void of_named(ReadWriteLock::ReadLock&);
 
 Hold new_hold(RLock& lock) { return lock.hold(); }
 

@@ -4,7 +4,8 @@ set(root ${CMAKE_CURRENT_LIST_DIR}/../..)
 file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/discarded.cpp refused REGEX "// refused")
 file(GLOB headers ${root}/include/redlatch/*.hpp)
 list(APPEND headers ${root}/include/redlatch/lock/lock_api.hpp ${root}/include/redlatch/lock/hold.hpp
-    ${root}/include/redlatch/quorum/quorum_api.hpp ${root}/include/redlatch/semaphore/permits.hpp)
+    ${root}/include/redlatch/lock/named_lock.hpp ${root}/include/redlatch/quorum/quorum_api.hpp
+    ${root}/include/redlatch/semaphore/permits.hpp)
 set(found 0)
 foreach(header IN LISTS headers)
     file(STRINGS ${header} declarations REGEX "\\[\\[nodiscard")

@@ -283,6 +283,7 @@ private:
         if (is(digested<scripts::write_release>)) return "write release";
         if (is(digested<scripts::write_give_up>)) return "write give up";
         if (is(digested<scripts::write_withdraw>)) return "withdraw";
+        if (is(digested<scripts::hash_inspect>)) return "inspect";
         if (is(digested<scripts::fair_acquire>)) return "fair acquire";
         if (is(digested<scripts::fair_release>)) return "fair release";
         if (is(digested<scripts::fair_leave>)) return "fair leave";
@@ -305,6 +306,7 @@ private:
             return array(std::vector<Reply>(command.words.size() - 3 - command.key_count() - 4, number(1)));
         if (command.what.ends_with("renew")) return array(std::vector<Reply>(command.key_count(), number(1)));
         if (command.what == "HLEN") return number(0);
+        if (command.what == "inspect") return array({number(-2), array({}), nil()});
         if (command.what == "look") return array({nil(), nil()});
         if (command.what == "count down") return array({number(0), nil()});
         if (command.what == "acquire permits") return number(permits_wanted(command));

@@ -89,20 +89,23 @@ public:
 
     // --- reentry ----------------------------------------------------------------------------------------------
 
-    // Returns the hold that gets one more level; null if the owner holds nothing. Throws if it cannot have one.
+    // Returns the hold for reenter(); null if the owner holds nothing. Throws if it wants one more level of a lost hold.
     HoldRecord* hold_to_reenter(const LockRequest& request) {
         HoldRecord* hold = leases_.live_hold(request.owner);
-        if (hold && refuses_reentry(*hold)) throw not_reentrant();
-        hold = leases_.live_hold(request.owner);
+        if (hold && !is_reentrant(request.reentry)) hold = unless_over(*hold);
         if (!hold) check_first_hold(request);
         return hold;
     }
 
     // Acquires one more level for an owner that holds the lock. Returns true if it has one more, false if its stop token
     // or deadline ended the call. Returns nothing if its hold turned out to be lost: then it has to acquire the lock
-    // like any other.
+    // like any other. Without reentry, sends nothing: a try returns false, and a call that would wait throws.
     Task<std::optional<bool>> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                       HoldRecord& held) {
+        if (!is_reentrant(request.reentry)) {
+            if (request.one_try && core_.kind.reentrant) co_return false;
+            throw not_reentrant();
+        }
         const std::uint64_t id = held.id;
         const std::uint32_t count = held.count + 1;
         if (count > 0x7fff'ffff)
@@ -153,17 +156,12 @@ public:
             undo_reentry(lock, asked, lease);
     }
 
-    // Returns true if the owner would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
-    bool refuses_reentry(HoldRecord& hold) {
-        if (core_.kind.reentrant || !hold.live()) return false;
-        if (Clock::now() < hold.valid_until) return true;
-        leases_.lose_now(hold, "its lease expired");
-        return false;
-    }
+    // Returns true if an owner with a live hold would deadlock with itself.
+    bool refuses_reentry(HoldRecord& hold, Reentry reentry) { return !is_reentrant(reentry) && unless_over(hold); }
 
     Error not_reentrant() const {
         return {errc::would_deadlock, core_.key(),
-                "its owner already holds the Mutex, which is not reentrant; use an RLock for nested sections"};
+                "its owner already holds this lock, which is not reentrant; use an RLock for nested sections"};
     }
 
     // --- several callers of one Owner -------------------------------------------------------------------------
@@ -183,6 +181,15 @@ public:
     }
 
 private:
+    bool is_reentrant(Reentry reentry) const { return core_.kind.reentrant && reentry == Reentry::allowed; }
+
+    // A hold whose lease is over refuses nothing. It is lost: then returns null.
+    HoldRecord* unless_over(HoldRecord& hold) {
+        if (Clock::now() < hold.valid_until) return &hold;
+        leases_.lose_now(hold, "its lease expired");
+        return nullptr;
+    }
+
     // The hold was lost while the command was in flight: releases what that acquired, or may have. The owner was notified
     // a little early and was promised that time, so wait for it.
     void undo_reentry(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {

@@ -35,14 +35,14 @@ public:
     explicit BackgroundTries(LockParts& parts) : parts_(parts), core_(parts.core) {}
 
     // Tries once to acquire the lock, or one more level of it.
-    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Tell tell, Receiver receiver) {
+    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Reentry reentry, Tell tell, Receiver receiver) {
         std::unique_lock lock(core_.mutex);
         if (!owner.is_of_program() && is_trying(owner)) {
             lock.unlock();
             tell({TryAnswer::Kind::failed});  // an earlier try of this caller has no reply yet
             return;
         }
-        if (auto refusal = refusal_for(owner)) {
+        if (auto refusal = refusal_for(owner, reentry)) {
             lock.unlock();
             tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
             return;
@@ -91,10 +91,10 @@ private:
         return std::find(trying_.begin(), trying_.end(), owner) != trying_.end();
     }
 
-    std::optional<Error> refusal_for(OwnerNumber owner) {
+    std::optional<Error> refusal_for(OwnerNumber owner, Reentry reentry) {
         HoldRecord* const hold = parts_.leases.live_hold(owner);
         if (!hold) return parts_.leases.mixed_kinds();
-        if (parts_.acquires.refuses_reentry(*hold)) return parts_.acquires.not_reentrant();
+        if (parts_.acquires.refuses_reentry(*hold, reentry)) return parts_.acquires.not_reentrant();
         return std::nullopt;
     }
 

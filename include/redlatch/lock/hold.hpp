@@ -88,14 +88,15 @@ public:
     Operation<std::error_code> async_unlock() &&;
 
     // Acquires one more level for the same owner, which lasts until it is released, too: one round trip. Takes an
-    // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a Mutex,
-    // which is not reentrant, not_owner if it holds nothing.
+    // optional Lease and std::error_code&. Throws Error: hold_lost if the hold has ended, would_deadlock for a lock
+    // that is not reentrant, not_owner if it holds nothing.
     template <class... Tail>
     requires(detail::TryOption<Tail...> && !detail::has_owner<Tail...>) [[nodiscard]] Hold again(Tail&&... tail) const {
         return detail::answer(
             [&] {
                 detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);
                 request.again = true;
+                request.reentry = level_.reentry;
                 return another_level(request);
             },
             Hold(), tail...);

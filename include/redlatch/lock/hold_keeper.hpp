@@ -62,6 +62,7 @@ struct HeldLevel {
     std::shared_ptr<HoldKeeper> keeper{};
     OwnerNumber owner = 0;
     HoldKeeper::Facts facts{};
+    Reentry reentry = Reentry::allowed;
 };
 
 }  // namespace detail

@@ -46,8 +46,9 @@ public:
     virtual ~LockApi() = default;
 
     // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
-    // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not
-    // reentrant. A Mutex and a SpinLock poll the server while they wait.)
+    // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex, a
+    // NonReentrantLock and a NonReentrantFairLock are not reentrant. A Mutex and a SpinLock poll the server while they
+    // wait.)
     //   lock(Owner{n})   for this logical owner, not for the calling thread
     //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
     //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
@@ -331,6 +332,7 @@ private:
 
     static Task<Hold> hold_for(HeldLevel level, LockRequest request, const Course& course) {
         level.owner = request.owner;
+        level.reentry = request.reentry;
         request.stop = course.stop;
         request.by = course.by;
         const bool held = co_await level.keeper->acquire(request);

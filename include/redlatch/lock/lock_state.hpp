@@ -6,6 +6,7 @@
 #include "redlatch/lock/hold_keeper.hpp"
 #include "redlatch/lock/local_queue.hpp"
 #include "redlatch/lock/lock_parts.hpp"
+#include "redlatch/lock/release_watch.hpp"
 #include "redlatch/lock/turn_queue.hpp"
 #include "redlatch/protocol/lock_protocol.hpp"
 #include "redlatch/session/awaiting.hpp"
@@ -87,10 +88,17 @@ public:
 
     bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
 
+    // Returns the part in which callers wait for the end of others' holds. It refers to this object.
+    std::shared_ptr<ReleaseWatch> release_watch() {
+        const std::lock_guard lock(core_.mutex);
+        if (!release_watch_) release_watch_ = std::make_shared<ReleaseWatch>(session(), protocol());
+        return release_watch_;
+    }
+
     // For locks over several servers: see BackgroundTries::begin() and Releases::release_in_background().
-    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease, Reentry reentry,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
-        tries_.begin(owner, lease, std::move(tell), receiver);
+        tries_.begin(owner, lease, reentry, std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         parts_.releases.release_in_background(owner, done, receiver);
@@ -210,6 +218,7 @@ private:
     LockCore& core_ = parts_.core;
     BackgroundTries tries_{parts_};
     const std::unique_ptr<TurnQueue> queue_;
+    std::shared_ptr<ReleaseWatch> release_watch_;  // none before it is needed
 };
 
 }  // namespace detail

@@ -8,9 +8,12 @@
 #include "redlatch/lock/lock_access.hpp"
 #include "redlatch/lock/lock_api.hpp"
 #include "redlatch/session/call_options.hpp"
+#include "redlatch/session/operation.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/lock_request.hpp"
+#include "redlatch/wait/wait_request.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -54,15 +57,70 @@ public:
         return detail::answer([&] { return is_held_by(owner); }, false, ec);
     }
 
+    // Waits until every hold that it finds has ended, and acquires nothing: for code that needs what the holder does to be
+    // done, but not the lock. A hold ends by its release, by force, or with its lease when its process is dead. Returns at
+    // once if there is none. Others may hold the lock by then. A side of a ReadWriteLock waits for its own holders: for
+    // the first 1,000 of the readers.
+    //
+    // One round trip, and one more after each message about the lock and whenever a lease that was seen is over, or has
+    // been seen for 30 s. All callers of this process that wait for one lock share these. Some ends are not published, so
+    // they are noticed only then: a hand-off inside the holder's process, a reader that leaves while others stay, and a
+    // release of Redisson's SpinLock. A FairLock publishes for its own waiters only; there it asks after pauses that grow
+    // up to 500 ms. A SpinLock and a Mutex pause as their SpinOptions say.
+    //
+    // Throws Error as lock() does, and would_deadlock if the calling thread itself holds the lock. Thread-safe.
+    //   wait_release(token)   gives up when a stop is requested; only this form returns a bool: true if they have ended
+    //   wait_release(…, ec)   stores the error instead of throwing it
+    template <class... Tail>
+    requires StopOption<Tail...>
+    [[nodiscard]] auto wait_release(Tail&&... tail) {
+        const bool ended =
+            detail::answer([&] { return await_release(detail::wait_until(never, tail...)); }, false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return ended;
+    }
+
+    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the holds
+    // have ended. Timeouts are rounded up to the next millisecond; zero or less looks once; the largest value waits
+    // indefinitely. Accepts std::stop_token and std::error_code&.
+    template <class Rep, class Period, class... Tail>
+    requires StopOption<Tail...>
+    [[nodiscard]] bool wait_release_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return timed_release(deadline_after(Clock::now(), timeout), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires StopOption<Tail...>
+    [[nodiscard]] bool wait_release_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return timed_release(deadline_at(when), tail...);
+    }
+
+    // Wait without a thread that waits: see Operation. The result is true if the holds have ended. Accept a
+    // std::stop_token, which cancels the operation. No thread waits, so a hold of the calling thread is as any other.
+    //   orders.async_wait_release().start([](std::error_code ec, bool ended) { … });
+    template <class... Tail>
+    requires AsyncOption<Tail...> && StopOption<Tail...> Operation<bool> async_wait_release(Tail&&... tail) {
+        return release_later(detail::wait_until(never, tail...));
+    }
+
+    // The time begins to run with this call.
+    template <class Rep, class Period, class... Tail>
+    requires AsyncOption<Tail...> && StopOption<Tail...> Operation<bool> async_wait_release_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return release_later(detail::wait_until(deadline_after(Clock::now(), timeout), tail...));
+    }
+
 protected:
-    NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
-        : handle_(std::move(core), maker, name) {}
+    // `reentry` is that of this object. Another object of the same lock may differ.
+    NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name,
+              Reentry reentry = Reentry::allowed)
+        : handle_(std::move(core), maker, name), reentry_(reentry) {}
 
     // Returns this process's state of the lock.
     LockState& state();
 
     REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
+    REDLATCH_INLINE void prepare(LockRequest& request) override;
     REDLATCH_INLINE bool force_release(Instant limit) override;
     REDLATCH_INLINE bool ask_locked(Instant limit) override;
     REDLATCH_INLINE int ask_hold_count(OwnerNumber owner, Instant limit) override;
@@ -73,7 +131,19 @@ private:
 
     Inspection ask_inspection(Instant limit);
 
+    bool await_release(const WaitRequest& request);
+    Operation<bool> release_later(WaitRequest request);
+
+    template <class... Tail>
+    bool timed_release(Instant deadline, Tail&... tail) {
+        return detail::answer([&] { return await_release(detail::wait_until(deadline, tail...)); }, false, tail...);
+    }
+
+    // Returns how this lock polls; nothing if messages wake its waiters.
+    std::optional<Polling> polling();
+
     StateHandle handle_;
+    const Reentry reentry_;
 };
 
 }  // namespace detail

@@ -6,15 +6,19 @@
 #include "redlatch/error.hpp"
 #include "redlatch/lock/lock_state.hpp"
 #include "redlatch/lock/named_lock.hpp"
+#include "redlatch/lock/release_watch.hpp"
 #include "redlatch/protocol/lock_queries.hpp"
+#include "redlatch/session/operation.hpp"
 #include "redlatch/session/queries.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -28,6 +32,8 @@ REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     LockState& s = state();
     return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
 }
+
+REDLATCH_INLINE void NamedLock::prepare(LockRequest& request) { request.reentry = reentry_; }
 
 REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
 
@@ -61,6 +67,42 @@ REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
         throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
     const std::string field = s.protocol().field_of(owner);
     return s.protocol().read_held_by(query(s.session(), s.key(), s.protocol().held_by(field)), field);
+}
+
+REDLATCH_INLINE std::optional<Polling> NamedLock::polling() {
+    LockRequest request;
+    request.owner = new_hold_owner();  // holds nothing, so that it is not refused
+    prepare(request);
+    return request.polling;
+}
+
+REDLATCH_INLINE bool NamedLock::await_release(const WaitRequest& request) {
+    LockState& s = state();
+    if (!request.one_try && s.part(this_thread_number()).hold != 0)
+        throw Error(errc::would_deadlock, s.key(), "this thread holds the lock, and would wait for its own release");
+    return s.release_watch()->wait(request, polling()).run();
+}
+
+// `lock` keeps alive what the task needs.
+inline Task<bool> wait_release_of(HeldLevel lock, WaitRequest request, std::optional<Polling> polling) {
+    const std::shared_ptr<ReleaseWatch> watch = static_cast<LockState&>(*lock.keeper).release_watch();
+    const bool ended = co_await watch->wait(request, polling);
+    if (!ended && request.by && request.stop.stop_requested())
+        throw Error(errc::cancelled, lock.keeper->name_as_given(), "it was cancelled before it succeeded");
+    co_return ended;
+}
+
+REDLATCH_INLINE Operation<bool> NamedLock::release_later(WaitRequest request) {
+    std::stop_token stop = std::exchange(request.stop, {});
+    return OperationAccess::make<bool>(
+        handle_.session_handle(),
+        [lock = keeper_of_holds(), request, polling = polling()](const Course& course) {
+            WaitRequest mine = request;
+            mine.stop = course.stop;
+            mine.by = course.by;
+            return wait_release_of(lock, std::move(mine), polling);
+        },
+        std::move(stop));
 }
 
 REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {

@@ -42,7 +42,7 @@ public:
     }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
-        state().try_in_background(owner, lease, std::move(tell), receiver);
+        state().try_in_background(owner, lease, LockAccess::reentry(lock_), std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                Receiver receiver) override {

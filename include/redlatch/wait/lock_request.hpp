@@ -20,6 +20,9 @@ struct Polling {
     Milliseconds longest;
 };
 
+// Whether an owner that holds a lock may have one more level of it.
+enum class Reentry { allowed, refused };
+
 // A caller's request for a lock.
 struct LockRequest {
     OwnerNumber owner = 0;
@@ -30,7 +33,8 @@ struct LockRequest {
     std::stop_token stop;
     WaitBy by = by_thread;
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
-    bool again = false;       // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
+    Reentry reentry = Reentry::allowed;
+    bool again = false;  // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
 };
 
 // Returns the Owner among the arguments; without one, `otherwise()`.

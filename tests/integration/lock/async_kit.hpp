@@ -54,6 +54,8 @@ inline const std::array kinds{kind<RLock>("RLock"),
                               kind<SpinLock>("SpinLock"),
                               kind<ReadWriteLock>("ReadWriteLock"),
                               kind<Mutex>("Mutex"),
+                              kind<NonReentrantLock>("NonReentrantLock"),
+                              kind<NonReentrantFairLock>("NonReentrantFairLock"),
                               Kind{"MultiLock", [](Client& client) {
                                        auto whole = std::make_shared<ThreeLocks>(client);
                                        return std::shared_ptr<LockApi>(whole, &whole->all);

@@ -52,6 +52,8 @@ TEST_CASE("a lock tells whether an owner holds it, by the number of this client 
     knows_its_holder<FencedLock>(client, other);
     knows_its_holder<SpinLock>(client, other);
     knows_its_holder<Mutex>(client, other);
+    knows_its_holder<NonReentrantLock>(client, other);
+    knows_its_holder<NonReentrantFairLock>(client, other);
     ReadWriteLock mine{client, "lock"};
     ReadWriteLock theirs{other, "lock"};
     knows_its_holder(mine, theirs);

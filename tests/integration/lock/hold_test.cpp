@@ -70,10 +70,15 @@ Kind several(const char* name) {
             }};
 }
 
-const std::array kinds{
-    kind<RLock>("RLock"),           kind<FairLock>("FairLock"),           kind<FencedLock>("FencedLock"),
-    kind<SpinLock>("SpinLock"),     kind<ReadWriteLock>("ReadWriteLock"), kind<Mutex>("Mutex", false),
-    several<MultiLock>("MultiLock")};
+const std::array kinds{kind<RLock>("RLock"),
+                       kind<FairLock>("FairLock"),
+                       kind<FencedLock>("FencedLock"),
+                       kind<SpinLock>("SpinLock"),
+                       kind<ReadWriteLock>("ReadWriteLock"),
+                       kind<Mutex>("Mutex", false),
+                       kind<NonReentrantLock>("NonReentrantLock", false),
+                       kind<NonReentrantFairLock>("NonReentrantFairLock", false),
+                       several<MultiLock>("MultiLock")};
 
 }  // namespace
 

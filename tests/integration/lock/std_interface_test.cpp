@@ -32,6 +32,8 @@ using redlatch::Client;
 using redlatch::FairLock;
 using redlatch::FencedLock;
 using redlatch::MultiLock;
+using redlatch::NonReentrantFairLock;
+using redlatch::NonReentrantLock;
 using redlatch::ReadWriteLock;
 using redlatch::RedLock;
 using redlatch::RLock;
@@ -51,6 +53,7 @@ static_assert(like_a_timed_mutex<RLock>);
 static_assert(like_a_timed_mutex<FairLock>);
 static_assert(like_a_timed_mutex<FencedLock>);
 static_assert(like_a_timed_mutex<SpinLock>);
+static_assert(like_a_timed_mutex<NonReentrantLock> && like_a_timed_mutex<NonReentrantFairLock>);
 static_assert(like_a_timed_mutex<ReadWriteLock>);
 static_assert(like_a_timed_mutex<ReadSide> && like_a_timed_mutex<WriteSide>);
 static_assert(like_a_timed_mutex<MultiLock> && like_a_timed_mutex<RedLock>);
@@ -58,6 +61,9 @@ static_assert(like_a_timed_mutex<MultiLock> && like_a_timed_mutex<RedLock>);
 static_assert(SharedTimedLockable<std::shared_timed_mutex>);
 static_assert(SharedTimedLockable<ReadWriteLock>);
 static_assert(!SharedTimedLockable<RLock>);
+
+template <class L>
+constexpr bool is_reentrant = !std::same_as<L, NonReentrantLock> && !std::same_as<L, NonReentrantFairLock>;
 
 // A lock of some kind, constructed as users construct it.
 template <class L>
@@ -129,7 +135,7 @@ bool shares(Mutex& mutex) {
 }  // namespace
 
 TEST_CASE_TEMPLATE("guards of the standard library hold each kind of lock and release it", L, RLock, FairLock,
-                   FencedLock, SpinLock, ReadWriteLock, WriteSide) {
+                   FencedLock, SpinLock, ReadWriteLock, WriteSide, NonReentrantLock, NonReentrantFairLock) {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -140,8 +146,10 @@ TEST_CASE_TEMPLATE("guards of the standard library hold each kind of lock and re
     using Guard = std::unique_lock<L>;
     {
         const std::lock_guard guard{lock};
-        const std::lock_guard inner{lock};
-        CHECK(lock.hold_count() == 2);
+        if constexpr (is_reentrant<L>) {
+            const std::lock_guard inner{lock};
+            CHECK(lock.hold_count() == 2);
+        }
         CHECK_FALSE(elsewhere([&] { return Guard(*theirs, std::try_to_lock).owns_lock(); }));
         CHECK_FALSE(elsewhere([&] { return Guard(*theirs, 20ms).owns_lock(); }));
         CHECK_FALSE(elsewhere([&] { return Guard(*theirs, std::chrono::system_clock::now() + 20ms).owns_lock(); }));
@@ -207,7 +215,7 @@ TEST_CASE("std::shared_lock works in all its forms") {
 }
 
 TEST_CASE_TEMPLATE("std::condition_variable_any waits on each kind of lock", L, RLock, FairLock, FencedLock, SpinLock,
-                   ReadWriteLock, WriteSide) {
+                   ReadWriteLock, WriteSide, NonReentrantLock, NonReentrantFairLock) {
     RedisServer server;
     Client client{server.url()};
     Made<L> orders{client};
@@ -347,6 +355,10 @@ TEST_CASE("code written for std::mutex and std::shared_mutex works with each kin
     CHECK(sell(fenced, 40) == 40);
     SpinLock spin{client, "spin"};
     CHECK(sell(spin, 40) == 40);
+    NonReentrantLock strict{client, "strict"};
+    CHECK(sell(strict, 40) == 40);
+    NonReentrantFairLock strict_and_fair{client, "strict and fair"};
+    CHECK(sell(strict_and_fair, 40) == 40);
     ReadWriteLock book{client, "book"};
     CHECK(sell(book, 40) == 40);
     CHECK(shares(book));

@@ -180,9 +180,11 @@ TEST_CASE("every primitive works in any slot, with tags of any form, and wakes w
                 other.lock();
                 other.unlock();
             });
+            auto watching = start([&] { return other.wait_release_for(1min); });
             CHECK(waiting.wait_for(5ms) == std::future_status::timeout);
             mine.unlock();
             CHECK(ready_within(waiting, soon));
+            CHECK(ready_within(watching, soon));
         };
         check(RLock{one, name}, RLock{two, name});
         check(FairLock{one, name + "fair"}, FairLock{two, name + "fair"});

@@ -332,6 +332,8 @@ TEST_CASE("inspect() refuses a key of another type, and one that another kind of
     refuses(FencedLock{client, "list"});
     refuses(SpinLock{client, "list"});
     refuses(Mutex{client, "list"});
+    refuses(NonReentrantLock{client, "list"});
+    refuses(NonReentrantFairLock{client, "list"});
     refuses(ReadWriteLock{client, "list"});
     refuses(Semaphore{client, "list"});
     refuses(PermitExpirableSemaphore{client, "list"});

@@ -57,6 +57,8 @@ public final class Agent {
     static {
         KINDS.put("rlock", r -> lock(r, r.shared(c -> c.getLock(r.name))));
         KINDS.put("fair", r -> lock(r, r.shared(c -> c.getFairLock(r.name))));
+        KINDS.put("strict", r -> lock(r, r.shared(c -> c.getNonReentrantLock(r.name))));
+        KINDS.put("strict_fair", r -> lock(r, r.shared(c -> c.getNonReentrantFairLock(r.name))));
         KINDS.put("read", r -> lock(r, r.shared(c -> c.getReadWriteLock(r.name).readLock())));
         KINDS.put("write", r -> lock(r, r.shared(c -> c.getReadWriteLock(r.name).writeLock())));
         KINDS.put("fenced", r -> fenced(r, r.shared(c -> c.getFencedLock(r.name))));

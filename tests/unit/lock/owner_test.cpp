@@ -148,6 +148,30 @@ TEST_CASE("so does one whose command is refused after the other has acquired it,
     }
 }
 
+TEST_CASE("without reentry a try is false and a call that waits throws, after the other has acquired it as before") {
+    for (const bool one_try : {false, true}) {
+        CAPTURE(one_try);
+        Bench bench;
+        NonReentrantLock strict{bench.client, "orders"};
+        auto first = bench.begin_to_lock();
+        bench.redis.next("acquire", ScriptedRedis::hold_back);
+        auto second = start([&] {
+            std::error_code ec;
+            const bool held = one_try ? strict.try_lock(alice, ec) : strict.try_lock_for(1h, alice, ec);
+            CHECK_FALSE(held);
+            return ec;
+        });
+        REQUIRE(bench.redis.wait_for("acquire", 2));
+        bench.answer("acquire", 0, nil());
+        CHECK(first.get());
+        bench.answer("acquire", 1, number(30'000));
+        CHECK(second.get() == (one_try ? std::error_code() : make_error_code(errc::would_deadlock)));
+        CHECK(bench.redis.count("acquire") == 2);
+        CHECK_FALSE(bench.unlock());
+        CHECK(bench.unlock() == errc::not_owner);
+    }
+}
+
 // As when the server has lost its data between the two commands.
 TEST_CASE("if both of two callers are granted a first hold, one is given back, and both have a level of the other") {
     Bench bench;

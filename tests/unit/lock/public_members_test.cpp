@@ -29,8 +29,8 @@ constexpr bool are_closed = (... && (!ShowsItsInside<Locks> && !TakesAnOwner<Loc
 }  // namespace
 
 TEST_CASE("no lock has a public member that takes the owner of another thread or object, or shows its inside") {
-    static_assert(are_closed<RLock, FairLock, FencedLock, SpinLock, Mutex, ReadWriteLock, ReadWriteLock::ReadLock,
-                             ReadWriteLock::WriteLock, MultiLock, RedLock>);
+    static_assert(are_closed<RLock, FairLock, FencedLock, SpinLock, Mutex, NonReentrantLock, NonReentrantFairLock,
+                             ReadWriteLock, ReadWriteLock::ReadLock, ReadWriteLock::WriteLock, MultiLock, RedLock>);
     static_assert(!ShowsItsInside<Semaphore> && !ShowsItsInside<PermitExpirableSemaphore> &&
                   !ShowsItsInside<CountDownLatch>);
 }

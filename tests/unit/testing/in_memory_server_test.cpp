@@ -121,6 +121,8 @@ TEST_CASE("each kind of lock excludes, wakes its waiters, and expires") {
     check<FencedLock>("FencedLock");
     check<SpinLock>("SpinLock");
     check<Mutex>("Mutex");
+    check<NonReentrantLock>("NonReentrantLock");
+    check<NonReentrantFairLock>("NonReentrantFairLock");
     check<ReadWriteLock>("ReadWriteLock");
 }
 

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/fair_lock.ipp"
+#include "redlatch/non_reentrant_fair_lock.hpp"
+#include "redlatch/wait/lock_request.hpp"
+
+#include <string_view>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+REDLATCH_INLINE NonReentrantFairLock::NonReentrantFairLock(Client& client, std::string_view name)
+    : NamedLock(detail::ClientAccess::session(client), detail::fair_maker, name, detail::Reentry::refused) {}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
