@@ -57,7 +57,7 @@ mutate(fair_number_in_flight lock/server_queue.hpp
 
 # A writer that becomes a reader queues up behind the readers that wait for it.
 mutate(writer_behind_its_readers lock/local_queue.hpp
-    "request.one_try || writer != 0 ||"
+    "request.one_try || me.writer != 0 ||"
     "request.one_try ||"
     "integration/owner")
 
@@ -1320,14 +1320,14 @@ mutate(in_memory_too_young testing/in_memory_redis.hpp
 
 # Cancelling does not tell the task, which goes on waiting.
 mutate(cancel_forgets_the_task session/running.hpp
-    "        post_completion();\n        stop_.request_stop();"
-    "        post_completion();"
+    "        cancel();\n        stop_.request_stop();"
+    "        cancel();"
     "integration/async_lock")
 
 # A coroutine that is destroyed does not cancel its operation.
 mutate(destroyed_and_not_cancelled session/operation.hpp
-    "if (meeting_ && !meeting_->is_over.exchange(true)) running_->give_up();"
-    "if (meeting_) meeting_->is_over = true;"
+    "if (running_->forsake()) running_->give_up();"
+    "running_->forsake();"
     "integration/async_lock")
 
 # The destructor of a hold waits for the server.
@@ -1338,8 +1338,8 @@ mutate(hold_destructor_waits lock/hold.ipp
 
 # Completions run on the thread that renews and receives.
 mutate(callback_on_the_background_thread session/running.hpp
-    "(completes_on_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));"
-    "Notifier::Job job = std::move(completion_);\n        job.front()();"
+    "(dispatches ? host_->dispatcher() : host_->completions()).notify(*this);"
+    "static_cast<void>(dispatches);\n        run();\n        end();"
     "integration/async_lock")
 
 # A task that was suspended continues its caller on another thread than the one on which it ended.

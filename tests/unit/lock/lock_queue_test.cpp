@@ -16,8 +16,8 @@ constexpr Instant past{};
 
 Instant at(Milliseconds t) { return Instant(1h + t); }
 
-struct Person : LockWaiter {
-    explicit Person(OwnerNumber who) { owner = who; }
+struct Person : private LockRequest, public LockWaiter {
+    explicit Person(OwnerNumber who) : LockRequest{.owner = who}, LockWaiter(static_cast<LockRequest&>(*this)) {}
 };
 
 }  // namespace
