@@ -1324,6 +1324,36 @@ mutate(cancel_forgets_the_task session/running.hpp
     "        cancel();"
     "integration/async_lock")
 
+# What a task gets after its operation was given up is kept.
+mutate(given_up_and_kept session/running.hpp
+    "static_cast<void>(work_.result(this->host_));"
+    "new auto(work_.result(this->host_));"
+    "integration/async_lock|stress/cancel_storm")
+
+# Each waiter has what only a thread needs.
+mutate(every_waiter_has_a_condition wait/wait_slot.hpp
+    "explicit WaitSlot(WaitBy by) : by_(by) {}"
+    "explicit WaitSlot(WaitBy by) : by_(by), thread_(std::make_unique<Thread>()) {}"
+    "integration/async_crowd")
+
+# A waiter that leaves cuts the queue.
+mutate(leaving_cuts_the_queue wait/wait_queue.hpp
+    "            behind->before = before;\n"
+    "            static_cast<void>(before);\n"
+    "unit/lock_queue")
+
+# Nobody learns that a task has ended that was started.
+mutate(silent_end_of_a_task base/task.hpp
+    "end->task_ended();"
+    "static_cast<void>(end);"
+    "unit/task")
+
+# Jobs that are dropped keep what they have.
+mutate(dropped_jobs_never_end session/notifier.hpp
+    "while (dropped) std::exchange(dropped, dropped->next_)->end();"
+    "static_cast<void>(dropped);"
+    "unit/notifier")
+
 # A coroutine that is destroyed does not cancel its operation.
 mutate(destroyed_and_not_cancelled session/operation.hpp
     "if (running_->forsake()) running_->give_up();"
@@ -1412,6 +1442,6 @@ mutate(close_leaves_operations client.ipp
 
 # An async_unlock() that is never begun keeps the hold.
 mutate(unlock_that_never_begins lock/hold.ipp
-    "[hold = std::make_shared<Hold>(std::move(*this))]"
-    "[hold = new Hold(std::move(*this))]"
+    "[hold = std::move(*this)]"
+    "[&hold = *new Hold(std::move(*this))]"
     "integration/async_run")

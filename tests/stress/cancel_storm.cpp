@@ -229,7 +229,7 @@ public:
     }
 
 private:
-    std::uint32_t any(std::uint32_t below) { return random_() % below; }
+    std::uint32_t any(std::uint32_t below) { return static_cast<std::uint32_t>(random_() % below); }
 
     void begin() {
         switch (any(12)) {
@@ -364,7 +364,7 @@ void count_down(Storm& storm) {
 
 // Disturbs the way to the server, each time for less than half a second.
 void disturb(Proxy& proxy, std::mt19937& random) {
-    const auto any = [&](std::uint32_t below) { return random() % below; };
+    const auto any = [&](std::uint32_t below) { return static_cast<std::uint32_t>(random() % below); };
     const std::chrono::milliseconds while_disturbed{20 + any(120)};
     switch (any(8)) {
         case 0: proxy.kill_all(); break;

@@ -16,6 +16,7 @@
 
 using namespace redlatch;
 using namespace redlatch::detail;
+using namespace redlatch::test;
 using namespace std::chrono_literals;
 
 TEST_CASE("jobs run in order, on a separate thread") {
