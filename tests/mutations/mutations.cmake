@@ -1342,6 +1342,12 @@ mutate(leaving_cuts_the_queue wait/wait_queue.hpp
     "            static_cast<void>(before);\n"
     "unit/lock_queue")
 
+# A waiter that loses its hold before it has left the queue stands in it twice.
+mutate(stands_in_the_queue_twice wait/wait_queue.hpp
+    "        leave(member);\n        insert(member, nullptr, front_);"
+    "        insert(member, nullptr, front_);"
+    "unit/lock_queue")
+
 # Nobody learns that a task has ended that was started.
 mutate(silent_end_of_a_task base/task.hpp
     "end->task_ended();"

@@ -33,7 +33,12 @@ public:
         member.number = ++last_number_;
         insert(member, back_, nullptr);
     }
-    void join_first(Member& member) { insert(member, nullptr, front_); }
+
+    // A member moves to the front.
+    void join_first(Member& member) {
+        leave(member);
+        insert(member, nullptr, front_);
+    }
 
     // Does nothing if it is no member.
     void leave(Member& member) {

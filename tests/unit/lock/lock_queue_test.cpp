@@ -69,9 +69,14 @@ TEST_CASE("whoever leaves takes nobody along, and may join again") {
     line.leave(b);
     line.join_first(b);
     CHECK(line.first(9) == std::vector<LockWaiter*>{&b, &c, &a});
+    // One that was served, and lost its hold before it left, stands in front again.
+    line.join_first(c);
+    line.join_first(c);
+    CHECK(line.first(9) == std::vector<LockWaiter*>{&c, &b, &a});
+    CHECK(line.size() == 3);
     std::vector<const LockWaiter*> seen;
     line.for_each([&](const LockWaiter& one) { seen.push_back(&one); });
-    CHECK(seen == std::vector<const LockWaiter*>{&b, &c, &a});
+    CHECK(seen == std::vector<const LockWaiter*>{&c, &b, &a});
 }
 
 TEST_CASE("join_first() puts a waiter at the front again") {
