@@ -972,11 +972,11 @@ public:
                 bool await_ready() noexcept { return false; }
                 [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
                     const std::coroutine_handle<> next = ended.promise().caller;
-                    TaskEnd* const end = ended.promise().end;
+                    TaskEnd* const told = ended.promise().listener;
                     if (next)
                         next.resume();
-                    else if (end)
-                        end->task_ended();
+                    else if (told)
+                        told->task_ended();
                 }
                 void await_resume() noexcept {}
             };
@@ -985,7 +985,7 @@ public:
 
         bool blocks = false;               // True if its caller blocks its thread
         std::coroutine_handle<> caller{};  // to continue at the end; null if the task blocks or was started
-        TaskEnd* end = nullptr;            // learns of the end if the task was started
+        TaskEnd* listener = nullptr;       // learns of the end if the task was started
     };
 
     Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
@@ -1005,7 +1005,7 @@ public:
     // result.
     void start(TaskEnd& end) noexcept {
         const std::coroutine_handle<promise_type> coroutine = coroutine_;
-        coroutine.promise().end = &end;
+        coroutine.promise().listener = &end;
         coroutine.resume();
     }
     T take() { return coroutine_.promise().take(); }
@@ -13696,7 +13696,12 @@ public:
         member.number = ++last_number_;
         insert(member, back_, nullptr);
     }
-    void join_first(Member& member) { insert(member, nullptr, front_); }
+
+    // A member moves to the front.
+    void join_first(Member& member) {
+        leave(member);
+        insert(member, nullptr, front_);
+    }
 
     // Does nothing if it is no member.
     void leave(Member& member) {

@@ -1350,8 +1350,8 @@ mutate(stands_in_the_queue_twice wait/wait_queue.hpp
 
 # Nobody learns that a task has ended that was started.
 mutate(silent_end_of_a_task base/task.hpp
-    "end->task_ended();"
-    "static_cast<void>(end);"
+    "told->task_ended();"
+    "static_cast<void>(told);"
     "unit/task")
 
 # Jobs that are dropped keep what they have.
