@@ -68,11 +68,11 @@ TEST_CASE("whoever leaves takes nobody along, and may join again") {
     line.join(a);
     line.leave(b);
     line.join_first(b);
-    CHECK(line.first(9) == std::vector<LockWaiter*>{&b, &c, &a});
+    REQUIRE(line.first(9) == std::vector<LockWaiter*>{&b, &c, &a});
     // One that was served, and lost its hold before it left, stands in front again.
     line.join_first(c);
     line.join_first(c);
-    CHECK(line.first(9) == std::vector<LockWaiter*>{&c, &b, &a});
+    REQUIRE(line.first(9) == std::vector<LockWaiter*>{&c, &b, &a});
     CHECK(line.size() == 3);
     std::vector<const LockWaiter*> seen;
     line.for_each([&](const LockWaiter& one) { seen.push_back(&one); });
