@@ -150,11 +150,10 @@ REDLATCH_INLINE Operation<std::size_t> Client::async_close() {
 }
 
 REDLATCH_INLINE Operation<std::size_t> Client::close_within(Milliseconds limit) {
-    return detail::OperationAccess::make<std::size_t>(std::make_shared<detail::ClosingHost>(session_),
-                                                      [session = session_, limit](const detail::Course& course) {
-                                                          return detail::close(session->session(), limit, course.by);
-                                                      },
-                                                      {});
+    return detail::OperationAccess::make_simple<std::size_t>(
+        std::make_shared<detail::ClosingHost>(session_), [session = session_, limit](const detail::Course& course) {
+            return detail::close(session->session(), limit, course.by);
+        });
 }
 
 REDLATCH_INLINE std::vector<std::string> Client::check_server() const {

@@ -97,7 +97,7 @@ REDLATCH_INLINE bool CountDownLatch::wait_for_end(const detail::WaitRequest& req
 REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest request) const {
     auto stop = std::exchange(request.stop, {});
     const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_));
-    return detail::OperationAccess::make<bool>(
+    return detail::OperationAccess::make_simple<bool>(
         handle_.session_handle(),
         [latch, request](const detail::Course& course) {
             return detail::wait_for_end(latch, request, course.stop, course.by);

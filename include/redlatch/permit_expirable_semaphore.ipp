@@ -187,7 +187,7 @@ REDLATCH_INLINE Operation<Permits> PermitExpirableSemaphore::later(std::ptrdiff_
     auto stop = std::exchange(request.stop, {});
     auto keeper = std::make_shared<detail::ExpirableKeeper>(
         detail::KeptState(handle_.session_handle(), detail::permits_of(handle_)));
-    return detail::OperationAccess::make<Permits>(
+    return detail::OperationAccess::make_simple<Permits>(
         handle_.session_handle(),
         [keeper = std::move(keeper), n, lease, request](const detail::Course& course) {
             return detail::ExpirableKeeper::take(keeper, n, lease, request, course.stop, course.by);

@@ -137,7 +137,7 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
     auto stop = std::exchange(request.stop, {});
     auto keeper = std::make_shared<detail::SemaphoreKeeper>(
         detail::KeptState(handle_.session_handle(), detail::semaphore_of(handle_)));
-    return detail::OperationAccess::make<Permits>(
+    return detail::OperationAccess::make_simple<Permits>(
         handle_.session_handle(),
         [keeper = std::move(keeper), n, request](const detail::Course& course) {
             return detail::SemaphoreKeeper::take(keeper, n, request, course.stop, course.by);

@@ -305,21 +305,20 @@ class Started final : public Pending {
 public:
     using Executor = typename Waiting<R, Handler>::Executor;
 
-    explicit Started(typename Waiting<R, Handler>::Ptr waiting) : waiting_(std::move(waiting)) {}
+    Started(typename Waiting<R, Handler>::Ptr waiting, detail::Reference<detail::Running<R>> running)
+        : waiting_(std::move(waiting)), running_(std::move(running)) {}
 
     static void start(Operation<R>&& operation, Handler&& handler) {
-        const auto started = std::make_shared<Started>(Waiting<R, Handler>::make(std::move(handler)));
+        const auto started = std::make_shared<Started>(Waiting<R, Handler>::make(std::move(handler)),
+                                                       detail::OperationAccess::running(operation));
         const Executor executor = net::get_associated_executor(started->waiting_->handler());
         // The thread that dispatches completions hands them to the context. A handler without a context is called by the
         // thread that calls the other callbacks, because it may take its time.
         std::optional<AnyExecutor> completes_on;
         if constexpr (!runs_anywhere<Executor>()) completes_on.emplace([](const std::function<void()>& f) { f(); });
-        const auto running = detail::OperationAccess::prepare(
-            operation, [started](detail::Ending<R>&& outcome) { started->complete(std::move(outcome)); },
-            std::move(completes_on));
-        started->running_ = running;
+        if (completes_on) started->running_->complete_on(*std::move(completes_on));
         auto slot = net::get_associated_cancellation_slot(started->waiting_->handler());
-        if (slot.is_connected()) slot.assign(Cancel{running});
+        if (slot.is_connected()) slot.assign(Cancel{started});
         if constexpr (!runs_anywhere<Executor>()) {
             auto& service = net::use_service<PendingService>(context_of(executor));
             started->siblings_ = service.operations();
@@ -327,27 +326,30 @@ public:
         }
         // Afterwards the handler, and all that belongs to it, may be gone.
         try {
-            detail::OperationAccess::begin(operation, *running);
+            started->running_->complete_with(
+                [started](detail::Ending<R>&& outcome) { started->complete(std::move(outcome)); });
+            started->running_->begin();
         } catch (...) {
+            started->running_->forget_completion();  // which would keep both alive
             started->fail(std::current_exception());
         }
     }
 
     void abandon() noexcept override {
-        if (const auto running = running_.lock()) running->give_up();
+        running_->give_up();
         waiting_.reset();
     }
 
 private:
     // Every type of cancellation asks for less than what happens: there is no lasting effect.
     struct Cancel {
-        std::weak_ptr<detail::Running<R>> running;
+        std::weak_ptr<Started> started;
 
         void operator()(net::cancellation_type_t type) const {
             constexpr auto any = net::cancellation_type_t::terminal | net::cancellation_type_t::partial |
                                  net::cancellation_type_t::total;
             if ((type & any) == net::cancellation_type_t::none) return;
-            if (const auto under_way = running.lock()) under_way->give_up();
+            if (const auto under_way = started.lock()) under_way->running_->give_up();
         }
     };
 
@@ -378,7 +380,7 @@ private:
     }
 
     typename Waiting<R, Handler>::Ptr waiting_;
-    std::weak_ptr<detail::Running<R>> running_;
+    const detail::Reference<detail::Running<R>> running_;
     std::shared_ptr<PendingOperations> siblings_;
 };
 

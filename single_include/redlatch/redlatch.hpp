@@ -674,71 +674,6 @@ struct ClientOptions {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/base/process.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// All shared objects in a process must agree on these values, including those that hide their symbols. So the functions
-// are exported.
-using ForkCell = std::atomic<std::uint64_t>;
-
-// For kernels that cannot wipe memory at a fork: a handler resets the cell, if the fork goes through the C library.
-[[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
-    static constinit ForkCell cell{0};
-    ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
-    return &cell;
-}
-
-// Returns a cell that becomes zero in the child of a fork.
-inline ForkCell* new_fork_cell() noexcept {
-#ifdef MADV_WIPEONFORK
-    constexpr std::size_t size = sizeof(ForkCell);
-    void* const page = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page != MAP_FAILED) {
-        if (::madvise(page, size, MADV_WIPEONFORK) == 0) return new (page) ForkCell{0};
-        ::munmap(page, size);
-    }
-#endif
-    return wiped_by_handler();
-}
-
-// Returns the cell, which the first caller creates. It takes no lock, because a fork could leave that locked in the
-// child.
-[[gnu::visibility("default")]] inline ForkCell& fork_cell() noexcept {
-    static constinit std::atomic<ForkCell*> cell{nullptr};
-    ForkCell* there = cell.load(std::memory_order_acquire);
-    if (there) return *there;
-    ForkCell* const mine = new_fork_cell();
-    return cell.compare_exchange_strong(there, mine) ? *mine : *there;
-}
-
-// Returns a number that differs in each process descended from this one.
-[[gnu::visibility("default")]] inline std::uint64_t fork_generation() noexcept {
-    static constinit std::atomic<std::uint64_t> last{0};  // the child continues from its parent's value
-    ForkCell& cell = fork_cell();
-    std::uint64_t generation = cell.load(std::memory_order_relaxed);
-    if (generation != 0) return generation;
-    const std::uint64_t mine = last.fetch_add(1) + 1;
-    return cell.compare_exchange_strong(generation, mine) ? mine : generation;
-}
-
-// Distinguishes a process from its ancestors. The pid alone does not suffice: in its own PID namespace a child may have
-// the pid of its parent.
-struct ProcessMark {
-    std::uint64_t generation;
-    pid_t pid;
-
-    friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
-};
-
-inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
 // redlatch/session/any_executor.hpp
 
 namespace redlatch {
@@ -790,11 +725,11 @@ private:
     using Alarms = std::multimap<Instant, Sleeper*>;
 
     std::coroutine_handle<> asleep_{};  // null if it does not sleep
-    bool woken_ = false;                // woken before it could fall asleep
     Alarms::iterator alarm_{};
+    Sleeper* next_ = nullptr;  // of those that are to be resumed
     bool has_alarm_ = false;
-    bool is_due_ = false;      // among those that are to be resumed
-    Sleeper* next_ = nullptr;  // of these
+    bool is_due_ = false;  // among those that are to be resumed
+    bool woken_ = false;   // woken before it could fall asleep
 };
 
 // The coroutines of one client that sleep, each until it is woken or an instant comes. The background thread resumes
@@ -900,6 +835,71 @@ inline constexpr WaitBy by_thread = nullptr;
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/base/process.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// All shared objects in a process must agree on these values, including those that hide their symbols. So the functions
+// are exported.
+using ForkCell = std::atomic<std::uint64_t>;
+
+// For kernels that cannot wipe memory at a fork: a handler resets the cell, if the fork goes through the C library.
+[[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
+    static constinit ForkCell cell{0};
+    ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
+    return &cell;
+}
+
+// Returns a cell that becomes zero in the child of a fork.
+inline ForkCell* new_fork_cell() noexcept {
+#ifdef MADV_WIPEONFORK
+    constexpr std::size_t size = sizeof(ForkCell);
+    void* const page = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED) {
+        if (::madvise(page, size, MADV_WIPEONFORK) == 0) return new (page) ForkCell{0};
+        ::munmap(page, size);
+    }
+#endif
+    return wiped_by_handler();
+}
+
+// Returns the cell, which the first caller creates. It takes no lock, because a fork could leave that locked in the
+// child.
+[[gnu::visibility("default")]] inline ForkCell& fork_cell() noexcept {
+    static constinit std::atomic<ForkCell*> cell{nullptr};
+    ForkCell* there = cell.load(std::memory_order_acquire);
+    if (there) return *there;
+    ForkCell* const mine = new_fork_cell();
+    return cell.compare_exchange_strong(there, mine) ? *mine : *there;
+}
+
+// Returns a number that differs in each process descended from this one.
+[[gnu::visibility("default")]] inline std::uint64_t fork_generation() noexcept {
+    static constinit std::atomic<std::uint64_t> last{0};  // the child continues from its parent's value
+    ForkCell& cell = fork_cell();
+    std::uint64_t generation = cell.load(std::memory_order_relaxed);
+    if (generation != 0) return generation;
+    const std::uint64_t mine = last.fetch_add(1) + 1;
+    return cell.compare_exchange_strong(generation, mine) ? mine : generation;
+}
+
+// Distinguishes a process from its ancestors. The pid alone does not suffice: in its own PID namespace a child may have
+// the pid of its parent.
+struct ProcessMark {
+    std::uint64_t generation;
+    pid_t pid;
+
+    friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
+};
+
+inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/base/task.hpp
 
 namespace redlatch {
@@ -919,8 +919,8 @@ public:
     }
 
 private:
-    std::optional<T> value_;
     std::exception_ptr error_;
+    std::optional<T> value_;
 };
 
 template <>
@@ -937,9 +937,22 @@ private:
     std::exception_ptr error_;
 };
 
+// Learns that a task has ended that was begun with start().
+class TaskEnd {
+public:
+    // May destroy the task.
+    virtual void task_ended() noexcept = 0;
+
+protected:
+    TaskEnd() = default;
+    TaskEnd(const TaskEnd&) = delete;
+    TaskEnd& operator=(const TaskEnd&) = delete;
+    ~TaskEnd() = default;
+};
+
 // Work that waits: for replies, for messages, for its turn. The same code serves both kinds of callers. A caller may
 // block its thread: then nothing in the task suspends, and run() returns the result. Or it is a coroutine: then the task
-// suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited or run, once.
+// suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited, run or started, once.
 //
 // A task that was suspended continues its caller on the thread on which it ends, so a lock that a task has taken belongs
 // to that thread. A task that blocks returns to its caller, whose stack does not grow from one such task to the next.
@@ -959,15 +972,20 @@ public:
                 bool await_ready() noexcept { return false; }
                 [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
                     const std::coroutine_handle<> next = ended.promise().caller;
-                    if (next) next.resume();
+                    TaskEnd* const told = ended.promise().listener;
+                    if (next)
+                        next.resume();
+                    else if (told)
+                        told->task_ended();
                 }
                 void await_resume() noexcept {}
             };
             return End{};
         }
 
-        std::coroutine_handle<> caller{};  // to continue at the end; null if the task blocks
         bool blocks = false;               // True if its caller blocks its thread
+        std::coroutine_handle<> caller{};  // to continue at the end; null if the task blocks or was started
+        TaskEnd* listener = nullptr;       // learns of the end if the task was started
     };
 
     Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
@@ -983,6 +1001,15 @@ public:
         return coroutine_.promise().take();
     }
 
+    // For a caller that goes on at once. `end` learns when the task has ended, perhaps before this returns, and takes the
+    // result.
+    void start(TaskEnd& end) noexcept {
+        const std::coroutine_handle<promise_type> coroutine = coroutine_;
+        coroutine.promise().listener = &end;
+        coroutine.resume();
+    }
+    T take() { return coroutine_.promise().take(); }
+
     // For a caller that is a coroutine, or a task itself.
     bool await_ready() const noexcept { return false; }
     template <class Promise>
@@ -995,7 +1022,7 @@ public:
         coroutine.resume();
         return suspends;
     }
-    T await_resume() { return coroutine_.promise().take(); }
+    T await_resume() { return take(); }
 
 private:
     explicit Task(std::coroutine_handle<promise_type> coroutine) noexcept : coroutine_(coroutine) {}
@@ -1048,12 +1075,14 @@ public:
 
     // Waits for the running job, unless that job is what destroys us. Queued jobs are dropped.
     ~Notifier() {
+        Job* dropped = nullptr;
         {
             const std::lock_guard lock(queue_->mutex);
             queue_->stopped = true;
-            queue_->jobs.clear();
+            dropped = std::exchange(queue_->first, nullptr);
         }
         queue_->changed.notify_one();
+        while (dropped) std::exchange(dropped, dropped->next_)->end();
         if (!thread_.joinable()) return;
         if (thread_.get_id() == std::this_thread::get_id())
             thread_.detach();
@@ -1067,25 +1096,57 @@ public:
         start_locked();
     }
 
-    // One job, or none. It is made before it is needed, so that queueing it cannot fail.
-    using Job = std::list<std::function<void()>>;
+    // What the thread runs, once. It is made before it is needed, so that queueing it cannot fail.
+    class Job {
+    public:
+        Job() = default;
+        Job(const Job&) = delete;
+        Job& operator=(const Job&) = delete;
 
-    // Queues a job. Throws only std::bad_alloc.
-    void notify(std::function<void()> job) {
-        Job one;
-        one.push_back(std::move(job));
-        notify(std::move(one));
-    }
+        virtual void run() = 0;
 
-    void notify(Job job) noexcept {
-        const std::lock_guard lock(queue_->mutex);
-        if (queue_->stopped) return;
-        queue_->jobs.splice(queue_->jobs.end(), job);
-        queue_->changed.notify_one();
-        try {
-            start_locked();
-        } catch (...) {  // no thread: the next job retries
+        // Called after run(), or instead of it if the job is dropped. Afterwards the job may be gone.
+        virtual void end() noexcept = 0;
+
+    protected:
+        ~Job() = default;
+
+    private:
+        friend class Notifier;
+        Job* next_ = nullptr;
+    };
+
+    // Runs a function, and belongs to nobody once it is queued.
+    class FunctionJob final : public Job {
+    public:
+        explicit FunctionJob(std::function<void()> function) : function_(std::move(function)) {}
+
+        void run() override { function_(); }
+        void end() noexcept override { delete this; }
+
+    private:
+        const std::function<void()> function_;
+    };
+
+    // Queues a function. Throws only std::bad_alloc.
+    void notify(std::function<void()> function) { notify(std::make_unique<FunctionJob>(std::move(function))); }
+    void notify(std::unique_ptr<FunctionJob> job) noexcept { notify(*job.release()); }
+
+    // Queues a job, which must not be queued already.
+    void notify(Job& job) noexcept {
+        {
+            const std::lock_guard lock(queue_->mutex);
+            if (!queue_->stopped) {
+                queue_->add(job);
+                queue_->changed.notify_one();
+                try {
+                    start_locked();
+                } catch (...) {  // no thread: the next job retries
+                }
+                return;
+            }
         }
+        job.end();
     }
 
 private:
@@ -1094,8 +1155,15 @@ private:
     struct Queue {
         std::mutex mutex;
         std::condition_variable changed;
-        Job jobs;
+        Job* first = nullptr;  // in the order of their arrival
+        Job* last = nullptr;   // undefined if there is none
         bool stopped = false;
+
+        void add(Job& job) noexcept {
+            job.next_ = nullptr;
+            (first ? last->next_ : first) = &job;
+            last = &job;
+        }
     };
 
     void start_locked() {
@@ -1106,17 +1174,17 @@ private:
     static void work(Queue& queue) {
         std::unique_lock lock(queue.mutex);
         for (;;) {
-            queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
+            queue.changed.wait(lock, [&] { return queue.stopped || queue.first; });
             if (queue.stopped) return;
-            Job job;
-            job.splice(job.end(), queue.jobs, queue.jobs.begin());
+            Job& job = *queue.first;
+            queue.first = job.next_;
             lock.unlock();
             try {
-                job.front()();
+                job.run();
             } catch (...) {
                 // Swallow: there is no caller to report to.
             }
-            job.clear();
+            job.end();
             lock.lock();
         }
     }
@@ -1164,7 +1232,7 @@ struct Ending {
     std::exception_ptr error{};
 };
 
-// How the task of an operation runs.
+// How the work of an operation is done.
 struct Course {
     std::stop_token stop{};                 // requested when the operation is given up
     WaitBy by = by_thread;                  // how it waits
@@ -1172,145 +1240,363 @@ struct Course {
     const AnyExecutor* executor = nullptr;  // runs what the user has given the operation to run; null as the host
 };
 
-// An operation under way. A task does the work, on the thread that begins it and on the background thread. Somebody else
-// may give the operation up meanwhile: a stop token, the destructor of a coroutine.
+// The work of an operation is an object that lives as long as the operation. It is used in this order:
+//   work(course)    makes the task, and copies what that needs of the course
+//   ended(answer)   takes what the task returned; throws if the work failed
+//   result(host)    makes the result, once. If nobody wants it any more, it is made and destroyed, which gives back
+//                   what it holds.
+// This is the work of which the result is what its task returns.
+template <class R, class Make>
+class SimpleWork {
+public:
+    explicit SimpleWork(Make make) : make_(std::move(make)) {}
+
+    Task<R> operator()(const Course& course) { return make_(course); }
+    template <class Answer>
+    void ended(Answer&& answer) {
+        answer_.emplace(std::forward<Answer>(answer));
+    }
+    Stored<R> result(const std::shared_ptr<OperationHost>&) { return *std::exchange(answer_, std::nullopt); }
+
+private:
+    Make make_;
+    std::optional<Stored<R>> answer_;
+};
+
+// Gives the work what its task returned. `take` takes that from the task.
+template <class Work, class Take>
+void end_work(Work& work, Take take) {
+    if constexpr (std::is_void_v<decltype(take())>) {
+        take();
+        work.ended(std::monostate());
+    } else {
+        work.ended(take());
+    }
+}
+
+// Does the work on this thread, which waits. Returns the result.
+template <class Work>
+auto do_here(Work& work, const std::shared_ptr<OperationHost>& host, std::stop_token stop) {
+    const Course course{std::move(stop)};
+    end_work(work, [&] { return work(course).run(); });
+    return work.result(host);
+}
+
+// Counts a reference to an object that destroys itself with the last one.
+template <class T>
+class Reference {
+public:
+    Reference() noexcept = default;
+    explicit Reference(T* object) noexcept : object_(object) {}  // takes over a reference that is counted already
+    Reference(const Reference& other) noexcept : object_(other.object_) {
+        if (object_) object_->retain();
+    }
+    Reference(Reference&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+    Reference& operator=(Reference other) noexcept {
+        std::swap(object_, other.object_);
+        return *this;
+    }
+    ~Reference() {
+        if (object_) object_->release();
+    }
+
+    T* operator->() const noexcept { return object_; }
+    T& operator*() const noexcept { return *object_; }
+    explicit operator bool() const noexcept { return object_ != nullptr; }
+
+private:
+    T* object_ = nullptr;
+};
+
+// An operation, whatever its result: before it begins, under way, and until it has completed. A task does the work, on
+// the thread that begins it and on the background thread. Somebody else may give the operation up meanwhile: a stop
+// token, the destructor of a coroutine.
 //
 // Whoever decides first determines the outcome, by one atomic exchange: the task that ended, or who gives up. The
 // completion is called once, on the executor, with that outcome; neither of the two waits for the other. If the task
 // succeeds later, its result is destroyed, which releases what it holds. A coroutine that is destroyed before it could be
 // resumed discards the outcome, and with it what that holds: see Operation::Awaiter.
 //
-// It is kept alive by its task and by the job that completes it. The last reference ends on the thread of completions or
-// on the user's executor, not on the background thread, which cannot end the session that it belongs to.
-template <class R>
-class Running final : public std::enable_shared_from_this<Running<R>> {
+// It is kept alive by its task and by the job that completes it, until both are over. That reference ends on the thread of
+// completions or on the one that dispatches them, not on the background thread, which cannot end the session that it
+// belongs to. So if the task is the last, the job is queued once more.
+//
+// There may be very many of them, so it is one object with its work, and has no more than it needs.
+class UnderWay : protected TaskEnd, private Notifier::Job {
 public:
-    // Makes the task. It may keep the reference, and ends early once a stop is requested.
-    using Work = std::function<Task<R>(const Course&)>;
-    using Complete = std::function<void(Ending<R>&&)>;
+    explicit UnderWay(std::shared_ptr<OperationHost> host) noexcept : host_(std::move(host)) {}
+    UnderWay(const UnderWay&) = delete;
+    UnderWay& operator=(const UnderWay&) = delete;
 
-    Running(std::shared_ptr<OperationHost> host, Work work, AnyExecutor works_on, AnyExecutor completes_on,
-            Complete complete)
-        : host_(std::move(host)),
-          work_(std::move(work)),
-          works_on_(std::move(works_on)),
-          completes_on_(std::move(completes_on)),
-          complete_(std::move(complete)) {}
-    Running(const Running&) = delete;
-    Running& operator=(const Running&) = delete;
-
-    // Begins the work. If it throws, for want of memory or of a thread, nothing was begun, and nothing completes.
-    void begin(const std::stop_token& stop) {
-        host_->start(works_on_ || completes_on_);
-        const auto self = this->shared_from_this();
-        // Both are made here, so that neither completing nor ending can fail.
-        Notifier::Job completion(1, completes_on_ ? std::function<void()>([self] { self->dispatch(); })
-                                                  : std::function<void()>([self] { self->complete(); }));
-        Notifier::Job farewell(1, [self] { self->works_on_ = {}; });
-        const Root root = drive(*this, {stop_.get_token(), &host_->continuations(), host_.get(), &works_on_});
-        completion_.swap(completion);
-        farewell_.swap(farewell);
-        // A stop that was requested before completes the operation at once.
-        on_stop_.emplace(stop, GiveUp{*this});
-        on_end_.emplace(host_->operations_end(), GiveUp{*this});
-        root.coroutine.resume();
+    void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+    void release() noexcept {
+        if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
     }
 
-    // Completes the operation with errc::cancelled, unless it has been decided. Any thread may call it. Does nothing in a
-    // forked child, where the operation of the parent does not go on.
-    void give_up() noexcept {
-        if (process_ != this_process() || decided_.exchange(true)) return;
-        try {
-            outcome_.error = std::make_exception_ptr(Error(errc::cancelled, {}, "it was given up before it succeeded"));
-        } catch (...) {
-            outcome_.error = std::current_exception();
+    // --- before it begins ---------------------------------------------------------------------------------------
+
+    void stop_on(std::stop_token stop) noexcept { wanted_stop_ = std::move(stop); }
+
+    // `works_on` runs what the user has given the operation to run, `completes_on` the completion.
+    void run_on(AnyExecutor works_on, AnyExecutor completes_on) {
+        executors_ = std::make_unique<Executors>(Executors{std::move(works_on), std::move(completes_on)});
+    }
+    void complete_on(AnyExecutor completes_on) {
+        run_on(executors_ ? std::move(executors_->works_on) : AnyExecutor(), std::move(completes_on));
+    }
+
+    // Begins the work. If it throws, for want of memory or of a thread, or in a forked child, nothing was begun, and
+    // nothing completes.
+    void begin() {
+        check_process();
+        host_->start(executors_ != nullptr);
+        stop_ = std::stop_source();
+        make_task({stop_.get_token(), &host_->continuations(), host_.get(),
+                   executors_ && executors_->works_on ? &executors_->works_on : nullptr});
+        if (wanted_stop_.stop_possible()) on_stop_ = std::make_unique<OnStop>();
+        retain();
+        // From here on nothing fails.
+        State before = State::prepared;
+        if (!state_.compare_exchange_strong(before, State::under_way)) {
+            parts_ = 1;
+            return cancel();
         }
-        post_completion();
+        // A stop that was requested before completes the operation at once.
+        if (on_stop_) on_stop_->emplace(std::move(wanted_stop_), GiveUp{*this});
+        on_end_.emplace(host_->operations_end(), GiveUp{*this});
+        start_task();
+    }
+
+    // --- under way ----------------------------------------------------------------------------------------------
+
+    // Completes the operation with errc::cancelled, unless it has been decided. Any thread may call it, also before the
+    // operation begins. Does nothing in a forked child, where the operation of the parent does not go on.
+    void give_up() noexcept {
+        if (process_ != this_process() || state_.exchange(State::decided) != State::under_way) return;
+        cancel();
         stop_.request_stop();
     }
 
-private:
-    struct GiveUp {
-        Running& running;
-        void operator()() const noexcept { running.give_up(); }
-    };
+protected:
+    virtual ~UnderWay() = default;
 
-    // The coroutine that awaits the work. Its frame ends by itself.
-    struct Root {
-        struct promise_type {
-            Root get_return_object() noexcept { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
-            std::suspend_always initial_suspend() noexcept { return {}; }
-            std::suspend_never final_suspend() noexcept { return {}; }
-            void return_void() noexcept {}
-            void unhandled_exception() noexcept { std::terminate(); }
-        };
+    // The task of the work. The course need not live longer than the call.
+    virtual void make_task(const Course& course) = 0;
+    virtual void start_task() noexcept = 0;
 
-        std::coroutine_handle<promise_type> coroutine;
-    };
+    // Calls the completion.
+    virtual void complete() = 0;
 
-    static Root drive(Running& running, Course course) {
-        Ending<R> outcome;
-        try {
-            if constexpr (std::is_void_v<R>) {
-                co_await running.work_(course);
-                outcome.result.emplace();
-            } else {
-                outcome.result = co_await running.work_(course);
-            }
-        } catch (...) {
-            outcome.error = std::current_exception();
-        }
-        running.end(std::move(outcome));
+    // Gives back what the task got, if there is a result that nobody has taken.
+    virtual void discard() noexcept = 0;
+
+    std::stop_token take_stop() noexcept { return std::move(wanted_stop_); }
+
+    // The work refers to the session of the process that made it.
+    void check_process() const {
+        if (process_ != this_process())
+            throw Error(errc::cancelled, {}, "it was made before a fork(), in the parent; make another one here");
     }
 
-    // Afterwards this object may be gone.
-    void end(Ending<R> outcome) noexcept {
-        if (!decided_.exchange(true)) {
-            outcome_ = std::move(outcome);
-            is_over_ = true;
-            farewell_.clear();  // not the last reference: the completion has another
+    // The task has ended, with an error or without. Afterwards this object may be gone.
+    void work_ended(std::exception_ptr error) noexcept {
+        if (state_.exchange(State::decided) == State::under_way) {
+            error_ = std::move(error);
+            parts_ = 1;
             post_completion();
         } else {
-            outcome = {};
-            host_->completions().notify(std::move(farewell_));
+            discard();
+            if (parts_.fetch_sub(1) == 1) host_->completions().notify(*this);
         }
+    }
+
+    const std::shared_ptr<OperationHost> host_;
+    std::exception_ptr error_;  // written by the one who decided
+
+private:
+    enum class State : unsigned char { prepared, under_way, decided };
+
+    struct GiveUp {
+        UnderWay& operation;
+        void operator()() const noexcept { operation.give_up(); }
+    };
+    using OnStop = std::optional<std::stop_callback<GiveUp>>;
+
+    struct Executors {
+        AnyExecutor works_on;
+        AnyExecutor completes_on;
+    };
+
+    void cancel() noexcept {
+        try {
+            error_ = std::make_exception_ptr(Error(errc::cancelled, {}, "it was given up before it succeeded"));
+        } catch (...) {
+            error_ = std::current_exception();
+        }
+        post_completion();
     }
 
     void post_completion() noexcept {
-        (completes_on_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));
+        const bool dispatches = executors_ && executors_->completes_on;
+        (dispatches ? host_->dispatcher() : host_->completions()).notify(*this);
     }
 
-    // Lets the user's executor complete it. If that refuses, this thread does it. The executor may own what it was given
-    // but never runs, so it is not kept here any longer; a task that still runs keeps it until its end.
+    // The job: completes the operation. When it is queued once more, nothing is left to do.
+    void run() override {
+        if (parts_ > 0) dispatch();
+    }
+
+    // The executor may own what it was given but never runs, so it is not kept longer than the task.
+    void end() noexcept override {
+        if (parts_ > 0 && parts_.fetch_sub(1) > 1) return;
+        if (executors_) executors_->works_on = {};
+        release();
+    }
+
+    // Lets the user's executor complete it. If that refuses, this thread does it.
     void dispatch() {
-        const AnyExecutor executor = std::move(completes_on_);
-        if (is_over_) works_on_ = {};
+        if (!executors_ || !executors_->completes_on) return complete();
+        const AnyExecutor executor = std::exchange(executors_->completes_on, {});
         try {
-            executor.execute([self = this->shared_from_this()] { self->complete(); });
+            retain();
+            executor.execute([self = Reference(this)] { self->complete(); });
         } catch (...) {
             complete();
         }
     }
 
-    void complete() {
-        const Complete complete = std::move(complete_);
-        complete(std::move(outcome_));
+    std::atomic<std::uint32_t> references_{1};
+    std::atomic<State> state_{State::prepared};
+    std::atomic<unsigned char> parts_{2};  // of the task and the completion, how many are not over
+    const ProcessMark process_ = this_process();
+    std::unique_ptr<Executors> executors_;     // null if it named none
+    std::stop_token wanted_stop_;              // cancels it
+    std::stop_source stop_{std::nostopstate};  // tells the task that the operation was given up
+    // Destroyed first: their callbacks use the other members.
+    std::unique_ptr<OnStop> on_stop_;  // null if there is no such token
+    OnStop on_end_;
+};
+
+// Is called with the outcome of an operation.
+template <class R>
+class Completer {
+public:
+    Completer() = default;
+    Completer(const Completer&) = delete;
+    Completer& operator=(const Completer&) = delete;
+    virtual ~Completer() = default;
+
+    virtual void complete(Ending<R>&& outcome) = 0;
+};
+
+template <class R, class Function>
+class CompleterOf final : public Completer<R> {
+public:
+    explicit CompleterOf(Function function) : function_(std::move(function)) {}
+    void complete(Ending<R>&& outcome) override { function_(std::move(outcome)); }
+
+private:
+    Function function_;
+};
+
+// An operation with a result.
+template <class R>
+class Running : public UnderWay {
+public:
+    using UnderWay::UnderWay;
+
+    // --- how it completes: one of them is called before it begins -----------------------------------------------
+
+    template <class Function>
+    void complete_with(Function function) {
+        completer_ = std::make_unique<CompleterOf<R, Function>>(std::move(function));
     }
 
-    const ProcessMark process_ = this_process();
-    const std::shared_ptr<OperationHost> host_;
-    const Work work_;
-    AnyExecutor works_on_;
-    AnyExecutor completes_on_;
-    Complete complete_;
-    Notifier::Job completion_;
-    Notifier::Job farewell_;  // ends the task's reference if the operation was given up before
-    std::atomic<bool> decided_{false};
-    bool is_over_ = false;   // True if the task ended before it was given up; written before the completion is posted
-    Ending<R> outcome_;      // written by the one who decided
-    std::stop_source stop_;  // tells the task that the operation was given up
-    // Destroyed first: their callbacks use the other members.
-    std::optional<std::stop_callback<GiveUp>> on_stop_, on_end_;
+    // After begin() has thrown: destroys what was to be called.
+    void forget_completion() noexcept { completer_.reset(); }
+
+    // The coroutine takes the outcome when it is resumed.
+    void complete_with(std::coroutine_handle<> coroutine) noexcept { coroutine_ = coroutine; }
+
+    // The coroutine is destroyed, or goes on by itself. Returns true if it would have been resumed.
+    bool forsake() noexcept { return coroutine_ && !is_met_.exchange(true); }
+
+    // Takes the outcome, once.
+    virtual Ending<R> outcome() noexcept = 0;
+
+    // Does the work on this thread instead of beginning it.
+    virtual R get() = 0;
+
+protected:
+    void complete() final {
+        if (coroutine_) {
+            if (!is_met_.exchange(true)) coroutine_.resume();
+        } else if (const std::unique_ptr<Completer<R>> completer = std::move(completer_)) {
+            completer->complete(outcome());
+        }
+    }
+
+private:
+    std::unique_ptr<Completer<R>> completer_;
+    std::coroutine_handle<> coroutine_{};
+    std::atomic<bool> is_met_{false};  // True once the coroutine goes on, or is gone
+};
+
+template <class R, class Work>
+class RunningOf final : public Running<R> {
+public:
+    RunningOf(std::shared_ptr<OperationHost> host, Work work) : Running<R>(std::move(host)), work_(std::move(work)) {}
+    ~RunningOf() override { discard(); }
+
+    // Makes the result only if the task succeeded before the operation was given up.
+    Ending<R> outcome() noexcept override {
+        Ending<R> ending;
+        ending.error = this->error_;
+        if (ending.error) return ending;
+        try {
+            has_result_ = false;
+            ending.result.emplace(work_.result(this->host_));
+        } catch (...) {
+            ending.error = std::current_exception();
+        }
+        return ending;
+    }
+
+    R get() override {
+        this->check_process();
+        if constexpr (std::is_void_v<R>)
+            do_here(work_, this->host_, this->take_stop());
+        else
+            return do_here(work_, this->host_, this->take_stop());
+    }
+
+private:
+    void make_task(const Course& course) override { task_.emplace(work_(course)); }
+    void start_task() noexcept override { task_->start(*this); }
+
+    void task_ended() noexcept override {
+        std::exception_ptr error;
+        try {
+            end_work(work_, [this] { return task_->take(); });
+            has_result_ = true;
+        } catch (...) {
+            error = std::current_exception();
+        }
+        task_.reset();
+        this->work_ended(std::move(error));
+    }
+
+    void discard() noexcept override {
+        if (!std::exchange(has_result_, false)) return;
+        try {
+            static_cast<void>(work_.result(this->host_));
+        } catch (...) {  // there is nobody to tell
+        }
+    }
+
+    Work work_;
+    bool has_result_ = false;  // True from the end of the task until the result is made
+    std::optional<std::invoke_result_t<Work&, const Course&>> task_;
 };
 
 }  // namespace detail
@@ -1348,10 +1634,10 @@ inline std::error_code code_of(const std::exception_ptr& error) noexcept {
 //   std::future<redlatch::Hold> later = orders.async_lock().future();
 //   redlatch::Hold hold = orders.async_lock().get();                        // blocks this thread, like lock()
 //
-// The first three wait without a thread. They complete on the executor that was named with on(), by default on a thread
-// of the client that runs completions one after another. Nothing completes inside the call that begins the operation, in
-// the call that releases a lock, or on the thread that renews leases and receives messages. So a completion may block; it
-// delays only those that share its executor.
+// The first three wait without a thread; one that waits for an RLock takes about 1 KiB of memory. They complete on the
+// executor that was named with on(), by default on a thread of the client that runs completions one after another.
+// Nothing completes inside the call that begins the operation, in the call that releases a lock, or on the thread that
+// renews leases and receives messages. So a completion may block; it delays only those that share its executor.
 //
 // Cancelling: when a stop is requested on the token (stop_on()), or the coroutine that awaits the operation is
 // destroyed, the operation completes at once with errc::cancelled, and what it acquires all the same is released in the
@@ -1371,13 +1657,13 @@ public:
 
     // Names the executor on which the operation completes: see AnyExecutor.
     Operation on(AnyExecutor executor) && {
-        executor_ = std::move(executor);
+        running_->run_on(executor, executor);
         return std::move(*this);
     }
 
     // Names the token that cancels the operation. Replaces an earlier one.
     Operation stop_on(std::stop_token stop) && {
-        stop_ = std::move(stop);
+        running_->stop_on(std::move(stop));
         return std::move(*this);
     }
 
@@ -1386,85 +1672,69 @@ public:
     // operation cannot begin; then the callback is not called.
     template <class Callback>
     void start(Callback callback) && {
-        // std::function wants to copy its target.
-        const auto kept = std::make_shared<Callback>(std::move(callback));
-        begin([kept](detail::Ending<R>&& outcome) {
+        begin([callback = std::move(callback)](detail::Ending<R>&& outcome) mutable {
             const std::error_code ec = detail::code_of(outcome.error);
             if constexpr (std::is_void_v<R>)
-                (*kept)(ec);
+                callback(ec);
             else if constexpr (std::is_same_v<R, std::error_code>)
-                (*kept)(outcome.result ? *outcome.result : ec);
+                callback(outcome.result ? *outcome.result : ec);
             else
-                (*kept)(ec, outcome.result ? *std::move(outcome.result) : R());
+                callback(ec, outcome.result ? *std::move(outcome.result) : R());
         });
     }
 
     // Begins the operation. The future throws the error. Dropping the future cancels nothing.
     std::future<R> future() && {
-        const auto promise = std::make_shared<std::promise<R>>();
-        std::future<R> result = promise->get_future();
-        begin([promise](detail::Ending<R>&& outcome) {
+        std::promise<R> promise;
+        std::future<R> result = promise.get_future();
+        begin([promise = std::move(promise)](detail::Ending<R>&& outcome) mutable {
             if (outcome.error)
-                promise->set_exception(outcome.error);
+                promise.set_exception(outcome.error);
             else if constexpr (std::is_void_v<R>)
-                promise->set_value();
+                promise.set_value();
             else
-                promise->set_value(*std::move(outcome.result));
+                promise.set_value(*std::move(outcome.result));
         });
         return result;
     }
 
     // Does the work on this thread, which waits. Throws the error. If a stop is requested, the result is a default R.
-    R get() && {
-        check_process();
-        const detail::Course course{stop_};
-        return work_(course).run();
-    }
+    R get() && { return running_->get(); }
 
 private:
+    using Running = detail::Running<R>;
+
     // Awaits the operation. `Answer` makes the result of co_await from the outcome.
     template <class Answer>
     class Awaiter {
     public:
-        explicit Awaiter(Operation&& operation) : operation_(std::move(operation)) {}
+        explicit Awaiter(Operation&& operation) : running_(std::move(operation.running_)) {}
         Awaiter(const Awaiter&) = delete;
         Awaiter& operator=(const Awaiter&) = delete;
 
         // A coroutine that is destroyed here cancels the operation.
         ~Awaiter() {
-            if (meeting_ && !meeting_->is_over.exchange(true)) running_->give_up();
+            if (running_->forsake()) running_->give_up();
         }
 
         bool await_ready() const noexcept { return false; }
 
         [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) {
-            const auto meeting = std::make_shared<Meeting>();
-            const auto running = running_ = operation_.make([meeting, coroutine](detail::Ending<R>&& outcome) {
-                if (meeting->is_over.exchange(true)) return;
-                meeting->outcome = std::move(outcome);
-                coroutine.resume();
-            });
-            meeting_ = meeting;
             // This object may be gone before begin() returns.
+            const detail::Reference<Running> running = running_;
+            running->complete_with(coroutine);
             try {
-                running->begin(operation_.stop_);
+                running->begin();
             } catch (...) {
-                meeting->is_over = true;
+                running->forsake();
                 throw;
             }
         }
 
-        auto await_resume() { return Answer()(std::move(meeting_->outcome)); }
+        auto await_resume() { return Answer()(running_->outcome()); }
 
     private:
-        struct Meeting {
-            std::atomic<bool> is_over{false};  // True once the coroutine goes on, or is gone
-            detail::Ending<R> outcome;
-        };
-
-        Operation operation_;
-        std::shared_ptr<Meeting> meeting_;
-        std::shared_ptr<detail::Running<R>> running_;
+        const detail::Reference<Running> running_;
     };
 
     struct Throwing {
@@ -1500,54 +1770,40 @@ public:
 
 private:
     friend struct detail::OperationAccess;
-    using Running = detail::Running<R>;
 
-    Operation(std::shared_ptr<detail::OperationHost> host, typename Running::Work work, std::stop_token stop)
-        : host_(std::move(host)), work_(std::move(work)), stop_(std::move(stop)) {}
+    explicit Operation(detail::Reference<Running> running) : running_(std::move(running)) {}
 
-    // `completes_on`: if it is not where the work runs what the user has given it to run.
-    std::shared_ptr<Running> make(typename Running::Complete complete,
-                                  std::optional<AnyExecutor> completes_on = std::nullopt) {
-        check_process();
-        return std::make_shared<Running>(std::move(host_), std::move(work_), executor_,
-                                         completes_on ? *std::move(completes_on) : executor_, std::move(complete));
+    template <class Complete>
+    void begin(Complete complete) {
+        running_->complete_with(std::move(complete));
+        running_->begin();
     }
 
-    void begin(typename Running::Complete complete) { make(std::move(complete))->begin(stop_); }
-
-    // The work refers to the session of the process that made it.
-    void check_process() const {
-        if (process_ != detail::this_process())
-            throw Error(errc::cancelled, {}, "it was made before a fork(), in the parent; make another one here");
-    }
-
-    detail::ProcessMark process_ = detail::this_process();
-    std::shared_ptr<detail::OperationHost> host_;
-    typename Running::Work work_;
-    AnyExecutor executor_;
-    std::stop_token stop_;
+    detail::Reference<Running> running_;
 };
 
 namespace detail {
 
 // Makes operations, for the primitives.
 struct OperationAccess {
-    template <class R>
-    static Operation<R> make(std::shared_ptr<OperationHost> host, typename Running<R>::Work work,
-                             std::stop_token stop) {
-        return Operation<R>(std::move(host), std::move(work), std::move(stop));
+    // For the work see SimpleWork.
+    template <class R, class Work>
+    static Operation<R> make(std::shared_ptr<OperationHost> host, Work work, std::stop_token stop) {
+        Reference<Running<R>> running(new RunningOf<R, Work>(std::move(host), std::move(work)));
+        running->stop_on(std::move(stop));
+        return Operation<R>(std::move(running));
     }
 
-    // Begin an operation in two steps, for those who may give it up before it completes.
-    template <class R>
-    static std::shared_ptr<Running<R>> prepare(Operation<R>& operation, typename Running<R>::Complete complete,
-                                               std::optional<AnyExecutor> completes_on) {
-        return operation.make(std::move(complete), std::move(completes_on));
+    // The same for work of which the result is that of the task that make(course) returns.
+    template <class R, class Make>
+    static Operation<R> make_simple(std::shared_ptr<OperationHost> host, Make make, std::stop_token stop = {}) {
+        return OperationAccess::make<R>(std::move(host), SimpleWork<R, Make>(std::move(make)), std::move(stop));
     }
 
+    // For those who may give the operation up before it completes.
     template <class R>
-    static void begin(const Operation<R>& operation, Running<R>& running) {
-        running.begin(operation.stop_);
+    static Reference<Running<R>> running(const Operation<R>& operation) {
+        return operation.running_;
     }
 };
 
@@ -11205,11 +11461,10 @@ REDLATCH_INLINE Operation<std::size_t> Client::async_close() {
 }
 
 REDLATCH_INLINE Operation<std::size_t> Client::close_within(Milliseconds limit) {
-    return detail::OperationAccess::make<std::size_t>(std::make_shared<detail::ClosingHost>(session_),
-                                                      [session = session_, limit](const detail::Course& course) {
-                                                          return detail::close(session->session(), limit, course.by);
-                                                      },
-                                                      {});
+    return detail::OperationAccess::make_simple<std::size_t>(
+        std::make_shared<detail::ClosingHost>(session_), [session = session_, limit](const detail::Course& course) {
+            return detail::close(session->session(), limit, course.by);
+        });
 }
 
 REDLATCH_INLINE std::vector<std::string> Client::check_server() const {
@@ -13507,7 +13762,8 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Queues the callers of this process that wait for one name, in order of arrival, with what they know. Only the first,
-// the representative, queries the server. Plain data: the state of the name guards it.
+// the representative, queries the server. Plain data: the state of the name guards it. Joining and leaving take the same
+// time however many wait, and no memory.
 //
 // No wake-up is lost: each notification increments the generation, and a query remembers the generation from before it.
 // A notification is a message, a confirmed subscription, or a change that this process made itself.
@@ -13516,35 +13772,59 @@ class WaitQueue {
 public:
     using Member = Of;
 
-    bool empty() const { return members_.empty(); }
-    std::size_t size() const { return members_.size(); }
-    Member* front() const { return members_.empty() ? nullptr : members_.front(); }
-    bool is_front(const Member& member) const { return front() == &member; }
+    bool empty() const { return size_ == 0; }
+    std::size_t size() const { return size_; }
+    Member* front() const { return front_; }
+    bool is_front(const Member& member) const { return front_ == &member; }
 
     void join(Member& member) {
         member.number = ++last_number_;
-        members_.push_back(&member);
+        insert(member, back_, nullptr);
     }
-    void join_first(Member& member) { members_.insert(members_.begin(), &member); }
-    void leave(const Member& member) { std::erase(members_, &member); }
+
+    // A member moves to the front.
+    void join_first(Member& member) {
+        leave(member);
+        insert(member, nullptr, front_);
+    }
+
+    // Does nothing if it is no member.
+    void leave(Member& member) {
+        if (!std::exchange(member.queued, false)) return;
+        Member* const before = static_cast<Member*>(member.before);
+        Member* const behind = static_cast<Member*>(member.behind);
+        if (before)
+            before->behind = behind;
+        else
+            front_ = behind;
+        if (behind)
+            behind->before = before;
+        else
+            back_ = before;
+        --size_;
+    }
 
     // Returns the first members, at most `most`.
     std::vector<Member*> first(std::size_t most) const {
-        return {members_.begin(), members_.begin() + static_cast<std::ptrdiff_t>(std::min(most, members_.size()))};
+        std::vector<Member*> members;
+        members.reserve(std::min(most, size_));
+        for (Member* member = front_; member && members.size() < most; member = behind(*member))
+            members.push_back(member);
+        return members;
     }
 
     // Returns the first member that fulfils the condition, or null.
     template <class Condition>
     Member* first_that(Condition condition) const {
-        const auto found =
-            std::find_if(members_.begin(), members_.end(), [&](const Member* m) { return condition(*m); });
-        return found == members_.end() ? nullptr : *found;
+        Member* member = front_;
+        while (member && !condition(std::as_const(*member))) member = behind(*member);
+        return member;
     }
 
     // Calls the function with each member.
     template <class Function>
     void for_each(Function function) const {
-        for (Member* member : members_) function(*member);
+        for (Member* member = front_; member; member = behind(*member)) function(*member);
     }
 
     // Returns the member with this number, or null if it waits no longer.
@@ -13569,7 +13849,26 @@ public:
     void set_ask_again(Instant at) { ask_again_ = at; }
 
 private:
-    std::vector<Member*> members_;
+    static Member* behind(const Member& member) { return static_cast<Member*>(member.behind); }
+
+    void insert(Member& member, Member* before, Member* behind) {
+        member.queued = true;
+        member.before = before;
+        member.behind = behind;
+        if (before)
+            before->behind = &member;
+        else
+            front_ = &member;
+        if (behind)
+            behind->before = &member;
+        else
+            back_ = &member;
+        ++size_;
+    }
+
+    Member* front_ = nullptr;
+    Member* back_ = nullptr;
+    std::size_t size_ = 0;
     std::uint64_t last_number_ = 0;
     std::uint64_t generation_ = 1;
     std::uint64_t asked_ = 0;
@@ -13611,13 +13910,14 @@ public:
     template <class Session>
     bool watch(std::unique_lock<std::mutex>& lock, Session& session, Instant until) {
         if (by_) return false;
-        watching_ = true;
+        Thread& thread = this->thread();
+        thread.watching = true;
         // A wake-up from here on is not missed, even if another thread takes the interrupt.
         const std::uint64_t seen = session.interrupts();
         lock.unlock();
         const bool watched = session.watch(until, seen);
         lock.lock();
-        watching_ = false;
+        thread.watching = false;
         return watched;
     }
 
@@ -13629,8 +13929,9 @@ public:
     template <class Session>
     void wake(Session& session) {
         if (by_) return by_->wake(sleeper_);
-        wake_.notify_one();
-        if (watching_ && thread_ != std::this_thread::get_id()) session.interrupt_watch();
+        if (!thread_) return;  // it has not slept yet, and decides anew before it does
+        thread_->wake.notify_one();
+        if (thread_->watching && thread_->id != std::this_thread::get_id()) session.interrupt_watch();
     }
 
     // Awaited, puts the waiter to sleep until the instant or until woken. Releases the mutex meanwhile.
@@ -13641,7 +13942,7 @@ public:
 
         bool await_ready() {
             if (slot_.by_) return false;
-            wait_on(slot_.wake_, lock_, until_);
+            wait_on(slot_.thread().wake, lock_, until_);
             return true;
         }
 
@@ -13678,10 +13979,20 @@ public:
     Sleep sleep(std::unique_lock<std::mutex>& lock, Instant until) { return Sleep(*this, lock, until); }
 
 private:
+    // How a thread sleeps. A coroutine does without, because there may be very many.
+    struct Thread {
+        std::condition_variable wake;
+        bool watching = false;
+        const std::thread::id id = std::this_thread::get_id();
+    };
+
+    Thread& thread() {
+        if (!thread_) thread_ = std::make_unique<Thread>();
+        return *thread_;
+    }
+
     const WaitBy by_;
-    std::condition_variable wake_;
-    bool watching_ = false;
-    const std::thread::id thread_ = std::this_thread::get_id();
+    std::unique_ptr<Thread> thread_;  // null before the first sleep
     Sleeper sleeper_;
 };
 
@@ -13706,9 +14017,15 @@ struct Waiter {
         failed,   // cannot be served; `error` tells why
     };
 
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+
     Phase phase = Phase::waiting;
-    bool listens = true;         // false if it retries after pauses of its own and needs no messages
-    std::uint64_t number = 0;    // in the order of arrival; set by the queue
+    bool queued = false;       // the queue's, as the next two: true while it is a member
+    bool listens = true;       // false if it retries after pauses of its own and needs no messages
+    std::uint64_t number = 0;  // in the order of arrival; set by the queue
+    Waiter* before = nullptr;
+    Waiter* behind = nullptr;
     std::exception_ptr error{};  // set in phase failed
     WaitSlot slot;
 
@@ -13928,37 +14245,78 @@ struct NextStep {
     bool receives = false;  // true if it should receive messages for this process while it sleeps
 };
 
-// Waits until `me` is served: the only loop in which a caller waits for its turn, be it a thread or a coroutine. Returns
-// false if the request's deadline passes, a stop is requested, or the host says that `me` leaves. `lock` holds the mutex
-// that guards the waiters; it is free while the caller sleeps or asks.
-//
-// `host.next(me, now)` is the state machine of the waiter: it decides, without waiting, and throws if waiting cannot
-// succeed. `host.ask(lock, me, request)` is a task that queries the server and applies the reply to `me` and perhaps to
-// others.
-template <class Session, class Host, class Member, class Request>
-Task<bool> wait_loop(std::unique_lock<std::mutex>& lock, Session& session, Host& host, Member& me,
-                     const Request& request) {
-    bool may_receive = true;
-    for (;;) {
+// Decides what the waiter does next, and lets a thread receive messages meanwhile. Sets `until` if it sleeps. Not a part
+// of wait_loop(), because the variables there take memory for as long as a coroutine waits.
+template <class Host, class Member, class Request>
+NextStep::Kind next_step(std::unique_lock<std::mutex>& lock, Host& host, Member& me, const Request& request,
+                         Instant& until) {
+    for (bool may_receive = true;;) {
         const Instant now = Clock::now();
         const NextStep next = host.next(me, now);
-        if (next.kind == NextStep::Kind::served) co_return true;
-        if (next.kind == NextStep::Kind::leave || request.stop.stop_requested() || now >= request.deadline)
-            co_return false;
-        if (next.kind == NextStep::Kind::ask) {
-            me.phase = Waiter::Phase::asking;
-            co_await host.ask(lock, me, request);
-            // It may have been served, or have failed, meanwhile.
-            if (me.phase == Waiter::Phase::asking) me.phase = Waiter::Phase::waiting;
-            continue;
+        if (next.kind == NextStep::Kind::served) return next.kind;
+        if (request.stop.stop_requested() || now >= request.deadline) return NextStep::Kind::leave;
+        if (next.kind != NextStep::Kind::sleep) return next.kind;
+        until = std::min(next.until, request.deadline);
+        if (!next.receives || !may_receive) return next.kind;
+        may_receive = me.slot.watch(lock, host.session(), until);
+        // The state may have changed meanwhile.
+    }
+}
+
+// Lets a caller wait until it is served: the only loop in which one waits for its turn, be it a thread or a coroutine.
+// Returns false if the request's deadline passes, a stop is requested, or the host says that the waiter leaves.
+//
+// `host` says what this means here, with:
+//   mutex()                     guards the waiters; free while the caller sleeps or asks. The others but the next three
+//                               are called with it
+//   session()                   in which a thread may receive messages
+//   waiter(request)             makes the waiter, a Member, which may be a reference
+//   counted()                   an object that lives as long as the caller waits
+//   first(lock, me, request)    a task before it waits: a result if that decides the call. Not every host has it
+//   join(me), leave(lock, me)   it begins to wait, it ends
+//   next(me, now)               the state machine of the waiter: it decides, without waiting, and throws if waiting cannot
+//                               succeed
+//   ask(lock, me, request)      a task that queries the server and applies the reply to `me` and perhaps to others
+//
+// All that a waiting coroutine needs is in this one frame. So 100,000 of them take little memory.
+template <class Member, class Host, class Request>
+Task<bool> wait_loop(Host host, const Request& request) {
+    if (request.stop.stop_requested()) co_return false;
+    Member me = host.waiter(request);
+    // Constructed and destroyed without the mutex, which the callback locks.
+    const std::stop_callback on_stop(request.stop, [&host, &me] {
+        const std::lock_guard lock(host.mutex());
+        me.slot.wake(host.session());
+    });
+    std::unique_lock lock(host.mutex());
+    if constexpr (requires { host.first(lock, me, request); }) {
+        const std::optional<bool> decided = co_await host.first(lock, me, request);
+        if (decided) co_return *decided;
+    }
+    [[maybe_unused]] const auto counted = host.counted();
+    try {
+        host.join(me);
+        Instant until{};
+        NextStep::Kind next = NextStep::Kind::sleep;
+        for (;;) {
+            next = next_step(lock, host, me, request, until);
+            if (next == NextStep::Kind::ask) {
+                me.phase = Waiter::Phase::asking;
+                co_await host.ask(lock, me, request);
+                // It may have been served, or have failed, meanwhile.
+                if (me.phase == Waiter::Phase::asking) me.phase = Waiter::Phase::waiting;
+            } else if (next == NextStep::Kind::sleep) {
+                co_await me.slot.sleep(lock, until);
+            } else {
+                break;
+            }
         }
-        const Instant until = std::min(next.until, request.deadline);
-        if (next.receives && std::exchange(may_receive, false)) {
-            may_receive = me.slot.watch(lock, session, until);
-            continue;  // the state may have changed meanwhile
-        }
-        may_receive = true;
-        co_await me.slot.sleep(lock, until);
+        host.leave(lock, me);
+        co_return next == NextStep::Kind::served;
+    } catch (...) {
+        if (!lock.owns_lock()) lock.lock();
+        host.leave(lock, me);
+        throw;
     }
 }
 
@@ -13974,7 +14332,7 @@ namespace detail {
 
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
 //
-// The mutex of the state that the room belongs to guards all members. Each waiter sleeps in its own slot; the
+// `mutex`, that of the state that the room belongs to, guards all members. Each waiter sleeps in its own slot; the
 // representative, if it is a thread, sleeps in the transport where possible (not in a cluster), to receive the message
 // itself. A waiter is
 // woken by
@@ -13989,8 +14347,8 @@ public:
     using Member = typename Queue::Member;
 
     // `listener` receives the messages of `channel`, and forwards them.
-    WaitingRoom(Session& session, BackgroundTask& listener, std::string channel)
-        : session_(session), listener_(listener), channel_(std::move(channel)) {}
+    WaitingRoom(std::mutex& mutex, Session& session, BackgroundTask& listener, std::string channel)
+        : mutex_(mutex), session_(session), listener_(listener), channel_(std::move(channel)) {}
 
     WaitingRoom(const WaitingRoom&) = delete;
     WaitingRoom& operator=(const WaitingRoom&) = delete;
@@ -14038,30 +14396,21 @@ public:
 
     // --- waiting ----------------------------------------------------------------------------------------------
 
-    // Lets `me` wait in the queue. Returns true if it is served, false if it leaves without that; throws if it cannot
-    // be served. Called without `mutex`, the mutex of the state. The host is called with it:
+    // Lets a caller wait in the queue. Returns true if it is served, false if it leaves without that; throws if it cannot
+    // be served. Called without the mutex. The host is called with it:
+    //   first()            before it joins the queue: see wait_loop()
     //   joined(me)         it has joined the queue
     //   next(), ask()      see wait_loop()
     //   left(lock, me)     it has left the queue
+    // The first form makes the waiter from the request. The second is for a waiter that the caller has made, and has no
+    // first().
     template <class Host, class Request>
-    Task<bool> wait(std::mutex& mutex, Host& host, Member& me, const Request& request) {
-        // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [this, &mutex, &me] {
-            const std::lock_guard lock(mutex);
-            wake(me);
-        });
-        std::unique_lock lock(mutex);
-        try {
-            queue.join(me);
-            host.joined(me);
-            const bool served = co_await wait_loop(lock, session_, host, me, request);
-            leave(lock, host, me);
-            co_return served;
-        } catch (...) {
-            if (!lock.owns_lock()) lock.lock();
-            leave(lock, host, me);
-            throw;
-        }
+    Task<bool> wait(Host& host, const Request& request) {
+        return wait_loop<Member>(NewVisit<Host>{{*this, host}}, request);
+    }
+    template <class Host, class Request>
+    Task<bool> wait(Host& host, Member& me, const Request& request) {
+        return wait_loop<Member&>(VisitOf<Host>{{*this, host}, me}, request);
     }
 
     // Subscribes to the channel for as long as there are waiters.
@@ -14077,6 +14426,49 @@ public:
     }
 
 private:
+    // A host in this room, for wait_loop().
+    template <class Host>
+    struct Visit {
+        std::mutex& mutex() const noexcept { return room.mutex_; }
+        Session& session() const noexcept { return room.session_; }
+        auto counted() const { return room.session_.count_wait(); }
+        void join(Member& me) const {
+            room.queue.join(me);
+            host.joined(me);
+        }
+        void leave(std::unique_lock<std::mutex>& lock, Member& me) const { room.leave(lock, host, me); }
+        NextStep next(Member& me, Instant now) const { return host.next(me, now); }
+        template <class Request>
+        Task<void> ask(std::unique_lock<std::mutex>& lock, Member& me, const Request& request) const {
+            return host.ask(lock, me, request);
+        }
+
+        WaitingRoom& room;
+        Host& host;
+    };
+
+    template <class Host>
+    struct NewVisit : Visit<Host> {
+        template <class Request>
+        Member waiter(const Request& request) const {
+            return Member(request);
+        }
+        template <class Request>
+        Task<std::optional<bool>> first(std::unique_lock<std::mutex>& lock, Member& me, const Request& request) const {
+            return this->host.first(lock, me, request);
+        }
+    };
+
+    template <class Host>
+    struct VisitOf : Visit<Host> {
+        template <class Request>
+        Member& waiter(const Request&) const {
+            return me;
+        }
+
+        Member& me;
+    };
+
     // Removes the waiter from the queue. If it was the representative, wakes the next one, which decides what to do.
     template <class Host>
     void leave(std::unique_lock<std::mutex>& lock, Host& host, Member& me) {
@@ -14090,6 +14482,7 @@ private:
         host.left(lock, me);
     }
 
+    std::mutex& mutex_;
     Session& session_;
     BackgroundTask& listener_;
     const std::string channel_;
@@ -14156,7 +14549,7 @@ public:
 
     Synchronizer(Session& session, const std::string& key)
         : core_(*this, session, key),
-          room_(session, *this, core_.protocol.channel()),
+          room_(core_.mutex, session, *this, core_.protocol.channel()),
           patience_(session.options().command_timeout, patience_of(session.options())) {
         // Redisson's latches cannot have such names in a cluster, either.
         if (session.transport().route(room_.channel()) != session.transport().route(core_.key()))
@@ -14201,8 +14594,7 @@ public:
             me.refusal = {generation, *answer};
         }
         lock.unlock();
-        const auto counted = core_.session.count_wait();
-        const bool is_served = co_await room_.wait(core_.mutex, *this, me, request);
+        const bool is_served = co_await room_.wait(*this, me, request);
         want = me.want;
         co_return is_served;
     }
@@ -14584,7 +14976,7 @@ REDLATCH_INLINE bool CountDownLatch::wait_for_end(const detail::WaitRequest& req
 REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest request) const {
     auto stop = std::exchange(request.stop, {});
     const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_));
-    return detail::OperationAccess::make<bool>(
+    return detail::OperationAccess::make_simple<bool>(
         handle_.session_handle(),
         [latch, request](const detail::Course& course) {
             return detail::wait_for_end(latch, request, course.stop, course.by);
@@ -14616,17 +15008,17 @@ struct Polling {
 };
 
 // Whether an owner that holds a lock may have one more level of it.
-enum class Reentry { allowed, refused };
+enum class Reentry : unsigned char { allowed, refused };
 
 // A caller's request for a lock.
 struct LockRequest {
     OwnerNumber owner = 0;
     Instant deadline = never;
-    bool one_try = false;               // do not wait, whatever the deadline
     std::optional<Milliseconds> lease;  // none: under the watchdog
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
     WaitBy by = by_thread;
+    bool one_try = false;     // do not wait, whatever the deadline
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
     Reentry reentry = Reentry::allowed;
     bool again = false;  // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
@@ -14817,7 +15209,7 @@ private:
     friend struct detail::HoldAccess;
 
     // Holds the level, which its owner has acquired.
-    explicit Hold(detail::HeldLevel level);
+    explicit Hold(detail::HeldLevel level) noexcept : level_(std::move(level)) {}
 
     Hold another_level(const detail::LockRequest& request) const;
 
@@ -15034,10 +15426,6 @@ inline void leave_to_parent(HeldLevel level) noexcept try {
 
 }  // namespace detail
 
-REDLATCH_INLINE Hold::Hold(detail::HeldLevel level) : level_(std::move(level)) {
-    level_.facts = level_.keeper->facts(level_.owner);
-}
-
 REDLATCH_INLINE Hold::~Hold() {
     if (!level_.keeper) return;
     const detail::KeepErrno kept;
@@ -15093,20 +15481,19 @@ REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& 
 REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     std::shared_ptr<detail::OperationHost> host = level_.host;
-    return detail::OperationAccess::make<std::error_code>(
-        std::move(host),
-        // std::function wants to copy its target.
-        [hold = std::make_shared<Hold>(std::move(*this))](const detail::Course& course) {
-            return detail::HoldAccess::release(*hold, course.by);
-        },
-        {});
+    return detail::OperationAccess::make_simple<std::error_code>(
+        std::move(host), [hold = std::move(*this)](const detail::Course& course) mutable {
+            return detail::HoldAccess::release(hold, course.by);
+        });
 }
 
 REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) const {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request).run())
         throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
-    return Hold(level_);
+    detail::HeldLevel level = level_;
+    level.facts = level.keeper->facts(level.owner);
+    return Hold(std::move(level));
 }
 
 }  // namespace REDLATCH_ABI
@@ -15134,7 +15521,7 @@ public:
         const AnyExecutor* const executor = course_.executor;
         const auto ticket = std::make_shared<Ticket>(host.completions(), coroutine, dropped_);
         try {
-            if (*executor)
+            if (executor)
                 host.dispatcher().notify([ticket, executor] { dispatch(*executor, ticket); });
             else
                 host.completions().notify([ticket] { ticket->go(); });
@@ -15151,10 +15538,12 @@ private:
     class Ticket {
     public:
         Ticket(Notifier& completions, std::coroutine_handle<> coroutine, bool& dropped)
-            : completions_(completions), coroutine_(coroutine), when_dropped_(1, [coroutine, &dropped] {
+            : completions_(completions),
+              coroutine_(coroutine),
+              when_dropped_(std::make_unique<Notifier::FunctionJob>([coroutine, &dropped] {
                   dropped = true;
                   coroutine.resume();
-              }) {}
+              })) {}
         Ticket(const Ticket&) = delete;
         Ticket& operator=(const Ticket&) = delete;
         ~Ticket() {
@@ -15170,7 +15559,7 @@ private:
     private:
         Notifier& completions_;
         const std::coroutine_handle<> coroutine_;
-        Notifier::Job when_dropped_;  // made beforehand, because a destructor must not fail
+        std::unique_ptr<Notifier::FunctionJob> when_dropped_;  // made beforehand, because a destructor must not fail
         std::atomic<bool> used_{false};
     };
 
@@ -15268,7 +15657,7 @@ Task<R> call_and_await(F& f, std::stop_token stop, WaitBy by) {
 }
 
 template <class R, class F>
-Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, const Course& course) {
+Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
     Hold hold = co_await std::move(acquiring);
     if (!hold) throw Error(errc::cancelled, {}, "it was cancelled before the lock was acquired");
     const std::string name = hold.name();
@@ -15441,13 +15830,10 @@ public:
     auto async_run(F f, const Tail&... tail) -> Operation<RunResult<F>> {
         using R = RunResult<F>;
         HoldRequest wanted = hold_request(never, false, tail...);
-        auto host = wanted.level.host;
-        return OperationAccess::make<R>(
-            std::move(host),
-            [level = std::move(wanted.level), request = std::move(wanted.request),
-             shared = std::make_shared<F>(std::move(f))](const Course& course) {
-                return run_under<R>(hold_for(level, request, course), shared, course);
-            },
+        return OperationAccess::make_simple<R>(
+            wanted.host,
+            [host = wanted.host, work = std::move(wanted.work), shared = std::make_shared<F>(std::move(f))](
+                const Course& course) { return run_under<R>(hold_for(host, work, course), shared, course); },
             std::move(wanted.stop));
     }
 
@@ -15589,25 +15975,55 @@ private:
 
     template <class... Tail>
     Hold held_until(Instant deadline, bool one_try, Tail&... tail) {
-        return detail::answer([&] { return later(deadline, one_try, tail...).get(); }, Hold(), tail...);
+        return detail::answer(
+            [&] {
+                HoldRequest wanted = hold_request(deadline, one_try, tail...);
+                return do_here(wanted.work, wanted.host, std::move(wanted.stop));
+            },
+            Hold(), tail...);
     }
 
     template <class... Tail>
     Operation<Hold> later(Instant deadline, bool one_try, const Tail&... tail) {
         HoldRequest wanted = hold_request(deadline, one_try, tail...);
-        auto host = wanted.level.host;
-        return OperationAccess::make<Hold>(
-            std::move(host),
-            [level = std::move(wanted.level), request = std::move(wanted.request)](const Course& course) {
-                return hold_for(level, request, course);
-            },
-            std::move(wanted.stop));
+        return OperationAccess::make<Hold>(std::move(wanted.host), std::move(wanted.work), std::move(wanted.stop));
     }
+
+    // Acquires the lock for an object: the work of an operation, see SimpleWork.
+    class Acquiring {
+    public:
+        Acquiring(std::shared_ptr<HoldKeeper> keeper, LockRequest request)
+            : keeper_(std::move(keeper)), request_(std::move(request)) {}
+
+        Task<bool> operator()(const Course& course) {
+            request_.stop = course.stop;
+            request_.by = course.by;
+            return keeper_->acquire(request_);
+        }
+
+        void ended(bool held) {
+            if (!held && request_.by && request_.stop.stop_requested())
+                throw Error(errc::cancelled, keeper_->name_as_given(), "it was cancelled before it succeeded");
+            if (held) facts_ = keeper_->facts(request_.owner);
+            held_ = held;
+        }
+
+        Hold result(const std::shared_ptr<OperationHost>& host) {
+            if (!std::exchange(held_, false)) return Hold();
+            return Hold(HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.reentry});
+        }
+
+    private:
+        std::shared_ptr<HoldKeeper> keeper_;
+        LockRequest request_;
+        HoldKeeper::Facts facts_{};
+        bool held_ = false;
+    };
 
     // A hold that an operation is to acquire.
     struct HoldRequest {
-        HeldLevel level;
-        LockRequest request;
+        std::shared_ptr<OperationHost> host;
+        Acquiring work;
         std::stop_token stop;
     };
 
@@ -15617,18 +16033,13 @@ private:
         request.one_try = one_try;
         prepare(request);
         std::stop_token stop = std::exchange(request.stop, {});
-        return {keeper_of_holds(), std::move(request), std::move(stop)};
+        HeldLevel level = keeper_of_holds();
+        return {std::move(level.host), Acquiring(std::move(level.keeper), std::move(request)), std::move(stop)};
     }
 
-    static Task<Hold> hold_for(HeldLevel level, LockRequest request, const Course& course) {
-        level.owner = request.owner;
-        level.reentry = request.reentry;
-        request.stop = course.stop;
-        request.by = course.by;
-        const bool held = co_await level.keeper->acquire(request);
-        if (!held && course.by && request.stop.stop_requested())
-            throw Error(errc::cancelled, level.keeper->name_as_given(), "it was cancelled before it succeeded");
-        co_return held ? Hold(std::move(level)) : Hold();
+    static Task<Hold> hold_for(std::shared_ptr<OperationHost> host, Acquiring work, Course course) {
+        work.ended(co_await work(course));
+        co_return work.result(host);
     }
 };
 
@@ -17412,12 +17823,14 @@ namespace detail {
 
 // One caller that waits for a lock.
 struct LockWaiter : Waiter {
-    using Waiter::Waiter;
+    explicit LockWaiter(const LockRequest& wanted) : Waiter(wanted.by), request(wanted) {
+        listens = !request.polling;
+        if (request.polling) pause.emplace(request.polling->first, request.polling->longest);
+    }
 
-    OwnerNumber owner = 0;
-    std::uint64_t hold = 0;    // once it is served: the hold that it got
-    std::uint64_t writer = 0;  // for a reader: the hold as the writer with which its owner has asked
-    std::optional<Milliseconds> lease{};
+    const LockRequest& request;
+    std::uint64_t hold = 0;          // once it is served: the hold that it got
+    std::uint64_t writer = 0;        // for a reader: the hold as the writer with which its owner has asked
     std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
     Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile
 };
@@ -17521,41 +17934,34 @@ class LocalQueue final : public TurnQueue {
 
 public:
     explicit LocalQueue(LockParts& parts)
-        : parts_(parts), core_(parts.core), room_(core_.session, core_.task, core_.protocol.channel()) {}
+        : parts_(parts), core_(parts.core), room_(core_.mutex, core_.session, core_.task, core_.protocol.channel()) {}
 
     bool is_waited_for() const override { return !room_.queue.empty() || core_.releasing; }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    Task<bool> acquire(const LockRequest& request) override {
-        if (request.stop.stop_requested()) co_return false;
-        std::unique_lock lock(core_.mutex);
+    Task<bool> acquire(const LockRequest& request) override { return room_.wait(*this, request); }
+
+    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
+
+    // A reentry, or the first try.
+    Task<std::optional<bool>> first(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
         if (room_.queue.empty()) core_.patience.answered();
         if (HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
             const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
             if (reentered) co_return *reentered;
         }
-        const std::uint64_t writer = writer_of(request.owner);
-        if (request.one_try || writer != 0 || (room_.queue.empty() && !is_busy())) {
+        me.writer = writer_of(request.owner);
+        if (request.one_try || me.writer != 0 || (room_.queue.empty() && !is_busy())) {
             const std::uint64_t generation = room_.queue.generation();
             if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), true)))
                 co_return true;
             if (request.one_try && !parts_.acquires.can_join(request.owner)) co_return false;
             if (request.one_try) co_return (co_await parts_.acquires.join(lock, request)).value_or(0) != 0;
         }
-        LockWaiter me(request.by);
-        me.owner = request.owner;
-        me.lease = request.lease;
-        me.writer = writer;
-        me.listens = !request.polling;
-        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
-        lock.unlock();
-        const auto counted = core_.session.count_wait();
-        co_return co_await room_.wait(core_.mutex, *this, me, request);
+        co_return std::nullopt;
     }
-
-    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
 
     void joined(LockWaiter& me) {
         if (me.listens) room_.listen();
@@ -17564,14 +17970,14 @@ public:
 
     NextStep next(LockWaiter& me, Instant now) {
         if (me.is_served()) {
-            const HoldRecord* hold = parts_.leases.live_hold(me.owner);
+            const HoldRecord* hold = parts_.leases.live_hold(me.request.owner);
             if (hold && hold->id == me.hold) return {NextStep::Kind::served};
             stand_again(me);  // handed over, and lost before this thread woke up
         }
         if (me.error) std::rethrow_exception(me.error);
-        if (parts_.acquires.can_join(me.owner)) return {NextStep::Kind::ask};
+        if (parts_.acquires.can_join(me.request.owner)) return {NextStep::Kind::ask};
         // The writer is let in beside the readers that wait for it, which may be before it in the queue.
-        const std::uint64_t writer = writer_of(me.owner);
+        const std::uint64_t writer = writer_of(me.request.owner);
         if (std::exchange(me.writer, writer) != writer && writer != 0) return {NextStep::Kind::ask};
         if (!room_.queue.is_front(me) || core_.releasing) return {NextStep::Kind::sleep};
         const QueueStep step = room_.queue.step(now, held_locally_until(), me.ask_again);
@@ -17580,7 +17986,7 @@ public:
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
-        if (parts_.acquires.can_join(me.owner)) {
+        if (parts_.acquires.can_join(me.request.owner)) {
             const auto joined = co_await parts_.acquires.join(lock, request);
             if (me.is_served()) co_return;  // handed over meanwhile
             if (joined && *joined != 0) {
@@ -17633,14 +18039,15 @@ public:
 
     void acquired_for(OwnerNumber owner) override {
         room_.queue.for_each([&](LockWaiter& waiter) {
-            if (waiter.owner == owner) room_.wake(waiter);
+            if (waiter.request.owner == owner) room_.wake(waiter);
         });
     }
 
     // An Owner that waits as a reader may have become the writer.
     void on_timer(std::unique_lock<std::mutex>&, Instant) override {
         room_.queue.for_each([&](LockWaiter& waiter) {
-            if (waiter.owner.is_of_program() && waiter.writer != writer_of(waiter.owner)) room_.wake(waiter);
+            if (waiter.request.owner.is_of_program() && waiter.writer != writer_of(waiter.request.owner))
+                room_.wake(waiter);
         });
     }
 
@@ -17722,7 +18129,7 @@ private:
     }
 
     void stand_again(LockWaiter& me) {
-        core_.session.lost_levels().take(core_.kind.name, core_.key(), me.owner);
+        core_.session.lost_levels().take(core_.kind.name, core_.key(), me.request.owner);
         me.phase = Waiter::Phase::waiting;
         room_.queue.join_first(me);
     }
@@ -17739,9 +18146,9 @@ private:
     };
 
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, HoldRecord& held, LockWaiter& next) {
-        const std::optional<Milliseconds> successor_lease = next.lease;
+        const std::optional<Milliseconds> successor_lease = next.request.lease;
         HandOver sent{parts_.releases.leave_level(held),
-                      core_.claim_of(next.owner, core_.next_number(), 1, successor_lease)};
+                      core_.claim_of(next.request.owner, core_.next_number(), 1, successor_lease)};
         room_.queue.leave(next);
         successor_ = &next;
         send_hand_over(lock, sent);
@@ -17868,9 +18275,14 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// A caller's request for the end of others' holds.
+struct ReleaseRequest : WaitRequest {
+    std::optional<Polling> polling{};  // none: woken by messages, where there are any
+};
+
 // One caller that waits for the end of the holds that it found.
 struct ReleaseWaiter : Waiter {
-    using Waiter::Waiter;
+    explicit ReleaseWaiter(const ReleaseRequest& wanted) : Waiter(wanted.by) {}
 
     std::vector<std::string> owners;  // of these holds
     std::uint64_t generation = 0;     // of the queue, when it looked
@@ -17902,16 +18314,19 @@ public:
         : session_(session),
           protocol_(protocol),
           key_(protocol.key()),
-          room_(session, *this, protocol.channel()),
+          room_(mutex_, session, *this, protocol.channel()),
           patience_(session.options().command_timeout, session.options().unreachable_timeout) {}
 
     // Returns true once each hold that it found has ended; false if the deadline passes or a stop is requested. Throws
     // Error. With `polling`, it needs no messages. The request must outlive the task.
-    Task<bool> wait(const WaitRequest& request, std::optional<Polling> polling) {
-        if (request.stop.stop_requested()) co_return false;
-        std::unique_lock lock(mutex_);
+    Task<bool> wait(const ReleaseRequest& request) { return room_.wait(*this, request); }
+
+    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
+
+    // The first look.
+    Task<std::optional<bool>> first(std::unique_lock<std::mutex>& lock, ReleaseWaiter& me,
+                                    const ReleaseRequest& request) {
         if (room_.queue.empty()) patience_.answered();
-        ReleaseWaiter me(request.by);
         me.generation = room_.queue.generation();
         const std::optional<Inspection> found = co_await look(lock, request, true);
         if (!found) co_return false;
@@ -17919,15 +18334,12 @@ public:
         if (request.one_try) co_return false;
         for (const Holder& holder : found->holders) me.owners.push_back(holder.owner);
         me.look_again = look_again_after(*found);
+        std::optional<Polling> polling = request.polling;
         if (!polling && room_.channel().empty()) polling = without_channel;
         me.listens = !polling;
         if (polling) me.pause.emplace(polling->first, polling->longest);
-        lock.unlock();
-        const auto counted = session_.count_wait();
-        co_return co_await room_.wait(mutex_, *this, me, request);
+        co_return std::nullopt;
     }
-
-    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
 
     void joined(ReleaseWaiter& me) {
         const bool looked_for_all = room_.queue.is_front(me);
@@ -17950,7 +18362,7 @@ public:
         return {NextStep::Kind::sleep, at, room_.is_subscribed()};
     }
 
-    Task<void> ask(std::unique_lock<std::mutex>& lock, ReleaseWaiter& me, const WaitRequest& request) {
+    Task<void> ask(std::unique_lock<std::mutex>& lock, ReleaseWaiter& me, const ReleaseRequest& request) {
         const std::uint64_t generation = room_.queue.generation();
         const std::optional<Inspection> found = co_await look(lock, request, false);
         if (!found) co_return;
@@ -18313,29 +18725,45 @@ REDLATCH_INLINE bool NamedLock::await_release(const WaitRequest& request) {
     LockState& s = state();
     if (!request.one_try && s.part(this_thread_number()).hold != 0)
         throw Error(errc::would_deadlock, s.key(), "this thread holds the lock, and would wait for its own release");
-    return s.release_watch()->wait(request, polling()).run();
+    const ReleaseRequest wanted{request, polling()};
+    return s.release_watch()->wait(wanted).run();
 }
 
-// `lock` keeps alive what the task needs.
-inline Task<bool> wait_release_of(HeldLevel lock, WaitRequest request, std::optional<Polling> polling) {
-    const std::shared_ptr<ReleaseWatch> watch = static_cast<LockState&>(*lock.keeper).release_watch();
-    const bool ended = co_await watch->wait(request, polling);
-    if (!ended && request.by && request.stop.stop_requested())
-        throw Error(errc::cancelled, lock.keeper->name_as_given(), "it was cancelled before it succeeded");
-    co_return ended;
-}
+// Waits for the end of others' holds: the work of an operation, see SimpleWork.
+class AwaitingRelease {
+public:
+    // The lock's state is kept because the part that waits refers to it.
+    AwaitingRelease(std::shared_ptr<HoldKeeper> lock, std::shared_ptr<ReleaseWatch> watch, ReleaseRequest request)
+        : lock_(std::move(lock)), watch_(std::move(watch)), request_(std::move(request)) {}
+
+    Task<bool> operator()(const Course& course) {
+        request_.stop = course.stop;
+        request_.by = course.by;
+        return watch_->wait(request_);
+    }
+
+    void ended(bool has_ended) {
+        if (!has_ended && request_.by && request_.stop.stop_requested())
+            throw Error(errc::cancelled, lock_->name_as_given(), "it was cancelled before it succeeded");
+        has_ended_ = has_ended;
+    }
+
+    bool result(const std::shared_ptr<OperationHost>&) const noexcept { return has_ended_; }
+
+private:
+    std::shared_ptr<HoldKeeper> lock_;
+    std::shared_ptr<ReleaseWatch> watch_;
+    ReleaseRequest request_;
+    bool has_ended_ = false;
+};
 
 REDLATCH_INLINE Operation<bool> NamedLock::release_later(WaitRequest request) {
     std::stop_token stop = std::exchange(request.stop, {});
+    HeldLevel lock = keeper_of_holds();
+    std::shared_ptr<ReleaseWatch> watch = state().release_watch();
     return OperationAccess::make<bool>(
-        handle_.session_handle(),
-        [lock = keeper_of_holds(), request, polling = polling()](const Course& course) {
-            WaitRequest mine = request;
-            mine.stop = course.stop;
-            mine.by = course.by;
-            return wait_release_of(lock, std::move(mine), polling);
-        },
-        std::move(stop));
+        std::move(lock.host),
+        AwaitingRelease(std::move(lock.keeper), std::move(watch), {std::move(request), polling()}), std::move(stop));
 }
 
 REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {
@@ -18773,7 +19201,6 @@ public:
             const bool answered = co_await ask_at_first(lock, request, me);
             if (!answered) co_return false;
             if (me.is_served()) co_return true;
-            const auto counted = core_.session.count_wait();
             const bool held = co_await wait(lock, request, me, generation);
             if (held) co_return true;
             if (!me.too_late) co_return false;
@@ -18875,7 +19302,7 @@ private:
     // What this process keeps for one waiter, and for a while afterwards, because its thread is likely to come again.
     struct Ticket {
         Ticket(LockCore& core, const FairProtocol& protocol, std::uint64_t id)
-            : room(core.session, core.task, protocol.channel_of(id)) {}
+            : room(core.mutex, core.session, core.task, protocol.channel_of(id)) {}
 
         bool is_waiting() const { return idle_since == never; }
 
@@ -18965,7 +19392,7 @@ private:
         lock.unlock();
         bool held = false;
         try {
-            held = co_await ticket.room.wait(core_.mutex, *this, me, request);
+            held = co_await ticket.room.wait(*this, me, request);
         } catch (...) {
             lock.lock();
             leave(lock, request, me, false);
@@ -20526,13 +20953,7 @@ public:
             co_await ask(lock, me, request);
             if (me.is_served()) co_return true;  // from here on nothing may fail for want of memory
         }
-        // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [this, &me] {
-            const std::lock_guard lock(core_.mutex);
-            me.slot.wake();
-        });
-        std::unique_lock lock(core_.mutex);
-        const bool held = co_await wait_loop(lock, no_receiver_, *this, me, request);
+        const bool held = co_await wait_loop<Caller&>(Wait{*this, me}, request);
         if (!held && under_way && core_.closing.stop_requested()) throw destroyed(core_);
         co_return held;
     }
@@ -20585,7 +21006,25 @@ public:
         bool asked = false;                       // True after the first round
     };
 
-    NextStep next(Caller& me, Instant now) const {
+    // This as a host of wait_loop().
+    struct Wait {
+        std::mutex& mutex() const noexcept { return acquire.core_.mutex; }
+        NoReceiver& session() const noexcept { return acquire.no_receiver_; }
+        Caller& waiter(const LockRequest&) const noexcept { return me; }
+        // Its members count their waits.
+        int counted() const noexcept { return 0; }
+        void join(Caller&) const noexcept {}
+        void leave(std::unique_lock<std::mutex>&, Caller&) const noexcept {}
+        NextStep next(const Caller&, Instant now) const { return acquire.next(me, now); }
+        Task<void> ask(std::unique_lock<std::mutex>& lock, Caller&, const LockRequest& request) const {
+            return acquire.ask(lock, me, request);
+        }
+
+        QuorumAcquire& acquire;
+        Caller& me;
+    };
+
+    NextStep next(const Caller& me, Instant now) const {
         if (me.is_served()) return {NextStep::Kind::served};
         if (me.leaves) return {NextStep::Kind::leave};
         if (now >= me.ask_again) return {NextStep::Kind::ask};
@@ -23329,7 +23768,7 @@ REDLATCH_INLINE Operation<Permits> PermitExpirableSemaphore::later(std::ptrdiff_
     auto stop = std::exchange(request.stop, {});
     auto keeper = std::make_shared<detail::ExpirableKeeper>(
         detail::KeptState(handle_.session_handle(), detail::permits_of(handle_)));
-    return detail::OperationAccess::make<Permits>(
+    return detail::OperationAccess::make_simple<Permits>(
         handle_.session_handle(),
         [keeper = std::move(keeper), n, lease, request](const detail::Course& course) {
             return detail::ExpirableKeeper::take(keeper, n, lease, request, course.stop, course.by);
@@ -24759,7 +25198,7 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
     auto stop = std::exchange(request.stop, {});
     auto keeper = std::make_shared<detail::SemaphoreKeeper>(
         detail::KeptState(handle_.session_handle(), detail::semaphore_of(handle_)));
-    return detail::OperationAccess::make<Permits>(
+    return detail::OperationAccess::make_simple<Permits>(
         handle_.session_handle(),
         [keeper = std::move(keeper), n, request](const detail::Course& course) {
             return detail::SemaphoreKeeper::take(keeper, n, request, course.stop, course.by);

@@ -9,12 +9,14 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <type_traits>
 #include <vector>
 #include "faults/failing_memory.hpp"
 
 #include "faults/fault_kit.hpp"
+#include "support/coroutine.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -482,6 +484,52 @@ TEST_CASE(
         return struck;
     });
     CHECK(failures > 5);
+}
+
+// An operation that cannot begin throws, and nothing completes. Any other completes once.
+TEST_CASE("fault: the n-th allocation of a thread that begins an operation fails") {
+    Place place;
+    RLock theirs{place.other, "orders"};
+    for (const bool awaits : {false, true}) {
+        CAPTURE(awaits);
+        const long failures = fail_each_allocation(FailingMemory::Of::caller, [&](long n) {
+            Hold first = theirs.hold(Lease{60s});
+            std::atomic<int> completed{0};
+            std::stop_source stop;
+            Client client{place.server.url(), with_time_to_reply()};
+            RLock orders{client, "orders"};
+            const auto fiber = [&]() -> Fiber {
+                try {
+                    const Hold hold = co_await orders.async_lock(stop.get_token());
+                } catch (const std::exception&) {  // it was cancelled, or could not begin
+                }
+                ++completed;
+            };
+            std::optional<Fiber> coroutine;
+            bool begun = false;
+            bool struck = false;
+            {
+                FailingMemory memory{FailingMemory::Of::caller, n};
+                try {
+                    if (awaits)
+                        coroutine.emplace(fiber());
+                    else
+                        orders.async_lock(stop.get_token()).start([&](std::error_code, const Hold&) { ++completed; });
+                    begun = true;
+                } catch (const std::bad_alloc&) {
+                }
+                struck = memory.struck();
+            }
+            stop.request_stop();
+            if (begun) CHECK(eventually([&] { return completed == 1; }));
+            if (coroutine) CHECK(eventually([&] { return coroutine->done(); }));
+            first = Hold();
+            CHECK(eventually([&] { return place.is_clean(); }));
+            CHECK(completed == (begun ? 1 : 0));
+            return struck;
+        });
+        CHECK(failures > 5);
+    }
 }
 
 TEST_CASE("fault: the n-th allocation of hiredis fails") {

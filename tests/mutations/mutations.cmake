@@ -57,7 +57,7 @@ mutate(fair_number_in_flight lock/server_queue.hpp
 
 # A writer that becomes a reader queues up behind the readers that wait for it.
 mutate(writer_behind_its_readers lock/local_queue.hpp
-    "request.one_try || writer != 0 ||"
+    "request.one_try || me.writer != 0 ||"
     "request.one_try ||"
     "integration/owner")
 
@@ -702,8 +702,8 @@ mutate(non_reentrant_lock_is_silent lock/acquires.hpp
 
 # An object that holds it gets one more level.
 mutate(non_reentrant_hold_nests lock/lock_api.hpp
-    "level.reentry = request.reentry;"
-    ""
+    "facts_, request_.reentry}"
+    "facts_}"
     "integration/(hold_test|non_reentrant)")
 
 # As a member of a MultiLock it is reentrant.
@@ -1263,8 +1263,8 @@ mutate(child_asks_for_permits semaphore/permits.ipp
     "integration/client_fork")
 
 # A forked child begins an operation of its parent.
-mutate(child_begins_for_the_parent session/operation.hpp
-    "if (process_ != detail::this_process())"
+mutate(child_begins_for_the_parent session/running.hpp
+    "if (process_ != this_process())"
     "if (false)"
     "integration/client_fork")
 
@@ -1480,14 +1480,50 @@ mutate(in_memory_too_young testing/in_memory_redis.hpp
 
 # Cancelling does not tell the task, which goes on waiting.
 mutate(cancel_forgets_the_task session/running.hpp
-    "        post_completion();\n        stop_.request_stop();"
-    "        post_completion();"
+    "        cancel();\n        stop_.request_stop();"
+    "        cancel();"
     "integration/async_lock")
+
+# What a task gets after its operation was given up is kept.
+mutate(given_up_and_kept session/running.hpp
+    "static_cast<void>(work_.result(this->host_));"
+    "new auto(work_.result(this->host_));"
+    "integration/async_lock|stress/cancel_storm")
+
+# Each waiter has what only a thread needs.
+mutate(every_waiter_has_a_condition wait/wait_slot.hpp
+    "explicit WaitSlot(WaitBy by) : by_(by) {}"
+    "explicit WaitSlot(WaitBy by) : by_(by), thread_(std::make_unique<Thread>()) {}"
+    "integration/async_crowd")
+
+# A waiter that leaves cuts the queue.
+mutate(leaving_cuts_the_queue wait/wait_queue.hpp
+    "            behind->before = before;\n"
+    "            static_cast<void>(before);\n"
+    "unit/lock_queue")
+
+# A waiter that loses its hold before it has left the queue stands in it twice.
+mutate(stands_in_the_queue_twice wait/wait_queue.hpp
+    "        leave(member);\n        insert(member, nullptr, front_);"
+    "        insert(member, nullptr, front_);"
+    "unit/lock_queue")
+
+# Nobody learns that a task has ended that was started.
+mutate(silent_end_of_a_task base/task.hpp
+    "told->task_ended();"
+    "static_cast<void>(told);"
+    "unit/task")
+
+# Jobs that are dropped keep what they have.
+mutate(dropped_jobs_never_end session/notifier.hpp
+    "while (dropped) std::exchange(dropped, dropped->next_)->end();"
+    "static_cast<void>(dropped);"
+    "unit/notifier")
 
 # A coroutine that is destroyed does not cancel its operation.
 mutate(destroyed_and_not_cancelled session/operation.hpp
-    "if (meeting_ && !meeting_->is_over.exchange(true)) running_->give_up();"
-    "if (meeting_) meeting_->is_over = true;"
+    "if (running_->forsake()) running_->give_up();"
+    "running_->forsake();"
     "integration/async_lock")
 
 # The destructor of a hold waits for the server.
@@ -1498,8 +1534,8 @@ mutate(hold_destructor_waits lock/hold.ipp
 
 # Completions run on the thread that renews and receives.
 mutate(callback_on_the_background_thread session/running.hpp
-    "(completes_on_ ? host_->dispatcher() : host_->completions()).notify(std::move(completion_));"
-    "Notifier::Job job = std::move(completion_);\n        job.front()();"
+    "(dispatches ? host_->dispatcher() : host_->completions()).notify(*this);"
+    "static_cast<void>(dispatches);\n        run();\n        end();"
     "integration/async_lock")
 
 # A task that was suspended continues its caller on another thread than the one on which it ended.
@@ -1572,8 +1608,8 @@ mutate(close_leaves_operations client.ipp
 
 # An async_unlock() that is never begun keeps the hold.
 mutate(unlock_that_never_begins lock/hold.ipp
-    "[hold = std::make_shared<Hold>(std::move(*this))]"
-    "[hold = new Hold(std::move(*this))]"
+    "[hold = std::move(*this)]"
+    "[&hold = *new Hold(std::move(*this))]"
     "integration/async_run")
 
 # The last reference to a task ends while the mutex of the subscriptions is held.
@@ -1641,6 +1677,6 @@ mutate(release_watch_waits_for_itself lock/named_lock.ipp
 
 # A lock that polls subscribes for this.
 mutate(release_watch_never_polls lock/named_lock.ipp
-    "s.release_watch()->wait(request, polling())"
-    "s.release_watch()->wait(request, {})"
+    "wanted{request, polling()}"
+    "wanted{request, {}}"
     "integration/wait_release")

@@ -25,8 +25,8 @@ public:
     }
 
 private:
-    std::optional<T> value_;
     std::exception_ptr error_;
+    std::optional<T> value_;
 };
 
 template <>
@@ -43,9 +43,22 @@ private:
     std::exception_ptr error_;
 };
 
+// Learns that a task has ended that was begun with start().
+class TaskEnd {
+public:
+    // May destroy the task.
+    virtual void task_ended() noexcept = 0;
+
+protected:
+    TaskEnd() = default;
+    TaskEnd(const TaskEnd&) = delete;
+    TaskEnd& operator=(const TaskEnd&) = delete;
+    ~TaskEnd() = default;
+};
+
 // Work that waits: for replies, for messages, for its turn. The same code serves both kinds of callers. A caller may
 // block its thread: then nothing in the task suspends, and run() returns the result. Or it is a coroutine: then the task
-// suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited or run, once.
+// suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited, run or started, once.
 //
 // A task that was suspended continues its caller on the thread on which it ends, so a lock that a task has taken belongs
 // to that thread. A task that blocks returns to its caller, whose stack does not grow from one such task to the next.
@@ -65,15 +78,20 @@ public:
                 bool await_ready() noexcept { return false; }
                 [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
                     const std::coroutine_handle<> next = ended.promise().caller;
-                    if (next) next.resume();
+                    TaskEnd* const told = ended.promise().listener;
+                    if (next)
+                        next.resume();
+                    else if (told)
+                        told->task_ended();
                 }
                 void await_resume() noexcept {}
             };
             return End{};
         }
 
-        std::coroutine_handle<> caller{};  // to continue at the end; null if the task blocks
         bool blocks = false;               // True if its caller blocks its thread
+        std::coroutine_handle<> caller{};  // to continue at the end; null if the task blocks or was started
+        TaskEnd* listener = nullptr;       // learns of the end if the task was started
     };
 
     Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
@@ -89,6 +107,15 @@ public:
         return coroutine_.promise().take();
     }
 
+    // For a caller that goes on at once. `end` learns when the task has ended, perhaps before this returns, and takes the
+    // result.
+    void start(TaskEnd& end) noexcept {
+        const std::coroutine_handle<promise_type> coroutine = coroutine_;
+        coroutine.promise().listener = &end;
+        coroutine.resume();
+    }
+    T take() { return coroutine_.promise().take(); }
+
     // For a caller that is a coroutine, or a task itself.
     bool await_ready() const noexcept { return false; }
     template <class Promise>
@@ -101,7 +128,7 @@ public:
         coroutine.resume();
         return suspends;
     }
-    T await_resume() { return coroutine_.promise().take(); }
+    T await_resume() { return take(); }
 
 private:
     explicit Task(std::coroutine_handle<promise_type> coroutine) noexcept : coroutine_(coroutine) {}

@@ -107,7 +107,7 @@ private:
     friend struct detail::HoldAccess;
 
     // Holds the level, which its owner has acquired.
-    explicit Hold(detail::HeldLevel level);
+    explicit Hold(detail::HeldLevel level) noexcept : level_(std::move(level)) {}
 
     Hold another_level(const detail::LockRequest& request) const;
 

@@ -29,10 +29,6 @@ inline void leave_to_parent(HeldLevel level) noexcept try {
 
 }  // namespace detail
 
-REDLATCH_INLINE Hold::Hold(detail::HeldLevel level) : level_(std::move(level)) {
-    level_.facts = level_.keeper->facts(level_.owner);
-}
-
 REDLATCH_INLINE Hold::~Hold() {
     if (!level_.keeper) return;
     const detail::KeepErrno kept;
@@ -88,20 +84,19 @@ REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& 
 REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     std::shared_ptr<detail::OperationHost> host = level_.host;
-    return detail::OperationAccess::make<std::error_code>(
-        std::move(host),
-        // std::function wants to copy its target.
-        [hold = std::make_shared<Hold>(std::move(*this))](const detail::Course& course) {
-            return detail::HoldAccess::release(*hold, course.by);
-        },
-        {});
+    return detail::OperationAccess::make_simple<std::error_code>(
+        std::move(host), [hold = std::move(*this)](const detail::Course& course) mutable {
+            return detail::HoldAccess::release(hold, course.by);
+        });
 }
 
 REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) const {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request).run())
         throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
-    return Hold(level_);
+    detail::HeldLevel level = level_;
+    level.facts = level.keeper->facts(level.owner);
+    return Hold(std::move(level));
 }
 
 }  // namespace REDLATCH_ABI

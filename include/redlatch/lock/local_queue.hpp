@@ -40,41 +40,34 @@ class LocalQueue final : public TurnQueue {
 
 public:
     explicit LocalQueue(LockParts& parts)
-        : parts_(parts), core_(parts.core), room_(core_.session, core_.task, core_.protocol.channel()) {}
+        : parts_(parts), core_(parts.core), room_(core_.mutex, core_.session, core_.task, core_.protocol.channel()) {}
 
     bool is_waited_for() const override { return !room_.queue.empty() || core_.releasing; }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
-    Task<bool> acquire(const LockRequest& request) override {
-        if (request.stop.stop_requested()) co_return false;
-        std::unique_lock lock(core_.mutex);
+    Task<bool> acquire(const LockRequest& request) override { return room_.wait(*this, request); }
+
+    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
+
+    // A reentry, or the first try.
+    Task<std::optional<bool>> first(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
         if (room_.queue.empty()) core_.patience.answered();
         if (HoldRecord* hold = parts_.acquires.hold_to_reenter(request)) {
             const std::optional<bool> reentered = co_await parts_.acquires.reenter(lock, request, *hold);
             if (reentered) co_return *reentered;
         }
-        const std::uint64_t writer = writer_of(request.owner);
-        if (request.one_try || writer != 0 || (room_.queue.empty() && !is_busy())) {
+        me.writer = writer_of(request.owner);
+        if (request.one_try || me.writer != 0 || (room_.queue.empty() && !is_busy())) {
             const std::uint64_t generation = room_.queue.generation();
             if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), true)))
                 co_return true;
             if (request.one_try && !parts_.acquires.can_join(request.owner)) co_return false;
             if (request.one_try) co_return (co_await parts_.acquires.join(lock, request)).value_or(0) != 0;
         }
-        LockWaiter me(request.by);
-        me.owner = request.owner;
-        me.lease = request.lease;
-        me.writer = writer;
-        me.listens = !request.polling;
-        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
-        lock.unlock();
-        const auto counted = core_.session.count_wait();
-        co_return co_await room_.wait(core_.mutex, *this, me, request);
+        co_return std::nullopt;
     }
-
-    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
 
     void joined(LockWaiter& me) {
         if (me.listens) room_.listen();
@@ -83,14 +76,14 @@ public:
 
     NextStep next(LockWaiter& me, Instant now) {
         if (me.is_served()) {
-            const HoldRecord* hold = parts_.leases.live_hold(me.owner);
+            const HoldRecord* hold = parts_.leases.live_hold(me.request.owner);
             if (hold && hold->id == me.hold) return {NextStep::Kind::served};
             stand_again(me);  // handed over, and lost before this thread woke up
         }
         if (me.error) std::rethrow_exception(me.error);
-        if (parts_.acquires.can_join(me.owner)) return {NextStep::Kind::ask};
+        if (parts_.acquires.can_join(me.request.owner)) return {NextStep::Kind::ask};
         // The writer is let in beside the readers that wait for it, which may be before it in the queue.
-        const std::uint64_t writer = writer_of(me.owner);
+        const std::uint64_t writer = writer_of(me.request.owner);
         if (std::exchange(me.writer, writer) != writer && writer != 0) return {NextStep::Kind::ask};
         if (!room_.queue.is_front(me) || core_.releasing) return {NextStep::Kind::sleep};
         const QueueStep step = room_.queue.step(now, held_locally_until(), me.ask_again);
@@ -99,7 +92,7 @@ public:
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
-        if (parts_.acquires.can_join(me.owner)) {
+        if (parts_.acquires.can_join(me.request.owner)) {
             const auto joined = co_await parts_.acquires.join(lock, request);
             if (me.is_served()) co_return;  // handed over meanwhile
             if (joined && *joined != 0) {
@@ -152,14 +145,15 @@ public:
 
     void acquired_for(OwnerNumber owner) override {
         room_.queue.for_each([&](LockWaiter& waiter) {
-            if (waiter.owner == owner) room_.wake(waiter);
+            if (waiter.request.owner == owner) room_.wake(waiter);
         });
     }
 
     // An Owner that waits as a reader may have become the writer.
     void on_timer(std::unique_lock<std::mutex>&, Instant) override {
         room_.queue.for_each([&](LockWaiter& waiter) {
-            if (waiter.owner.is_of_program() && waiter.writer != writer_of(waiter.owner)) room_.wake(waiter);
+            if (waiter.request.owner.is_of_program() && waiter.writer != writer_of(waiter.request.owner))
+                room_.wake(waiter);
         });
     }
 
@@ -241,7 +235,7 @@ private:
     }
 
     void stand_again(LockWaiter& me) {
-        core_.session.lost_levels().take(core_.kind.name, core_.key(), me.owner);
+        core_.session.lost_levels().take(core_.kind.name, core_.key(), me.request.owner);
         me.phase = Waiter::Phase::waiting;
         room_.queue.join_first(me);
     }
@@ -258,9 +252,9 @@ private:
     };
 
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, HoldRecord& held, LockWaiter& next) {
-        const std::optional<Milliseconds> successor_lease = next.lease;
+        const std::optional<Milliseconds> successor_lease = next.request.lease;
         HandOver sent{parts_.releases.leave_level(held),
-                      core_.claim_of(next.owner, core_.next_number(), 1, successor_lease)};
+                      core_.claim_of(next.request.owner, core_.next_number(), 1, successor_lease)};
         room_.queue.leave(next);
         successor_ = &next;
         send_hand_over(lock, sent);

@@ -151,13 +151,10 @@ public:
     auto async_run(F f, const Tail&... tail) -> Operation<RunResult<F>> {
         using R = RunResult<F>;
         HoldRequest wanted = hold_request(never, false, tail...);
-        auto host = wanted.level.host;
-        return OperationAccess::make<R>(
-            std::move(host),
-            [level = std::move(wanted.level), request = std::move(wanted.request),
-             shared = std::make_shared<F>(std::move(f))](const Course& course) {
-                return run_under<R>(hold_for(level, request, course), shared, course);
-            },
+        return OperationAccess::make_simple<R>(
+            wanted.host,
+            [host = wanted.host, work = std::move(wanted.work), shared = std::make_shared<F>(std::move(f))](
+                const Course& course) { return run_under<R>(hold_for(host, work, course), shared, course); },
             std::move(wanted.stop));
     }
 
@@ -299,25 +296,55 @@ private:
 
     template <class... Tail>
     Hold held_until(Instant deadline, bool one_try, Tail&... tail) {
-        return detail::answer([&] { return later(deadline, one_try, tail...).get(); }, Hold(), tail...);
+        return detail::answer(
+            [&] {
+                HoldRequest wanted = hold_request(deadline, one_try, tail...);
+                return do_here(wanted.work, wanted.host, std::move(wanted.stop));
+            },
+            Hold(), tail...);
     }
 
     template <class... Tail>
     Operation<Hold> later(Instant deadline, bool one_try, const Tail&... tail) {
         HoldRequest wanted = hold_request(deadline, one_try, tail...);
-        auto host = wanted.level.host;
-        return OperationAccess::make<Hold>(
-            std::move(host),
-            [level = std::move(wanted.level), request = std::move(wanted.request)](const Course& course) {
-                return hold_for(level, request, course);
-            },
-            std::move(wanted.stop));
+        return OperationAccess::make<Hold>(std::move(wanted.host), std::move(wanted.work), std::move(wanted.stop));
     }
+
+    // Acquires the lock for an object: the work of an operation, see SimpleWork.
+    class Acquiring {
+    public:
+        Acquiring(std::shared_ptr<HoldKeeper> keeper, LockRequest request)
+            : keeper_(std::move(keeper)), request_(std::move(request)) {}
+
+        Task<bool> operator()(const Course& course) {
+            request_.stop = course.stop;
+            request_.by = course.by;
+            return keeper_->acquire(request_);
+        }
+
+        void ended(bool held) {
+            if (!held && request_.by && request_.stop.stop_requested())
+                throw Error(errc::cancelled, keeper_->name_as_given(), "it was cancelled before it succeeded");
+            if (held) facts_ = keeper_->facts(request_.owner);
+            held_ = held;
+        }
+
+        Hold result(const std::shared_ptr<OperationHost>& host) {
+            if (!std::exchange(held_, false)) return Hold();
+            return Hold(HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.reentry});
+        }
+
+    private:
+        std::shared_ptr<HoldKeeper> keeper_;
+        LockRequest request_;
+        HoldKeeper::Facts facts_{};
+        bool held_ = false;
+    };
 
     // A hold that an operation is to acquire.
     struct HoldRequest {
-        HeldLevel level;
-        LockRequest request;
+        std::shared_ptr<OperationHost> host;
+        Acquiring work;
         std::stop_token stop;
     };
 
@@ -327,18 +354,13 @@ private:
         request.one_try = one_try;
         prepare(request);
         std::stop_token stop = std::exchange(request.stop, {});
-        return {keeper_of_holds(), std::move(request), std::move(stop)};
+        HeldLevel level = keeper_of_holds();
+        return {std::move(level.host), Acquiring(std::move(level.keeper), std::move(request)), std::move(stop)};
     }
 
-    static Task<Hold> hold_for(HeldLevel level, LockRequest request, const Course& course) {
-        level.owner = request.owner;
-        level.reentry = request.reentry;
-        request.stop = course.stop;
-        request.by = course.by;
-        const bool held = co_await level.keeper->acquire(request);
-        if (!held && course.by && request.stop.stop_requested())
-            throw Error(errc::cancelled, level.keeper->name_as_given(), "it was cancelled before it succeeded");
-        co_return held ? Hold(std::move(level)) : Hold();
+    static Task<Hold> hold_for(std::shared_ptr<OperationHost> host, Acquiring work, Course course) {
+        work.ended(co_await work(course));
+        co_return work.result(host);
     }
 };
 

@@ -4,6 +4,7 @@
 #include "redlatch/base/backoff.hpp"
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/wait/lock_request.hpp"
 #include "redlatch/wait/wait_queue.hpp"
 #include "redlatch/wait/waiter.hpp"
 
@@ -17,12 +18,14 @@ namespace detail {
 
 // One caller that waits for a lock.
 struct LockWaiter : Waiter {
-    using Waiter::Waiter;
+    explicit LockWaiter(const LockRequest& wanted) : Waiter(wanted.by), request(wanted) {
+        listens = !request.polling;
+        if (request.polling) pause.emplace(request.polling->first, request.polling->longest);
+    }
 
-    OwnerNumber owner = 0;
-    std::uint64_t hold = 0;    // once it is served: the hold that it got
-    std::uint64_t writer = 0;  // for a reader: the hold as the writer with which its owner has asked
-    std::optional<Milliseconds> lease{};
+    const LockRequest& request;
+    std::uint64_t hold = 0;          // once it is served: the hold that it got
+    std::uint64_t writer = 0;        // for a reader: the hold as the writer with which its owner has asked
     std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
     Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile
 };

@@ -3,6 +3,7 @@
 
 #include "redlatch/base/config.hpp"
 #include "redlatch/base/ids.hpp"
+#include "redlatch/base/task.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/lock/lock_state.hpp"
 #include "redlatch/lock/named_lock.hpp"
@@ -80,29 +81,45 @@ REDLATCH_INLINE bool NamedLock::await_release(const WaitRequest& request) {
     LockState& s = state();
     if (!request.one_try && s.part(this_thread_number()).hold != 0)
         throw Error(errc::would_deadlock, s.key(), "this thread holds the lock, and would wait for its own release");
-    return s.release_watch()->wait(request, polling()).run();
+    const ReleaseRequest wanted{request, polling()};
+    return s.release_watch()->wait(wanted).run();
 }
 
-// `lock` keeps alive what the task needs.
-inline Task<bool> wait_release_of(HeldLevel lock, WaitRequest request, std::optional<Polling> polling) {
-    const std::shared_ptr<ReleaseWatch> watch = static_cast<LockState&>(*lock.keeper).release_watch();
-    const bool ended = co_await watch->wait(request, polling);
-    if (!ended && request.by && request.stop.stop_requested())
-        throw Error(errc::cancelled, lock.keeper->name_as_given(), "it was cancelled before it succeeded");
-    co_return ended;
-}
+// Waits for the end of others' holds: the work of an operation, see SimpleWork.
+class AwaitingRelease {
+public:
+    // The lock's state is kept because the part that waits refers to it.
+    AwaitingRelease(std::shared_ptr<HoldKeeper> lock, std::shared_ptr<ReleaseWatch> watch, ReleaseRequest request)
+        : lock_(std::move(lock)), watch_(std::move(watch)), request_(std::move(request)) {}
+
+    Task<bool> operator()(const Course& course) {
+        request_.stop = course.stop;
+        request_.by = course.by;
+        return watch_->wait(request_);
+    }
+
+    void ended(bool has_ended) {
+        if (!has_ended && request_.by && request_.stop.stop_requested())
+            throw Error(errc::cancelled, lock_->name_as_given(), "it was cancelled before it succeeded");
+        has_ended_ = has_ended;
+    }
+
+    bool result(const std::shared_ptr<OperationHost>&) const noexcept { return has_ended_; }
+
+private:
+    std::shared_ptr<HoldKeeper> lock_;
+    std::shared_ptr<ReleaseWatch> watch_;
+    ReleaseRequest request_;
+    bool has_ended_ = false;
+};
 
 REDLATCH_INLINE Operation<bool> NamedLock::release_later(WaitRequest request) {
     std::stop_token stop = std::exchange(request.stop, {});
+    HeldLevel lock = keeper_of_holds();
+    std::shared_ptr<ReleaseWatch> watch = state().release_watch();
     return OperationAccess::make<bool>(
-        handle_.session_handle(),
-        [lock = keeper_of_holds(), request, polling = polling()](const Course& course) {
-            WaitRequest mine = request;
-            mine.stop = course.stop;
-            mine.by = course.by;
-            return wait_release_of(lock, std::move(mine), polling);
-        },
-        std::move(stop));
+        std::move(lock.host),
+        AwaitingRelease(std::move(lock.keeper), std::move(watch), {std::move(request), polling()}), std::move(stop));
 }
 
 REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {

@@ -32,9 +32,14 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// A caller's request for the end of others' holds.
+struct ReleaseRequest : WaitRequest {
+    std::optional<Polling> polling{};  // none: woken by messages, where there are any
+};
+
 // One caller that waits for the end of the holds that it found.
 struct ReleaseWaiter : Waiter {
-    using Waiter::Waiter;
+    explicit ReleaseWaiter(const ReleaseRequest& wanted) : Waiter(wanted.by) {}
 
     std::vector<std::string> owners;  // of these holds
     std::uint64_t generation = 0;     // of the queue, when it looked
@@ -66,16 +71,19 @@ public:
         : session_(session),
           protocol_(protocol),
           key_(protocol.key()),
-          room_(session, *this, protocol.channel()),
+          room_(mutex_, session, *this, protocol.channel()),
           patience_(session.options().command_timeout, session.options().unreachable_timeout) {}
 
     // Returns true once each hold that it found has ended; false if the deadline passes or a stop is requested. Throws
     // Error. With `polling`, it needs no messages. The request must outlive the task.
-    Task<bool> wait(const WaitRequest& request, std::optional<Polling> polling) {
-        if (request.stop.stop_requested()) co_return false;
-        std::unique_lock lock(mutex_);
+    Task<bool> wait(const ReleaseRequest& request) { return room_.wait(*this, request); }
+
+    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
+
+    // The first look.
+    Task<std::optional<bool>> first(std::unique_lock<std::mutex>& lock, ReleaseWaiter& me,
+                                    const ReleaseRequest& request) {
         if (room_.queue.empty()) patience_.answered();
-        ReleaseWaiter me(request.by);
         me.generation = room_.queue.generation();
         const std::optional<Inspection> found = co_await look(lock, request, true);
         if (!found) co_return false;
@@ -83,15 +91,12 @@ public:
         if (request.one_try) co_return false;
         for (const Holder& holder : found->holders) me.owners.push_back(holder.owner);
         me.look_again = look_again_after(*found);
+        std::optional<Polling> polling = request.polling;
         if (!polling && room_.channel().empty()) polling = without_channel;
         me.listens = !polling;
         if (polling) me.pause.emplace(polling->first, polling->longest);
-        lock.unlock();
-        const auto counted = session_.count_wait();
-        co_return co_await room_.wait(mutex_, *this, me, request);
+        co_return std::nullopt;
     }
-
-    // --- the waiter's state machine; called by the waiting room -------------------------------------------------
 
     void joined(ReleaseWaiter& me) {
         const bool looked_for_all = room_.queue.is_front(me);
@@ -114,7 +119,7 @@ public:
         return {NextStep::Kind::sleep, at, room_.is_subscribed()};
     }
 
-    Task<void> ask(std::unique_lock<std::mutex>& lock, ReleaseWaiter& me, const WaitRequest& request) {
+    Task<void> ask(std::unique_lock<std::mutex>& lock, ReleaseWaiter& me, const ReleaseRequest& request) {
         const std::uint64_t generation = room_.queue.generation();
         const std::optional<Inspection> found = co_await look(lock, request, false);
         if (!found) co_return;

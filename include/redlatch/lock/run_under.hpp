@@ -97,7 +97,7 @@ Task<R> call_and_await(F& f, std::stop_token stop, WaitBy by) {
 }
 
 template <class R, class F>
-Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, const Course& course) {
+Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
     Hold hold = co_await std::move(acquiring);
     if (!hold) throw Error(errc::cancelled, {}, "it was cancelled before the lock was acquired");
     const std::string name = hold.name();

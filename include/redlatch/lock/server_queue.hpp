@@ -96,7 +96,6 @@ public:
             const bool answered = co_await ask_at_first(lock, request, me);
             if (!answered) co_return false;
             if (me.is_served()) co_return true;
-            const auto counted = core_.session.count_wait();
             const bool held = co_await wait(lock, request, me, generation);
             if (held) co_return true;
             if (!me.too_late) co_return false;
@@ -198,7 +197,7 @@ private:
     // What this process keeps for one waiter, and for a while afterwards, because its thread is likely to come again.
     struct Ticket {
         Ticket(LockCore& core, const FairProtocol& protocol, std::uint64_t id)
-            : room(core.session, core.task, protocol.channel_of(id)) {}
+            : room(core.mutex, core.session, core.task, protocol.channel_of(id)) {}
 
         bool is_waiting() const { return idle_since == never; }
 
@@ -288,7 +287,7 @@ private:
         lock.unlock();
         bool held = false;
         try {
-            held = co_await ticket.room.wait(core_.mutex, *this, me, request);
+            held = co_await ticket.room.wait(*this, me, request);
         } catch (...) {
             lock.lock();
             leave(lock, request, me, false);

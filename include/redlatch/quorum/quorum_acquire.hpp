@@ -64,13 +64,7 @@ public:
             co_await ask(lock, me, request);
             if (me.is_served()) co_return true;  // from here on nothing may fail for want of memory
         }
-        // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [this, &me] {
-            const std::lock_guard lock(core_.mutex);
-            me.slot.wake();
-        });
-        std::unique_lock lock(core_.mutex);
-        const bool held = co_await wait_loop(lock, no_receiver_, *this, me, request);
+        const bool held = co_await wait_loop<Caller&>(Wait{*this, me}, request);
         if (!held && under_way && core_.closing.stop_requested()) throw destroyed(core_);
         co_return held;
     }
@@ -123,7 +117,25 @@ public:
         bool asked = false;                       // True after the first round
     };
 
-    NextStep next(Caller& me, Instant now) const {
+    // This as a host of wait_loop().
+    struct Wait {
+        std::mutex& mutex() const noexcept { return acquire.core_.mutex; }
+        NoReceiver& session() const noexcept { return acquire.no_receiver_; }
+        Caller& waiter(const LockRequest&) const noexcept { return me; }
+        // Its members count their waits.
+        int counted() const noexcept { return 0; }
+        void join(Caller&) const noexcept {}
+        void leave(std::unique_lock<std::mutex>&, Caller&) const noexcept {}
+        NextStep next(const Caller&, Instant now) const { return acquire.next(me, now); }
+        Task<void> ask(std::unique_lock<std::mutex>& lock, Caller&, const LockRequest& request) const {
+            return acquire.ask(lock, me, request);
+        }
+
+        QuorumAcquire& acquire;
+        Caller& me;
+    };
+
+    NextStep next(const Caller& me, Instant now) const {
         if (me.is_served()) return {NextStep::Kind::served};
         if (me.leaves) return {NextStep::Kind::leave};
         if (now >= me.ask_again) return {NextStep::Kind::ask};

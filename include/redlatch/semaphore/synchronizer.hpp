@@ -86,7 +86,7 @@ public:
 
     Synchronizer(Session& session, const std::string& key)
         : core_(*this, session, key),
-          room_(session, *this, core_.protocol.channel()),
+          room_(core_.mutex, session, *this, core_.protocol.channel()),
           patience_(session.options().command_timeout, patience_of(session.options())) {
         // Redisson's latches cannot have such names in a cluster, either.
         if (session.transport().route(room_.channel()) != session.transport().route(core_.key()))
@@ -131,8 +131,7 @@ public:
             me.refusal = {generation, *answer};
         }
         lock.unlock();
-        const auto counted = core_.session.count_wait();
-        const bool is_served = co_await room_.wait(core_.mutex, *this, me, request);
+        const bool is_served = co_await room_.wait(*this, me, request);
         want = me.want;
         co_return is_served;
     }

@@ -26,11 +26,11 @@ private:
     using Alarms = std::multimap<Instant, Sleeper*>;
 
     std::coroutine_handle<> asleep_{};  // null if it does not sleep
-    bool woken_ = false;                // woken before it could fall asleep
     Alarms::iterator alarm_{};
+    Sleeper* next_ = nullptr;  // of those that are to be resumed
     bool has_alarm_ = false;
-    bool is_due_ = false;      // among those that are to be resumed
-    Sleeper* next_ = nullptr;  // of these
+    bool is_due_ = false;  // among those that are to be resumed
+    bool woken_ = false;   // woken before it could fall asleep
 };
 
 // The coroutines of one client that sleep, each until it is woken or an instant comes. The background thread resumes

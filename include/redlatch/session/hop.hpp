@@ -32,7 +32,7 @@ public:
         const AnyExecutor* const executor = course_.executor;
         const auto ticket = std::make_shared<Ticket>(host.completions(), coroutine, dropped_);
         try {
-            if (*executor)
+            if (executor)
                 host.dispatcher().notify([ticket, executor] { dispatch(*executor, ticket); });
             else
                 host.completions().notify([ticket] { ticket->go(); });
@@ -49,10 +49,12 @@ private:
     class Ticket {
     public:
         Ticket(Notifier& completions, std::coroutine_handle<> coroutine, bool& dropped)
-            : completions_(completions), coroutine_(coroutine), when_dropped_(1, [coroutine, &dropped] {
+            : completions_(completions),
+              coroutine_(coroutine),
+              when_dropped_(std::make_unique<Notifier::FunctionJob>([coroutine, &dropped] {
                   dropped = true;
                   coroutine.resume();
-              }) {}
+              })) {}
         Ticket(const Ticket&) = delete;
         Ticket& operator=(const Ticket&) = delete;
         ~Ticket() {
@@ -68,7 +70,7 @@ private:
     private:
         Notifier& completions_;
         const std::coroutine_handle<> coroutine_;
-        Notifier::Job when_dropped_;  // made beforehand, because a destructor must not fail
+        std::unique_ptr<Notifier::FunctionJob> when_dropped_;  // made beforehand, because a destructor must not fail
         std::atomic<bool> used_{false};
     };
 

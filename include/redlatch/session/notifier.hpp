@@ -5,7 +5,6 @@
 
 #include <condition_variable>
 #include <functional>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -26,12 +25,14 @@ public:
 
     // Waits for the running job, unless that job is what destroys us. Queued jobs are dropped.
     ~Notifier() {
+        Job* dropped = nullptr;
         {
             const std::lock_guard lock(queue_->mutex);
             queue_->stopped = true;
-            queue_->jobs.clear();
+            dropped = std::exchange(queue_->first, nullptr);
         }
         queue_->changed.notify_one();
+        while (dropped) std::exchange(dropped, dropped->next_)->end();
         if (!thread_.joinable()) return;
         if (thread_.get_id() == std::this_thread::get_id())
             thread_.detach();
@@ -45,25 +46,57 @@ public:
         start_locked();
     }
 
-    // One job, or none. It is made before it is needed, so that queueing it cannot fail.
-    using Job = std::list<std::function<void()>>;
+    // What the thread runs, once. It is made before it is needed, so that queueing it cannot fail.
+    class Job {
+    public:
+        Job() = default;
+        Job(const Job&) = delete;
+        Job& operator=(const Job&) = delete;
 
-    // Queues a job. Throws only std::bad_alloc.
-    void notify(std::function<void()> job) {
-        Job one;
-        one.push_back(std::move(job));
-        notify(std::move(one));
-    }
+        virtual void run() = 0;
 
-    void notify(Job job) noexcept {
-        const std::lock_guard lock(queue_->mutex);
-        if (queue_->stopped) return;
-        queue_->jobs.splice(queue_->jobs.end(), job);
-        queue_->changed.notify_one();
-        try {
-            start_locked();
-        } catch (...) {  // no thread: the next job retries
+        // Called after run(), or instead of it if the job is dropped. Afterwards the job may be gone.
+        virtual void end() noexcept = 0;
+
+    protected:
+        ~Job() = default;
+
+    private:
+        friend class Notifier;
+        Job* next_ = nullptr;
+    };
+
+    // Runs a function, and belongs to nobody once it is queued.
+    class FunctionJob final : public Job {
+    public:
+        explicit FunctionJob(std::function<void()> function) : function_(std::move(function)) {}
+
+        void run() override { function_(); }
+        void end() noexcept override { delete this; }
+
+    private:
+        const std::function<void()> function_;
+    };
+
+    // Queues a function. Throws only std::bad_alloc.
+    void notify(std::function<void()> function) { notify(std::make_unique<FunctionJob>(std::move(function))); }
+    void notify(std::unique_ptr<FunctionJob> job) noexcept { notify(*job.release()); }
+
+    // Queues a job, which must not be queued already.
+    void notify(Job& job) noexcept {
+        {
+            const std::lock_guard lock(queue_->mutex);
+            if (!queue_->stopped) {
+                queue_->add(job);
+                queue_->changed.notify_one();
+                try {
+                    start_locked();
+                } catch (...) {  // no thread: the next job retries
+                }
+                return;
+            }
         }
+        job.end();
     }
 
 private:
@@ -72,8 +105,15 @@ private:
     struct Queue {
         std::mutex mutex;
         std::condition_variable changed;
-        Job jobs;
+        Job* first = nullptr;  // in the order of their arrival
+        Job* last = nullptr;   // undefined if there is none
         bool stopped = false;
+
+        void add(Job& job) noexcept {
+            job.next_ = nullptr;
+            (first ? last->next_ : first) = &job;
+            last = &job;
+        }
     };
 
     void start_locked() {
@@ -84,17 +124,17 @@ private:
     static void work(Queue& queue) {
         std::unique_lock lock(queue.mutex);
         for (;;) {
-            queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
+            queue.changed.wait(lock, [&] { return queue.stopped || queue.first; });
             if (queue.stopped) return;
-            Job job;
-            job.splice(job.end(), queue.jobs, queue.jobs.begin());
+            Job& job = *queue.first;
+            queue.first = job.next_;
             lock.unlock();
             try {
-                job.front()();
+                job.run();
             } catch (...) {
                 // Swallow: there is no caller to report to.
             }
-            job.clear();
+            job.end();
             lock.lock();
         }
     }

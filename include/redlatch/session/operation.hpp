@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/base/process.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/session/any_executor.hpp"
 #include "redlatch/session/continuations.hpp"
 #include "redlatch/session/running.hpp"
 
-#include <atomic>
 #include <coroutine>
 #include <exception>
-#include <functional>
 #include <future>
 #include <memory>
 #include <new>
@@ -49,10 +46,10 @@ inline std::error_code code_of(const std::exception_ptr& error) noexcept {
 //   std::future<redlatch::Hold> later = orders.async_lock().future();
 //   redlatch::Hold hold = orders.async_lock().get();                        // blocks this thread, like lock()
 //
-// The first three wait without a thread. They complete on the executor that was named with on(), by default on a thread
-// of the client that runs completions one after another. Nothing completes inside the call that begins the operation, in
-// the call that releases a lock, or on the thread that renews leases and receives messages. So a completion may block; it
-// delays only those that share its executor.
+// The first three wait without a thread; one that waits for an RLock takes about 1 KiB of memory. They complete on the
+// executor that was named with on(), by default on a thread of the client that runs completions one after another.
+// Nothing completes inside the call that begins the operation, in the call that releases a lock, or on the thread that
+// renews leases and receives messages. So a completion may block; it delays only those that share its executor.
 //
 // Cancelling: when a stop is requested on the token (stop_on()), or the coroutine that awaits the operation is
 // destroyed, the operation completes at once with errc::cancelled, and what it acquires all the same is released in the
@@ -72,13 +69,13 @@ public:
 
     // Names the executor on which the operation completes: see AnyExecutor.
     Operation on(AnyExecutor executor) && {
-        executor_ = std::move(executor);
+        running_->run_on(executor, executor);
         return std::move(*this);
     }
 
     // Names the token that cancels the operation. Replaces an earlier one.
     Operation stop_on(std::stop_token stop) && {
-        stop_ = std::move(stop);
+        running_->stop_on(std::move(stop));
         return std::move(*this);
     }
 
@@ -87,85 +84,69 @@ public:
     // operation cannot begin; then the callback is not called.
     template <class Callback>
     void start(Callback callback) && {
-        // std::function wants to copy its target.
-        const auto kept = std::make_shared<Callback>(std::move(callback));
-        begin([kept](detail::Ending<R>&& outcome) {
+        begin([callback = std::move(callback)](detail::Ending<R>&& outcome) mutable {
             const std::error_code ec = detail::code_of(outcome.error);
             if constexpr (std::is_void_v<R>)
-                (*kept)(ec);
+                callback(ec);
             else if constexpr (std::is_same_v<R, std::error_code>)
-                (*kept)(outcome.result ? *outcome.result : ec);
+                callback(outcome.result ? *outcome.result : ec);
             else
-                (*kept)(ec, outcome.result ? *std::move(outcome.result) : R());
+                callback(ec, outcome.result ? *std::move(outcome.result) : R());
         });
     }
 
     // Begins the operation. The future throws the error. Dropping the future cancels nothing.
     std::future<R> future() && {
-        const auto promise = std::make_shared<std::promise<R>>();
-        std::future<R> result = promise->get_future();
-        begin([promise](detail::Ending<R>&& outcome) {
+        std::promise<R> promise;
+        std::future<R> result = promise.get_future();
+        begin([promise = std::move(promise)](detail::Ending<R>&& outcome) mutable {
             if (outcome.error)
-                promise->set_exception(outcome.error);
+                promise.set_exception(outcome.error);
             else if constexpr (std::is_void_v<R>)
-                promise->set_value();
+                promise.set_value();
             else
-                promise->set_value(*std::move(outcome.result));
+                promise.set_value(*std::move(outcome.result));
         });
         return result;
     }
 
     // Does the work on this thread, which waits. Throws the error. If a stop is requested, the result is a default R.
-    R get() && {
-        check_process();
-        const detail::Course course{stop_};
-        return work_(course).run();
-    }
+    R get() && { return running_->get(); }
 
 private:
+    using Running = detail::Running<R>;
+
     // Awaits the operation. `Answer` makes the result of co_await from the outcome.
     template <class Answer>
     class Awaiter {
     public:
-        explicit Awaiter(Operation&& operation) : operation_(std::move(operation)) {}
+        explicit Awaiter(Operation&& operation) : running_(std::move(operation.running_)) {}
         Awaiter(const Awaiter&) = delete;
         Awaiter& operator=(const Awaiter&) = delete;
 
         // A coroutine that is destroyed here cancels the operation.
         ~Awaiter() {
-            if (meeting_ && !meeting_->is_over.exchange(true)) running_->give_up();
+            if (running_->forsake()) running_->give_up();
         }
 
         bool await_ready() const noexcept { return false; }
 
         [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) {
-            const auto meeting = std::make_shared<Meeting>();
-            const auto running = running_ = operation_.make([meeting, coroutine](detail::Ending<R>&& outcome) {
-                if (meeting->is_over.exchange(true)) return;
-                meeting->outcome = std::move(outcome);
-                coroutine.resume();
-            });
-            meeting_ = meeting;
             // This object may be gone before begin() returns.
+            const detail::Reference<Running> running = running_;
+            running->complete_with(coroutine);
             try {
-                running->begin(operation_.stop_);
+                running->begin();
             } catch (...) {
-                meeting->is_over = true;
+                running->forsake();
                 throw;
             }
         }
 
-        auto await_resume() { return Answer()(std::move(meeting_->outcome)); }
+        auto await_resume() { return Answer()(running_->outcome()); }
 
     private:
-        struct Meeting {
-            std::atomic<bool> is_over{false};  // True once the coroutine goes on, or is gone
-            detail::Ending<R> outcome;
-        };
-
-        Operation operation_;
-        std::shared_ptr<Meeting> meeting_;
-        std::shared_ptr<detail::Running<R>> running_;
+        const detail::Reference<Running> running_;
     };
 
     struct Throwing {
@@ -201,54 +182,40 @@ public:
 
 private:
     friend struct detail::OperationAccess;
-    using Running = detail::Running<R>;
 
-    Operation(std::shared_ptr<detail::OperationHost> host, typename Running::Work work, std::stop_token stop)
-        : host_(std::move(host)), work_(std::move(work)), stop_(std::move(stop)) {}
+    explicit Operation(detail::Reference<Running> running) : running_(std::move(running)) {}
 
-    // `completes_on`: if it is not where the work runs what the user has given it to run.
-    std::shared_ptr<Running> make(typename Running::Complete complete,
-                                  std::optional<AnyExecutor> completes_on = std::nullopt) {
-        check_process();
-        return std::make_shared<Running>(std::move(host_), std::move(work_), executor_,
-                                         completes_on ? *std::move(completes_on) : executor_, std::move(complete));
+    template <class Complete>
+    void begin(Complete complete) {
+        running_->complete_with(std::move(complete));
+        running_->begin();
     }
 
-    void begin(typename Running::Complete complete) { make(std::move(complete))->begin(stop_); }
-
-    // The work refers to the session of the process that made it.
-    void check_process() const {
-        if (process_ != detail::this_process())
-            throw Error(errc::cancelled, {}, "it was made before a fork(), in the parent; make another one here");
-    }
-
-    detail::ProcessMark process_ = detail::this_process();
-    std::shared_ptr<detail::OperationHost> host_;
-    typename Running::Work work_;
-    AnyExecutor executor_;
-    std::stop_token stop_;
+    detail::Reference<Running> running_;
 };
 
 namespace detail {
 
 // Makes operations, for the primitives.
 struct OperationAccess {
-    template <class R>
-    static Operation<R> make(std::shared_ptr<OperationHost> host, typename Running<R>::Work work,
-                             std::stop_token stop) {
-        return Operation<R>(std::move(host), std::move(work), std::move(stop));
+    // For the work see SimpleWork.
+    template <class R, class Work>
+    static Operation<R> make(std::shared_ptr<OperationHost> host, Work work, std::stop_token stop) {
+        Reference<Running<R>> running(new RunningOf<R, Work>(std::move(host), std::move(work)));
+        running->stop_on(std::move(stop));
+        return Operation<R>(std::move(running));
     }
 
-    // Begin an operation in two steps, for those who may give it up before it completes.
-    template <class R>
-    static std::shared_ptr<Running<R>> prepare(Operation<R>& operation, typename Running<R>::Complete complete,
-                                               std::optional<AnyExecutor> completes_on) {
-        return operation.make(std::move(complete), std::move(completes_on));
+    // The same for work of which the result is that of the task that make(course) returns.
+    template <class R, class Make>
+    static Operation<R> make_simple(std::shared_ptr<OperationHost> host, Make make, std::stop_token stop = {}) {
+        return OperationAccess::make<R>(std::move(host), SimpleWork<R, Make>(std::move(make)), std::move(stop));
     }
 
+    // For those who may give the operation up before it completes.
     template <class R>
-    static void begin(const Operation<R>& operation, Running<R>& running) {
-        running.begin(operation.stop_);
+    static Reference<Running<R>> running(const Operation<R>& operation) {
+        return operation.running_;
     }
 };
 

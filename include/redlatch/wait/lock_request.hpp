@@ -21,17 +21,17 @@ struct Polling {
 };
 
 // Whether an owner that holds a lock may have one more level of it.
-enum class Reentry { allowed, refused };
+enum class Reentry : unsigned char { allowed, refused };
 
 // A caller's request for a lock.
 struct LockRequest {
     OwnerNumber owner = 0;
     Instant deadline = never;
-    bool one_try = false;               // do not wait, whatever the deadline
     std::optional<Milliseconds> lease;  // none: under the watchdog
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
     WaitBy by = by_thread;
+    bool one_try = false;     // do not wait, whatever the deadline
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
     Reentry reentry = Reentry::allowed;
     bool again = false;  // only one more level of a hold that the owner has; otherwise throws errc::hold_lost

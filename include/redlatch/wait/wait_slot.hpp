@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <coroutine>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -35,13 +36,14 @@ public:
     template <class Session>
     bool watch(std::unique_lock<std::mutex>& lock, Session& session, Instant until) {
         if (by_) return false;
-        watching_ = true;
+        Thread& thread = this->thread();
+        thread.watching = true;
         // A wake-up from here on is not missed, even if another thread takes the interrupt.
         const std::uint64_t seen = session.interrupts();
         lock.unlock();
         const bool watched = session.watch(until, seen);
         lock.lock();
-        watching_ = false;
+        thread.watching = false;
         return watched;
     }
 
@@ -53,8 +55,9 @@ public:
     template <class Session>
     void wake(Session& session) {
         if (by_) return by_->wake(sleeper_);
-        wake_.notify_one();
-        if (watching_ && thread_ != std::this_thread::get_id()) session.interrupt_watch();
+        if (!thread_) return;  // it has not slept yet, and decides anew before it does
+        thread_->wake.notify_one();
+        if (thread_->watching && thread_->id != std::this_thread::get_id()) session.interrupt_watch();
     }
 
     // Awaited, puts the waiter to sleep until the instant or until woken. Releases the mutex meanwhile.
@@ -65,7 +68,7 @@ public:
 
         bool await_ready() {
             if (slot_.by_) return false;
-            wait_on(slot_.wake_, lock_, until_);
+            wait_on(slot_.thread().wake, lock_, until_);
             return true;
         }
 
@@ -102,10 +105,20 @@ public:
     Sleep sleep(std::unique_lock<std::mutex>& lock, Instant until) { return Sleep(*this, lock, until); }
 
 private:
+    // How a thread sleeps. A coroutine does without, because there may be very many.
+    struct Thread {
+        std::condition_variable wake;
+        bool watching = false;
+        const std::thread::id id = std::this_thread::get_id();
+    };
+
+    Thread& thread() {
+        if (!thread_) thread_ = std::make_unique<Thread>();
+        return *thread_;
+    }
+
     const WaitBy by_;
-    std::condition_variable wake_;
-    bool watching_ = false;
-    const std::thread::id thread_ = std::this_thread::get_id();
+    std::unique_ptr<Thread> thread_;  // null before the first sleep
     Sleeper sleeper_;
 };
 

@@ -23,9 +23,15 @@ struct Waiter {
         failed,   // cannot be served; `error` tells why
     };
 
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+
     Phase phase = Phase::waiting;
-    bool listens = true;         // false if it retries after pauses of its own and needs no messages
-    std::uint64_t number = 0;    // in the order of arrival; set by the queue
+    bool queued = false;       // the queue's, as the next two: true while it is a member
+    bool listens = true;       // false if it retries after pauses of its own and needs no messages
+    std::uint64_t number = 0;  // in the order of arrival; set by the queue
+    Waiter* before = nullptr;
+    Waiter* behind = nullptr;
     std::exception_ptr error{};  // set in phase failed
     WaitSlot slot;
 

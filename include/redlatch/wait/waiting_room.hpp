@@ -9,7 +9,7 @@
 
 #include <exception>
 #include <mutex>
-#include <stop_token>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -19,7 +19,7 @@ namespace detail {
 
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
 //
-// The mutex of the state that the room belongs to guards all members. Each waiter sleeps in its own slot; the
+// `mutex`, that of the state that the room belongs to, guards all members. Each waiter sleeps in its own slot; the
 // representative, if it is a thread, sleeps in the transport where possible (not in a cluster), to receive the message
 // itself. A waiter is
 // woken by
@@ -34,8 +34,8 @@ public:
     using Member = typename Queue::Member;
 
     // `listener` receives the messages of `channel`, and forwards them.
-    WaitingRoom(Session& session, BackgroundTask& listener, std::string channel)
-        : session_(session), listener_(listener), channel_(std::move(channel)) {}
+    WaitingRoom(std::mutex& mutex, Session& session, BackgroundTask& listener, std::string channel)
+        : mutex_(mutex), session_(session), listener_(listener), channel_(std::move(channel)) {}
 
     WaitingRoom(const WaitingRoom&) = delete;
     WaitingRoom& operator=(const WaitingRoom&) = delete;
@@ -83,30 +83,21 @@ public:
 
     // --- waiting ----------------------------------------------------------------------------------------------
 
-    // Lets `me` wait in the queue. Returns true if it is served, false if it leaves without that; throws if it cannot
-    // be served. Called without `mutex`, the mutex of the state. The host is called with it:
+    // Lets a caller wait in the queue. Returns true if it is served, false if it leaves without that; throws if it cannot
+    // be served. Called without the mutex. The host is called with it:
+    //   first()            before it joins the queue: see wait_loop()
     //   joined(me)         it has joined the queue
     //   next(), ask()      see wait_loop()
     //   left(lock, me)     it has left the queue
+    // The first form makes the waiter from the request. The second is for a waiter that the caller has made, and has no
+    // first().
     template <class Host, class Request>
-    Task<bool> wait(std::mutex& mutex, Host& host, Member& me, const Request& request) {
-        // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [this, &mutex, &me] {
-            const std::lock_guard lock(mutex);
-            wake(me);
-        });
-        std::unique_lock lock(mutex);
-        try {
-            queue.join(me);
-            host.joined(me);
-            const bool served = co_await wait_loop(lock, session_, host, me, request);
-            leave(lock, host, me);
-            co_return served;
-        } catch (...) {
-            if (!lock.owns_lock()) lock.lock();
-            leave(lock, host, me);
-            throw;
-        }
+    Task<bool> wait(Host& host, const Request& request) {
+        return wait_loop<Member>(NewVisit<Host>{{*this, host}}, request);
+    }
+    template <class Host, class Request>
+    Task<bool> wait(Host& host, Member& me, const Request& request) {
+        return wait_loop<Member&>(VisitOf<Host>{{*this, host}, me}, request);
     }
 
     // Subscribes to the channel for as long as there are waiters.
@@ -122,6 +113,49 @@ public:
     }
 
 private:
+    // A host in this room, for wait_loop().
+    template <class Host>
+    struct Visit {
+        std::mutex& mutex() const noexcept { return room.mutex_; }
+        Session& session() const noexcept { return room.session_; }
+        auto counted() const { return room.session_.count_wait(); }
+        void join(Member& me) const {
+            room.queue.join(me);
+            host.joined(me);
+        }
+        void leave(std::unique_lock<std::mutex>& lock, Member& me) const { room.leave(lock, host, me); }
+        NextStep next(Member& me, Instant now) const { return host.next(me, now); }
+        template <class Request>
+        Task<void> ask(std::unique_lock<std::mutex>& lock, Member& me, const Request& request) const {
+            return host.ask(lock, me, request);
+        }
+
+        WaitingRoom& room;
+        Host& host;
+    };
+
+    template <class Host>
+    struct NewVisit : Visit<Host> {
+        template <class Request>
+        Member waiter(const Request& request) const {
+            return Member(request);
+        }
+        template <class Request>
+        Task<std::optional<bool>> first(std::unique_lock<std::mutex>& lock, Member& me, const Request& request) const {
+            return this->host.first(lock, me, request);
+        }
+    };
+
+    template <class Host>
+    struct VisitOf : Visit<Host> {
+        template <class Request>
+        Member& waiter(const Request&) const {
+            return me;
+        }
+
+        Member& me;
+    };
+
     // Removes the waiter from the queue. If it was the representative, wakes the next one, which decides what to do.
     template <class Host>
     void leave(std::unique_lock<std::mutex>& lock, Host& host, Member& me) {
@@ -135,6 +169,7 @@ private:
         host.left(lock, me);
     }
 
+    std::mutex& mutex_;
     Session& session_;
     BackgroundTask& listener_;
     const std::string channel_;

@@ -86,18 +86,18 @@ mutate(late_mutex_holds_for_a_lease protocol/mutex.hpp
 
 # An operation completes inside the call that cancels it.
 mutate(completion_inline session/running.hpp
-    "        post_completion();\n        stop_.request_stop();"
-    "        complete();\n        stop_.request_stop();")
+    "        }\n        post_completion();\n    }\n\n    void post_completion"
+    "        }\n        run();\n        end();\n    }\n\n    void post_completion")
 
 # What an operation acquires after it was given up stays held: nobody releases it.
 mutate(given_up_and_kept session/running.hpp
-    "            outcome = {};"
-    "            new Outcome<R>(std::move(outcome));")
+    "static_cast<void>(work_.result(this->host_));"
+    "new auto(work_.result(this->host_));")
 
 # Both the one who gives up and the task decide.
 mutate(grant_delivered_twice session/running.hpp
-    "        if (!decided_.exchange(true)) {\n            outcome_ = std::move(outcome);"
-    "        if (true) {\n            outcome_ = std::move(outcome);")
+    "        if (state_.exchange(State::decided) == State::under_way) {\n            error_ = std::move(error);"
+    "        if (true) {\n            error_ = std::move(error);")
 
 # A wake-up that comes before its coroutine has fallen asleep is lost.
 mutate(early_wake_up_lost session/continuations.hpp

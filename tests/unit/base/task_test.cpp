@@ -110,6 +110,54 @@ TEST_CASE("task: an exception reaches the caller, before and after a suspension"
     CHECK(error == "failed");
 }
 
+// Notes the end of a task, and takes its result.
+struct Ended final : TaskEnd {
+    explicit Ended(Task<std::string> begun) : task(std::move(begun)) {}
+
+    void task_ended() noexcept override {
+        ++times;
+        on = std::this_thread::get_id();
+        try {
+            text = task->take();
+        } catch (const std::exception& e) {
+            text = e.what();
+        }
+        task.reset();
+    }
+
+    std::optional<Task<std::string>> task;
+    int times = 0;
+    std::string text{};
+    std::thread::id on{};
+};
+
+TEST_CASE("task: one that was started tells its end once, on the thread on which it ends, which may destroy it") {
+    Signal event, come{.has_come = true};
+    Ended later(text_after(event, "orders"));
+    later.task->start(later);
+    CHECK(later.times == 0);
+    std::thread bringer([&] { event.suspended.resume(); });
+    const auto there = bringer.get_id();
+    bringer.join();
+    CHECK(later.times == 1);
+    CHECK(later.text == "orders!");
+    CHECK(later.on == there);
+
+    Ended at_once(text_after(come, "parcels"));
+    at_once.task->start(at_once);
+    CHECK(at_once.times == 1);
+    CHECK(at_once.text == "parcels!");
+
+    const auto fails = [](Signal& signal) -> Task<std::string> {
+        co_await fail_after(signal);
+        co_return "";
+    };
+    Ended failed(fails(come));
+    failed.task->start(failed);
+    CHECK(failed.times == 1);
+    CHECK(failed.text == "failed");
+}
+
 TEST_CASE("task: a result that cannot be copied is moved to the caller") {
     const auto make = []() -> Task<std::unique_ptr<int>> { co_return std::make_unique<int>(5); };
     CHECK(*make().run() == 5);

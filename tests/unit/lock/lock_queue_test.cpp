@@ -5,6 +5,7 @@
 #include <redlatch/redlatch.hpp>
 
 #include <chrono>
+#include <vector>
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -16,8 +17,13 @@ constexpr Instant past{};
 
 Instant at(Milliseconds t) { return Instant(1h + t); }
 
-struct Person : LockWaiter {
-    explicit Person(OwnerNumber who) { owner = who; }
+// Has its request with it.
+struct Request {
+    explicit Request(OwnerNumber who) { request.owner = who; }
+    LockRequest request;
+};
+struct Person : private Request, public LockWaiter {
+    explicit Person(OwnerNumber who) : Request(who), LockWaiter(Request::request) {}
 };
 
 }  // namespace
@@ -45,6 +51,32 @@ TEST_CASE("waiters queue up in the order of their arrival") {
     CHECK(line.empty());
     line.leave(c);
     CHECK(line.empty());
+}
+
+TEST_CASE("whoever leaves takes nobody along, and may join again") {
+    LockQueue line;
+    Person a(1), b(2), c(3), stranger(4);
+    line.leave(stranger);
+    CHECK(line.empty());
+    for (Person* one : {&a, &b, &c}) line.join(*one);
+    line.leave(c);
+    line.leave(c);
+    CHECK(line.size() == 2);
+    line.join(c);
+    CHECK(line.first(9) == std::vector<LockWaiter*>{&a, &b, &c});
+    line.leave(a);
+    line.join(a);
+    line.leave(b);
+    line.join_first(b);
+    REQUIRE(line.first(9) == std::vector<LockWaiter*>{&b, &c, &a});
+    // One that was served, and lost its hold before it left, stands in front again.
+    line.join_first(c);
+    line.join_first(c);
+    REQUIRE(line.first(9) == std::vector<LockWaiter*>{&c, &b, &a});
+    CHECK(line.size() == 3);
+    std::vector<const LockWaiter*> seen;
+    line.for_each([&](const LockWaiter& one) { seen.push_back(&one); });
+    CHECK(seen == std::vector<const LockWaiter*>{&c, &b, &a});
 }
 
 TEST_CASE("join_first() puts a waiter at the front again") {

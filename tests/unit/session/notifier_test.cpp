@@ -4,6 +4,7 @@
 
 #include <redlatch/redlatch.hpp>
 
+#include <atomic>
 #include <future>
 #include <memory>
 #include <stdexcept>
@@ -15,6 +16,7 @@
 
 using namespace redlatch;
 using namespace redlatch::detail;
+using namespace redlatch::test;
 using namespace std::chrono_literals;
 
 TEST_CASE("jobs run in order, on a separate thread") {
@@ -76,4 +78,46 @@ TEST_CASE("a job may destroy the notifier that runs it") {
         done.set_value();
     });
     done.get_future().get();
+}
+
+// Notes what becomes of it.
+struct NotedJob final : Notifier::Job {
+    void run() override { ++runs; }
+    void end() noexcept override {
+        ++ends;
+        if (ends == 1 && again) again->notify(*this);
+    }
+
+    std::atomic<int> runs{0};
+    std::atomic<int> ends{0};
+    Notifier* again = nullptr;
+};
+
+TEST_CASE("a job that was made beforehand ends after it has run, and may be queued again from then on") {
+    Notifier notifier;
+    NotedJob job;
+    job.again = &notifier;
+    notifier.notify(job);
+    CHECK(eventually([&] { return job.ends == 2; }));
+    CHECK(job.runs == 2);
+}
+
+TEST_CASE("a job that is dropped ends without having run") {
+    NotedJob first, second;
+    std::promise<void> running, go_on;
+    auto notifier = std::make_unique<Notifier>();
+    notifier->notify([&] {
+        running.set_value();
+        go_on.get_future().get();
+    });
+    running.get_future().get();
+    notifier->notify(first);
+    notifier->notify(second);
+    std::thread end([&] { notifier.reset(); });
+    CHECK(eventually([&] { return first.ends + second.ends == 2; }));
+    go_on.set_value();
+    end.join();
+    CHECK(first.ends == 1);
+    CHECK(second.ends == 1);
+    CHECK(first.runs + second.runs == 0);
 }

@@ -64,15 +64,38 @@ struct Host {
 
 struct Waiting {
     bool run(Host& host, const WaitRequest& request = {}) {
-        std::unique_lock lock(mutex);
-        const bool served = wait_loop(lock, receiver, host, me, request).run();
-        REQUIRE(lock.owns_lock());
+        const int before = left;
+        const bool served = wait_loop<Waiter&>(Place{*this, host}, request).run();
+        REQUIRE(left == joined);
+        if (!request.stop.stop_requested()) REQUIRE(left == before + 1);
         return served;
     }
+
+    // Gives the loop what is here, and the decisions of the host.
+    struct Place {
+        std::mutex& mutex() const { return at.mutex; }
+        NotedReceiver& session() const { return at.receiver; }
+        Waiter& waiter(const WaitRequest&) const { return at.me; }
+        static int counted() { return 0; }
+        void join(Waiter&) const { ++at.joined; }
+        void leave(std::unique_lock<std::mutex>& lock, Waiter&) const {
+            REQUIRE(lock.owns_lock());
+            ++at.left;
+        }
+        NextStep next(Waiter& me, Instant now) const { return host.next(me, now); }
+        Task<void> ask(std::unique_lock<std::mutex>& lock, Waiter& me, const WaitRequest& request) const {
+            return host.ask(lock, me, request);
+        }
+
+        Waiting& at;
+        Host& host;
+    };
 
     std::mutex mutex;
     NotedReceiver receiver;
     Waiter me;
+    int joined = 0;
+    int left = 0;
 };
 
 }  // namespace
@@ -96,6 +119,7 @@ TEST_CASE("wait loop: a waiter that fails while it asks throws the reason") {
     Waiting waiting;
     Host host{.steps = {{Kind::ask}}, .failed_at = 1};
     CHECK_THROWS_AS(waiting.run(host), std::runtime_error);
+    CHECK(waiting.left == 1);
 }
 
 TEST_CASE("wait loop: a waiter that is served at its deadline counts as served") {
