@@ -35,7 +35,7 @@ public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
     // another slot. Sends nothing.
-    CountDownLatch(Client& client, std::string_view name);
+    CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
@@ -167,8 +167,8 @@ public:
 
 private:
     bool expire_after(Milliseconds after);
-    bool wait_for_end(const detail::WaitRequest& request) const;
-    bool arrive(std::ptrdiff_t n, const detail::WaitRequest& request);
+    bool wait_for_end(detail::WaitRequest request) const;
+    bool arrive(std::ptrdiff_t n, detail::WaitRequest request);
     Operation<bool> later(detail::WaitRequest request) const;
 
     template <class... Tail>

@@ -44,7 +44,7 @@ class PermitExpirableSemaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    PermitExpirableSemaphore(Client& client, std::string_view name);
+    PermitExpirableSemaphore(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
@@ -313,7 +313,7 @@ private:
     }
 
     std::vector<PermitId> obtain(std::ptrdiff_t n, const detail::PermitLease& lease,
-                                 const detail::WaitRequest& request);
+                                 detail::WaitRequest request);
     Operation<Permits> later(std::ptrdiff_t n, const detail::PermitLease& lease, detail::WaitRequest request);
     void set_lease(const PermitId& id, const detail::PermitLease& lease);
     bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);

@@ -42,7 +42,7 @@ class Semaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. Sends nothing.
-    Semaphore(Client& client, std::string_view name);
+    Semaphore(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
@@ -256,7 +256,7 @@ private:
     void check(std::ptrdiff_t n, std::ptrdiff_t least) const;
     bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);
     bool expire_after(Milliseconds after);
-    bool take(std::ptrdiff_t n, const detail::WaitRequest& request);
+    bool take(std::ptrdiff_t n, detail::WaitRequest request);
     bool give(std::ptrdiff_t n, bool only_existing);
     Operation<Permits> later(std::ptrdiff_t n, detail::WaitRequest request);
 

@@ -20,7 +20,7 @@ class SpinLock : public detail::NamedLock {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
     // first is longer than the longest. Sends nothing.
-    SpinLock(Client& client, std::string_view name, SpinOptions options = {});
+    SpinLock(Client& client, std::string_view name, SpinOptions options = {}, const ObjectOptions& own = {});
 
 private:
     REDLATCH_INLINE void prepare(detail::LockRequest& request) override;

@@ -96,6 +96,7 @@ public:
             [&] {
                 detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);
                 request.again = true;
+                request.settings = level_.settings;
                 return another_level(request);
             },
             Hold(), tail...);

@@ -4,6 +4,7 @@
 #include "redlatch/base/backoff.hpp"
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/session/settings.hpp"
 #include "redlatch/wait/wait_queue.hpp"
 #include "redlatch/wait/waiter.hpp"
 
@@ -23,6 +24,7 @@ struct LockWaiter : Waiter {
     std::uint64_t hold = 0;    // once it is served: the hold that it got
     std::uint64_t writer = 0;  // for a reader: the hold as the writer with which its owner has asked
     std::optional<Milliseconds> lease{};
+    Settings settings{};
     std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
     Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile
 };

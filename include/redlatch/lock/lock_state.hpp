@@ -85,12 +85,14 @@ public:
 
     void release_all(const std::shared_ptr<ReleaseRound>& round) override { parts_.releases.release_all(round); }
 
-    bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
+    bool force_release(const Settings& settings, Instant limit = never) {
+        return parts_.releases.force_release(settings, limit);
+    }
 
     // For locks over several servers: see BackgroundTries::begin() and Releases::release_in_background().
-    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease, const Settings& settings,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
-        tries_.begin(owner, lease, std::move(tell), receiver);
+        tries_.begin(owner, lease, settings, std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         parts_.releases.release_in_background(owner, done, receiver);
@@ -110,7 +112,7 @@ public:
     Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
         if (by == by_thread) co_return release(owner);
         const auto outcome = std::make_shared<Delivery<std::error_code>>(errc::unreachable);
-        const Instant until = parts_.releases.foreground_deadline();
+        const Instant until = Clock::now() + command_timeout_of(owner);
         parts_.releases.release_in_background(
             owner, [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); }, Receiver::background);
         co_return co_await Delivered(by, outcome, until);
@@ -199,6 +201,13 @@ public:
     }
 
 private:
+    // Returns how long the release of this owner's hold may take.
+    Milliseconds command_timeout_of(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        const HoldRecord* hold = parts_.leases.live_hold(owner);
+        return hold ? hold->settings.command_timeout : session().options().command_timeout;
+    }
+
     LockParts parts_;
     LockCore& core_ = parts_.core;
     BackgroundTries tries_{parts_};

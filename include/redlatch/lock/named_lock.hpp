@@ -7,6 +7,7 @@
 #include "redlatch/inspection.hpp"
 #include "redlatch/lock/lock_access.hpp"
 #include "redlatch/lock/lock_api.hpp"
+#include "redlatch/options.hpp"
 #include "redlatch/session/call_options.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/wait/lock_request.hpp"
@@ -55,12 +56,17 @@ public:
     }
 
 protected:
-    NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name)
-        : handle_(std::move(core), maker, name) {}
+    NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name,
+              const ObjectOptions& own)
+        : handle_(std::move(core), maker, name, own) {}
+
+    // The options of this object.
+    const Settings& settings() const noexcept { return handle_.settings(); }
 
     // Returns this process's state of the lock.
     LockState& state();
 
+    void prepare(LockRequest& request) override { request.settings = settings(); }
     REDLATCH_INLINE HoldKeeper& keeper() override;
     REDLATCH_INLINE HeldLevel keeper_of_holds() override;
     REDLATCH_INLINE bool force_release(Instant limit) override;

@@ -26,20 +26,20 @@ REDLATCH_INLINE HoldKeeper& NamedLock::keeper() { return state(); }
 
 REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     LockState& s = state();
-    return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
+    return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s), 0, {}, settings()};
 }
 
-REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
+REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(settings(), limit); }
 
 REDLATCH_INLINE bool NamedLock::ask_locked(Instant limit) {
     LockState& s = state();
-    return read_is_locked(query(s.session(), s.key(), s.protocol().is_locked(), limit), s.key());
+    return read_is_locked(query(s.session(), settings(), s.key(), s.protocol().is_locked(), limit), s.key());
 }
 
 REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) {
     LockState& s = state();
     const HeldPart mine = s.part(owner);
-    const int count = read_count(query(s.session(), s.key(), s.protocol().hold_count(mine.hold), limit), s.key());
+    const int count = read_count(query(s.session(), settings(), s.key(), s.protocol().hold_count(mine.hold), limit), s.key());
     // Callers of one Owner may change its level at the same time. The server may get that in another order.
     const HeldPart now = s.part(owner);
     return count > 0 && owner.is_of_program() && now.hold == mine.hold ? static_cast<int>(now.levels) : count;
@@ -47,7 +47,7 @@ REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) 
 
 REDLATCH_INLINE std::optional<Milliseconds> NamedLock::ask_remaining_lease(Instant limit) {
     LockState& s = state();
-    return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
+    return read_lease(query(s.session(), settings(), s.key(), s.protocol().remaining_lease(), limit), s.key());
 }
 
 REDLATCH_INLINE bool NamedLock::is_held_by(std::uint64_t owner) {
@@ -60,12 +60,12 @@ REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
     if (owner.empty() || owner == "mode")
         throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
     const std::string field = s.protocol().field_of(owner);
-    return s.protocol().read_held_by(query(s.session(), s.key(), s.protocol().held_by(field)), field);
+    return s.protocol().read_held_by(query(s.session(), settings(), s.key(), s.protocol().held_by(field)), field);
 }
 
 REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {
     LockState& s = state();
-    return s.protocol().read_inspection(query(s.session(), s.key(), s.protocol().inspect(), limit));
+    return s.protocol().read_inspection(query(s.session(), settings(), s.key(), s.protocol().inspect(), limit));
 }
 
 }  // namespace detail

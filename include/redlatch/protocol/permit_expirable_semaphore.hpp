@@ -43,6 +43,7 @@ public:
         PermitLease lease{};
         bool served = false;
         bool lets_pass = false;  // True if callers behind it may be served when there is not enough for it
+        Replication replication{};  // of its renewals
 
         std::int64_t amount() const { return static_cast<std::int64_t>(ids.size()); }
 
@@ -56,20 +57,15 @@ public:
     PermitProtocol(const ProtocolContext& context, std::string key)
         : marks_(context, std::move(key), "redlatch_permit_requests"),
           channel_(prefixed_key("redisson_sc", marks_.key())),
-          leases_(suffixed_key(marks_.key(), "timeout")),
-          watchdog_timeout_(context.options.watchdog_timeout) {}
+          leases_(suffixed_key(marks_.key(), "timeout")) {}
 
     const RequestMarks& marks() const noexcept { return marks_; }
     const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    // Returns the lease for the server in ms: the watchdog timeout for watched permits, -1 for permits without a TTL.
-    std::int64_t milliseconds_of(const PermitLease& lease) const {
-        switch (lease.kind) {
-            case PermitLease::Kind::limited: return lease.length.count();
-            case PermitLease::Kind::forever: return -1;
-            default: return watchdog_timeout_.count();
-        }
+    // Returns the lease for the server in ms: -1 for permits without a TTL.
+    static std::int64_t milliseconds_of(const PermitLease& lease) {
+        return lease.kind == PermitLease::Kind::forever ? -1 : lease.length.count();
     }
 
     Call ask(std::span<const Want> wants, const RequestId& request_id) const {
@@ -171,8 +167,8 @@ public:
     }
 
     // `until`: the server time until which it is wanted.
-    Call renew(std::span<const PermitId> ids, std::int64_t until) const {
-        Call call(digested<scripts::permit_renew>, {leases_}, {watchdog_timeout_, until}, Effect::grants);
+    Call renew(std::span<const PermitId> ids, Milliseconds lease, std::int64_t until) const {
+        Call call(digested<scripts::permit_renew>, {leases_}, {lease, until}, Effect::grants);
         append(call, ids);
         return call;
     }
@@ -185,7 +181,6 @@ private:
     const RequestMarks marks_;
     const std::string channel_;
     const std::string leases_;
-    const Milliseconds watchdog_timeout_;
 };
 
 }  // namespace detail

@@ -35,6 +35,8 @@ public:
     // A permit under the watchdog.
     struct Watch {
         PermitId id;
+        Milliseconds lease;
+        Replication replication;
         Instant valid_until;
         Instant renew_at;
         bool renewing = false;
@@ -42,6 +44,11 @@ public:
 
         // The loss is reported a little before expiry, so that the handler runs while the lease still holds.
         Instant lost_at() const { return valid_until - Milliseconds(2); }
+        // Renewals of the same kind share a command.
+        bool is_renewed_like(const Watch& other) const {
+            return lease == other.lease && replication == other.replication;
+        }
+
         Instant next_deadline() const { return renewing ? lost_at() : std::min(renew_at, lost_at()); }
     };
 
@@ -138,13 +145,14 @@ public:
         std::vector<Want> too_late;
         for (Want& want : wants) {
             if (!want.served || want.lease.kind == PermitLease::Kind::forever) continue;
-            const bool limited = want.lease.kind == PermitLease::Kind::limited;
-            const Instant until = valid_until(begun, limited ? want.lease.length : timeout());
+            const Milliseconds lease = want.lease.length;
+            const Instant until = valid_until(begun, lease);
             if (now >= until) {
                 too_late.push_back(want);
                 want.served = false;
-            } else if (!limited) {
-                for (const PermitId& id : want.ids) watched_.push_back({id, until, begun + timeout() / 3});
+            } else if (want.lease.kind == PermitLease::Kind::watched) {
+                for (const PermitId& id : want.ids)
+                    watched_.push_back({id, lease, want.replication, until, begun + lease / 3});
             }
         }
         if (!watched_.empty()) {
@@ -168,22 +176,24 @@ public:
 private:
     static constexpr std::size_t releases_a_call = 1000;
 
-    Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
-
     // Renews all permits that are due, and those that are due soon. So permits that were acquired at different times
     // are renewed together from then on.
     void renew_due(std::unique_lock<std::mutex>& lock, Instant now) {
-        const auto due_until = [&](Instant until) {
-            return std::any_of(watched_.begin(), watched_.end(),
-                               [&](const Watch& w) { return !w.renewing && w.renew_at <= until; });
-        };
-        if (!due_until(now)) return;
-        const Instant soon = now + timeout() / 6;
+        const auto is_due = [](const Watch& w, Instant until) { return !w.renewing && w.renew_at <= until; };
+        Milliseconds longest{0};
+        for (const Watch& watch : watched_)
+            if (is_due(watch, now)) longest = std::max(longest, watch.lease);
+        if (longest == Milliseconds(0)) return;
+        const Instant soon = now + longest / 6;
         const std::size_t most = core_.session.options().renewal_batch;
-        while (due_until(soon)) {
+        for (;;) {
+            const auto next = std::find_if(watched_.begin(), watched_.end(),
+                                           [&](const Watch& w) { return is_due(w, soon); });
+            if (next == watched_.end()) return;
+            const Watch kind = *next;
             std::vector<PermitId> batch;
             for (Watch& watch : watched_) {
-                if (watch.renewing || watch.renew_at > soon || batch.size() == most) continue;
+                if (!is_due(watch, soon) || !watch.is_renewed_like(kind) || batch.size() == most) continue;
                 batch.push_back(watch.id);
                 watch.renewing = true;
                 watch.renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
@@ -191,9 +201,10 @@ private:
             lock.unlock();
             const Instant sent = Clock::now();
             try {
+                Call call = core_.protocol.renew(batch, kind.lease, core_.session.wanted_until(core_.key()));
+                call.replication = kind.replication;
                 core_.session.post(
-                    core_.protocol.renew(batch, core_.session.wanted_until(core_.key())),
-                    [this, keep = core_.keep(), batch, sent](const Reply& reply) { renewed_all(batch, reply, sent); });
+                    call, [this, keep = core_.keep(), batch, sent](const Reply& reply) { renewed_all(batch, reply, sent); });
             } catch (...) {  // no memory: retried after a pause
                 renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
@@ -212,11 +223,11 @@ private:
             watch->renewing = false;
             if (reply.answered() || reply.is_unsent()) watch->renewal_ends = {};
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
-                watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
+                watch->renew_at = Clock::now() + std::max(Milliseconds(10), watch->lease / 60);
             } else if (reply.elements[i].integer == 1) {
                 core_.session.count_renewal();
-                watch->valid_until = std::max(watch->valid_until, valid_until(sent, timeout()));
-                watch->renew_at = sent + timeout() / 3;
+                watch->valid_until = std::max(watch->valid_until, valid_until(sent, watch->lease));
+                watch->renew_at = sent + watch->lease / 3;
             } else {
                 lose_if([&](const Watch& w) { return w.id == batch[i]; }, "the server no longer has this permit");
             }

@@ -4,6 +4,7 @@
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/session/continuations.hpp"
+#include "redlatch/session/settings.hpp"
 
 #include <concepts>
 #include <optional>
@@ -30,6 +31,7 @@ struct LockRequest {
     std::stop_token stop;
     WaitBy by = by_thread;
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
+    Settings settings{};      // of the object that it is made through
     bool again = false;       // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
 };
 

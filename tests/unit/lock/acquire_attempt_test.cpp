@@ -44,7 +44,7 @@ struct Bench {
     using Attempt = AcquireAttempt;
     using Next = Attempt::Next;
 
-    explicit Bench(bool first = true) : attempt(core, claim(first)) {
+    explicit Bench(bool first = true) : attempt(core, claim(first), settings_of(session.options())) {
         session.server_clock().learn(0, Clock::now(), Clock::now(), noon);
     }
 
