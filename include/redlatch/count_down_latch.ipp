@@ -36,9 +36,9 @@ inline void check_count(std::ptrdiff_t n, std::ptrdiff_t least, std::string_view
 inline constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
 
 inline LatchProtocol::Lowered lower(const Settings& settings, LatchState& latch, std::ptrdiff_t n) {
-    const Reply reply =
-        latch.change(settings, [&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
-                     LatchState::Undelivered::retry);
+    const Reply reply = latch.change(
+        settings, [&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
+        LatchState::Undelivered::retry);
     return latch.protocol().decode_lower(reply);
 }
 
@@ -55,8 +55,9 @@ REDLATCH_INLINE CountDownLatch::CountDownLatch(Client& client, std::string_view 
 REDLATCH_INLINE bool CountDownLatch::try_set_count(std::ptrdiff_t count) {
     detail::check_count(count, 1, name(), "the count must be from 1 to 2147483647");
     auto& latch = detail::latch_of(handle_);
-    return latch.is_one(
-        latch.change(handle_.settings(), [&](const detail::RequestId& request_id) { return latch.protocol().set(request_id, count); }));
+    return latch.is_one(latch.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return latch.protocol().set(request_id, count);
+    }));
 }
 
 REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
@@ -67,7 +68,8 @@ REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
 
 REDLATCH_INLINE LatchInspection CountDownLatch::inspect() const {
     auto& latch = detail::latch_of(handle_);
-    return latch.protocol().read_inspection(detail::query(latch.session(), handle_.settings(), latch.key(), latch.protocol().inspect()));
+    return latch.protocol().read_inspection(
+        detail::query(latch.session(), handle_.settings(), latch.key(), latch.protocol().inspect()));
 }
 
 REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n) {

@@ -90,7 +90,8 @@ public:
 
 }  // namespace detail
 
-REDLATCH_INLINE PermitExpirableSemaphore::PermitExpirableSemaphore(Client& client, std::string_view name, const ObjectOptions& options)
+REDLATCH_INLINE PermitExpirableSemaphore::PermitExpirableSemaphore(Client& client, std::string_view name,
+                                                                   const ObjectOptions& options)
     : handle_(detail::ClientAccess::session(client), detail::PermitState::maker, name, options) {}
 
 // --- number of permits -------------------------------------------------------------------------------------------
@@ -102,12 +103,18 @@ REDLATCH_INLINE bool PermitExpirableSemaphore::try_set_permits(std::ptrdiff_t pe
 REDLATCH_INLINE bool PermitExpirableSemaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
     auto& semaphore = detail::permits_of(handle_);
-    return semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+    return semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().set(request_id, permits, ttl);
+    }));
 }
 
-REDLATCH_INLINE bool PermitExpirableSemaphore::exists() { return detail::exists(handle_.settings(), detail::permits_of(handle_)); }
+REDLATCH_INLINE bool PermitExpirableSemaphore::exists() {
+    return detail::exists(handle_.settings(), detail::permits_of(handle_));
+}
 
-REDLATCH_INLINE bool PermitExpirableSemaphore::remove() { return detail::remove(handle_.settings(), detail::permits_of(handle_)); }
+REDLATCH_INLINE bool PermitExpirableSemaphore::remove() {
+    return detail::remove(handle_.settings(), detail::permits_of(handle_));
+}
 
 REDLATCH_INLINE bool PermitExpirableSemaphore::expire_after(Milliseconds after) {
     return detail::expire(handle_.settings(), detail::permits_of(handle_), after);
@@ -116,15 +123,18 @@ REDLATCH_INLINE bool PermitExpirableSemaphore::expire_after(Milliseconds after) 
 REDLATCH_INLINE void PermitExpirableSemaphore::set_permits(std::ptrdiff_t permits) {
     detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
     auto& semaphore = detail::permits_of(handle_);
-    semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
+    semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().set_total(request_id, permits);
+    }));
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::add_permits(std::ptrdiff_t n) {
     detail::check_permits(n, -max(), max(), name(), "the number of permits must be from -2147483647 to 2147483647");
     if (n == 0) return;
     auto& semaphore = detail::permits_of(handle_);
-    semaphore.is_one(
-        semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
+    semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().add(request_id, n);
+    }));
 }
 
 REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::available_permits() {
@@ -188,7 +198,9 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
     const auto watches = semaphore.leases().unwatch_settled(std::span(&id, 1));
     Reply reply;
     try {
-        reply = semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
+        reply = semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+            return semaphore.protocol().set_lease(request_id, id, lease);
+        });
     } catch (...) {
         semaphore.leases().watch_again(watches);
         throw;
@@ -198,7 +210,8 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
 
 REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphore::remaining_lease(const PermitId& id) {
     auto& semaphore = detail::permits_of(handle_);
-    const Reply reply = detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().remaining(id));
+    const Reply reply =
+        detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().remaining(id));
     return semaphore.protocol().read_remaining(reply);
 }
 

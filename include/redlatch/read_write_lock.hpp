@@ -75,7 +75,7 @@ public:
     };
 
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
+    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Both sides have `own`. Sends nothing.
     ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options = {}, const ObjectOptions& own = {});
 
     // Returns the name as given, without the client's key_prefix.

@@ -32,7 +32,9 @@ REDLATCH_INLINE ReadWriteLock::ReadLock::ReadLock(Client& client, std::string_vi
 
 REDLATCH_INLINE ReadWriteLock::WriteLock::WriteLock(Client& client, std::string_view name, ReadLock& readers,
                                                     ReadWriteOptions options, const ObjectOptions& own)
-    : Side(detail::ClientAccess::session(client), detail::write_maker, name, own), readers_(readers), options_(options) {}
+    : Side(detail::ClientAccess::session(client), detail::write_maker, name, own),
+      readers_(readers),
+      options_(options) {}
 
 REDLATCH_INLINE void ReadWriteLock::WriteLock::prepare(detail::LockRequest& request) {
     const Instant now = Clock::now();
@@ -52,7 +54,8 @@ REDLATCH_INLINE ReadWriteLock::ReadWriteLock(Client& client, std::string_view na
 REDLATCH_INLINE Inspection ReadWriteLock::inspect() {
     detail::LockState& s = detail::LockAccess::state(read_);
     const auto& protocol = static_cast<const detail::ReadWriteProtocol&>(s.protocol());
-    return protocol.read_both_sides(detail::query(s.session(), detail::LockAccess::settings(read_), s.key(), protocol.inspect()));
+    return protocol.read_both_sides(
+        detail::query(s.session(), detail::LockAccess::settings(read_), s.key(), protocol.inspect()));
 }
 
 REDLATCH_INLINE detail::HoldKeeper& ReadWriteLock::keeper() { return detail::LockAccess::keeper(write_); }

@@ -75,7 +75,9 @@ REDLATCH_INLINE bool Semaphore::try_set_permits(std::ptrdiff_t permits) {
 REDLATCH_INLINE bool Semaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     check(permits, 0);
     auto& semaphore = detail::semaphore_of(handle_);
-    return semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+    return semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().set(request_id, permits, ttl);
+    }));
 }
 
 REDLATCH_INLINE bool Semaphore::exists() { return detail::exists(handle_.settings(), detail::semaphore_of(handle_)); }
@@ -88,7 +90,8 @@ REDLATCH_INLINE bool Semaphore::expire_after(Milliseconds after) {
 
 REDLATCH_INLINE std::ptrdiff_t Semaphore::available_permits() {
     auto& semaphore = detail::semaphore_of(handle_);
-    const Reply reply = detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().available());
+    const Reply reply =
+        detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().available());
     return static_cast<std::ptrdiff_t>(detail::number_of(reply, semaphore.key()));
 }
 
@@ -96,13 +99,16 @@ REDLATCH_INLINE void Semaphore::add_permits(std::ptrdiff_t n) {
     check(n, -max());
     if (n == 0) return;
     auto& semaphore = detail::semaphore_of(handle_);
-    semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n, false); }));
+    semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().add(request_id, n, false);
+    }));
 }
 
 REDLATCH_INLINE std::ptrdiff_t Semaphore::drain_permits() {
     auto& semaphore = detail::semaphore_of(handle_);
-    const Reply reply =
-        semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) { return semaphore.protocol().drain(request_id); });
+    const Reply reply = semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().drain(request_id);
+    });
     if (!reply.is_integer()) throw detail::unexpected(reply, semaphore.key());
     return static_cast<std::ptrdiff_t>(reply.integer);
 }
@@ -141,7 +147,9 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
 
 REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {
     auto& semaphore = detail::semaphore_of(handle_);
-    return semaphore.is_one(semaphore.change(handle_.settings(), [&semaphore, n, only_existing](const detail::RequestId& request_id) {
+    return semaphore.is_one(semaphore.change(
+        handle_.settings(),
+        [&semaphore, n, only_existing](const detail::RequestId& request_id) {
             return semaphore.protocol().add(request_id, n, only_existing);
         },
         detail::SemaphoreState::Undelivered::retry));

@@ -115,8 +115,9 @@ public:
             if (!hold.live()) continue;
             if (hold.renewing || hold.ask_at() > horizon) continue;
             due.push_back({core_.keep(), core_.key(), hold.owner, hold.id, &core_.kind.renewal,
-                           core_.protocol.text(hold.id), hold.watched() ? hold.settings.watchdog_timeout : Milliseconds(1),
-                           !hold.watched(), hold.settings.replication()});
+                           core_.protocol.text(hold.id),
+                           hold.watched() ? hold.settings.watchdog_timeout : Milliseconds(1), !hold.watched(),
+                           hold.settings.replication()});
             hold.renewing = true;
         }
     }

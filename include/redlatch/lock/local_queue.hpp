@@ -251,8 +251,8 @@ private:
 
     // A hand-over that was sent, and its reply.
     struct HandOver {
-        Leaving leaving;  // the hold that is released
-        Claim claim;      // the hold of the successor
+        Leaving leaving;    // the hold that is released
+        Claim claim;        // the hold of the successor
         Settings settings;  // of the successor
         Reply reply{};
         SendTime sent_at{};  // of the first sending that may have taken effect

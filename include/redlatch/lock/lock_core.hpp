@@ -47,10 +47,7 @@ public:
 // code runs.
 struct LockCore {
     LockCore(LockTask& state, Session& of, std::unique_ptr<LockProtocol> by)
-        : task(state),
-          session(of),
-          owned_protocol(std::move(by)),
-          key_holds(of.key_holds(key())) {}
+        : task(state), session(of), owned_protocol(std::move(by)), key_holds(of.key_holds(key())) {}
 
     const std::string& key() const noexcept { return protocol.key(); }
     std::uint64_t next_number() { return session.next_request(); }

@@ -39,7 +39,8 @@ REDLATCH_INLINE bool NamedLock::ask_locked(Instant limit) {
 REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) {
     LockState& s = state();
     const HeldPart mine = s.part(owner);
-    const int count = read_count(query(s.session(), settings(), s.key(), s.protocol().hold_count(mine.hold), limit), s.key());
+    const int count =
+        read_count(query(s.session(), settings(), s.key(), s.protocol().hold_count(mine.hold), limit), s.key());
     // Callers of one Owner may change its level at the same time. The server may get that in another order.
     const HeldPart now = s.part(owner);
     return count > 0 && owner.is_of_program() && now.hold == mine.hold ? static_cast<int>(now.levels) : count;

@@ -78,7 +78,7 @@ public:
 
     // Removes one level. A hold that loses its last level is no longer renewed.
     Leaving leave_level(HoldRecord& hold) {
-        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
+        Leaving leaving{hold.id,        hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
                         hold.unsettled, hold.settings};
         if (hold.count == 1) {
             leases_.finish(hold);

@@ -42,7 +42,7 @@ public:
         std::vector<PermitId> ids{};  // at least one
         PermitLease lease{};
         bool served = false;
-        bool lets_pass = false;  // True if callers behind it may be served when there is not enough for it
+        bool lets_pass = false;     // True if callers behind it may be served when there is not enough for it
         Replication replication{};  // of its renewals
 
         std::int64_t amount() const { return static_cast<std::int64_t>(ids.size()); }

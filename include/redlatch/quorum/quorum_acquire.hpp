@@ -236,7 +236,8 @@ private:
     Instant give_up_at(const LockRequest& request, Instant begun, Instant failing_since) const {
         const Settings& settings = core_.client().settings();
         if (request.one_try)
-            return begun + std::max(Milliseconds(100), std::min(settings.command_timeout, settings.unreachable_timeout));
+            return begun +
+                   std::max(Milliseconds(100), std::min(settings.command_timeout, settings.unreachable_timeout));
         return deadline_after(failing_since, settings.unreachable_timeout);
     }
 

@@ -187,8 +187,8 @@ private:
         const Instant soon = now + longest / 6;
         const std::size_t most = core_.session.options().renewal_batch;
         for (;;) {
-            const auto next = std::find_if(watched_.begin(), watched_.end(),
-                                           [&](const Watch& w) { return is_due(w, soon); });
+            const auto next =
+                std::find_if(watched_.begin(), watched_.end(), [&](const Watch& w) { return is_due(w, soon); });
             if (next == watched_.end()) return;
             const Watch kind = *next;
             std::vector<PermitId> batch;
@@ -203,8 +203,9 @@ private:
             try {
                 Call call = core_.protocol.renew(batch, kind.lease, core_.session.wanted_until(core_.key()));
                 call.replication = kind.replication;
-                core_.session.post(
-                    call, [this, keep = core_.keep(), batch, sent](const Reply& reply) { renewed_all(batch, reply, sent); });
+                core_.session.post(call, [this, keep = core_.keep(), batch, sent](const Reply& reply) {
+                    renewed_all(batch, reply, sent);
+                });
             } catch (...) {  // no memory: retried after a pause
                 renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }

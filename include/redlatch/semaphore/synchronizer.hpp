@@ -81,8 +81,7 @@ public:
     using Member = typename Queue::Member;
 
     Synchronizer(Session& session, const std::string& key)
-        : core_(*this, session, key),
-          room_(session, *this, core_.protocol.channel()) {
+        : core_(*this, session, key), room_(session, *this, core_.protocol.channel()) {
         // Redisson's latches cannot have such names in a cluster, either.
         if (session.transport().route(room_.channel()) != session.transport().route(core_.key()))
             throw Error(errc::invalid_argument, core_.key(),
@@ -317,8 +316,8 @@ private:
         const Instant give_up = patience_.give_up_at(request, first);
         const Instant begun = Clock::now();
         lock.unlock();
-        Retry retry = core_.session.retry(
-            {give_up, request.stop, request.one_try, request.by, request.settings.command_timeout});
+        Retry retry =
+            core_.session.retry({give_up, request.stop, request.one_try, request.by, request.settings.command_timeout});
         Reply reply;
         std::optional<Instant> rest;
         do {

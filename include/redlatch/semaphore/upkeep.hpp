@@ -21,8 +21,7 @@ bool exists(const Settings& settings, Synchronizer& synchronizer) {
 
 template <class Synchronizer>
 bool remove(const Settings& settings, Synchronizer& synchronizer) {
-    return synchronizer.is_one(
-        synchronizer.change(
+    return synchronizer.is_one(synchronizer.change(
         settings, [&](const RequestId& request_id) { return synchronizer.protocol().remove(request_id); }));
 }
 

@@ -162,7 +162,8 @@ public:
 private:
     static constexpr Milliseconds longest_farewell{1000};
 
-    // Sends a command. If replicas are wanted, what it grants counts only if they have it. The reply tells whether they do.
+    // Sends a command. If replicas are wanted, what it grants counts only if they have it. The reply tells whether they
+    // do.
     Reply call_confirmed(const Command& command, const Replication& replicas, Instant deadline) {
         if (replicas.required == 0) return transport_.call(command, deadline);
         const std::uint32_t route = route_of(command);

@@ -26,12 +26,11 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Makes replicas confirm what is granted: require_replicas of a client or an object. WAIT follows a granting command in the same
-// write, because WAIT concerns the writes of its own connection. Thread-safe.
+// Makes replicas confirm what is granted: require_replicas of a client or an object. WAIT follows a granting command in
+// the same write, because WAIT concerns the writes of its own connection. Thread-safe.
 class ReplicaAcks {
 public:
-    explicit ReplicaAcks(const ClientOptions& options)
-        : by_default_(settings_of(options).replication()) {}
+    explicit ReplicaAcks(const ClientOptions& options) : by_default_(settings_of(options).replication()) {}
 
     // Returns which replicas must confirm the call.
     Replication wanted_for(const Call& call) const noexcept {

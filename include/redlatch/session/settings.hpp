@@ -14,8 +14,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The options that one object goes by: its ObjectOptions, and those of its client where it has none. A request of a call
-// carries a copy, and so does a hold, because both may outlive the object.
+// The options that one object goes by: its ObjectOptions, and those of its client where it has none. A request of a
+// call carries a copy, and so does a hold, because both may outlive the object.
 struct Settings {
     Milliseconds watchdog_timeout{};
     Milliseconds command_timeout{};

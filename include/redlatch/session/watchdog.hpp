@@ -26,7 +26,8 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Sorts renewals into batches that one call can carry out, those with the same route, script, lease and replication, at
-// most `most` in each, and calls `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep their order.
+// most `most` in each, and calls `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep
+// their order.
 template <class Route, class Send>
 void for_each_batch(std::span<Renewal> due, std::size_t most, Route route, Send send) {
     const auto way = [&](const Renewal& r) { return std::tuple(route(r.key), r.script, r.lease, r.replication); };
@@ -62,16 +63,12 @@ inline BackgroundTask::Renewed outcome_of(const Reply& reply, std::size_t index,
 class Watchdog {
 public:
     Watchdog(Executor& executor, ServerTime& server_time, Events& events, Counters& counters, std::size_t batch)
-        : executor_(executor),
-          server_time_(server_time),
-          events_(events),
-          counters_(counters),
-          batch_(batch) {}
+        : executor_(executor), server_time_(server_time), events_(events), counters_(counters), batch_(batch) {}
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
-    // Returns how much earlier than necessary to renew a hold if these are due. So holds that were acquired at different
-    // times are renewed together from then on. Short leases, which are due often, do not hurry the long ones.
+    // Returns how much earlier than necessary to renew a hold if these are due. So holds that were acquired at
+    // different times are renewed together from then on. Short leases, which are due often, do not hurry the long ones.
     static Milliseconds early(std::span<const Renewal> due) noexcept {
         Milliseconds longest{0};
         for (const Renewal& renewal : due) longest = std::max(longest, renewal.lease);

@@ -43,7 +43,8 @@ public:
     template <class Request>
     void failed(const Request& request, Instant begun, const Reply& reply) {
         // A server that was given less than its time may only be slow.
-        const bool is_away = reply.kind != Reply::Kind::no_time || Clock::now() - begun >= request.settings.command_timeout;
+        const bool is_away =
+            reply.kind != Reply::Kind::no_time || Clock::now() - begun >= request.settings.command_timeout;
         if (!failing_since_ && is_away) failing_since_ = begun;
     }
 

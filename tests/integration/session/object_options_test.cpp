@@ -351,7 +351,8 @@ TEST_CASE("require_replicas: renewals that no replica confirms prolong only what
 TEST_CASE("require_replicas: callers of one semaphore that require another number do not share a request") {
     RedisServer server;
     Client client{server.url(), unhurried()};
-    Semaphore plain{client, "permits"}, safe{client, "permits", {.command_timeout = paced(1000ms), .require_replicas = 1}};
+    Semaphore plain{client, "permits"},
+        safe{client, "permits", {.command_timeout = paced(1000ms), .require_replicas = 1}};
     plain.try_set_permits(0);
     auto first = start([&] { return code_of([&] { plain.acquire(); }); });
     REQUIRE(eventually([&] { return client.stats().waiting == 1; }));
