@@ -1460,8 +1460,8 @@ mutate(renewed_with_the_lease_of_the_client lock/leases.hpp
 
 # A renewal is confirmed by as many replicas as the client requires.
 mutate(renewal_as_the_client_requires lock/leases.hpp
-    "!hold.watched(), hold.settings.replication()}"
-    "!hold.watched()}"
+    "hold.settings.replication()});"
+    "{}});"
     "integration/object_options")
 
 # The same for permits.

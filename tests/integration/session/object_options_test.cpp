@@ -314,13 +314,14 @@ TEST_CASE("require_replicas: zero asks none for this object, whatever the client
 }
 
 TEST_CASE("require_replicas: a hold that is handed over is confirmed as its new owner requires") {
-    RedisServer server;
-    RawRedis redis{server};
-    Client client{server.url(), unhurried()};
+    Replicated setup;
+    RawRedis redis{setup.master()};
+    Client client{setup.master().url(), unhurried()};
     RLock plain{client, "orders"}, safe{client, "orders", {.command_timeout = paced(1000ms), .require_replicas = 1}};
     plain.lock();
     auto waiting = start([&] { return code_of([&] { safe.lock(); }); });
     REQUIRE(eventually([&] { return client.stats().waiting == 1 && listeners(redis, "orders") == 1; }));
+    setup.cut_replication();
     plain.unlock();
     REQUIRE(ready_within(waiting, 20s));
     CHECK(waiting.get() == errc::not_replicated);

@@ -188,7 +188,7 @@ TEST_CASE("patience: callers of one name share the time of the failure, each by 
     const WaitRequest hasty{.settings = {.command_timeout = 1s, .unreachable_timeout = 25s}};
     const Instant now = Clock::now();
     patience.failed(hasty, now - 20s, Reply::of(Reply::Kind::unanswered, "nothing"));
-    CHECK(patience.give_up_at(hasty, false) <= Clock::now() + 5s);
+    CHECK(patience.give_up_at(hasty, false) <= now + 5s);
     CHECK(patience.give_up_at(unlimited, false) >= now + 9s);
-    CHECK(patience.give_up_at(WaitRequest{.one_try = true, .settings = hasty.settings}, true) <= Clock::now() + 1s);
+    CHECK(patience.give_up_at(WaitRequest{.one_try = true, .settings = hasty.settings}, true) < now + 3s);
 }
