@@ -2,15 +2,14 @@
 // ctest: long
 // ObjectOptions: what an object has of its own, beside an object of the same name that goes by its client's options.
 #include <array>
+#include <cstdint>
 #include <memory>
-#include <optional>
-#include <thread>
+#include <type_traits>
+#include <utility>
 
 #include "faults/fault_kit.hpp"
-#include "support/command_monitor.hpp"
 #include "support/replicated.hpp"
 #include "support/scripted_transport.hpp"
-#include "support/server_faults.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -322,6 +321,13 @@ TEST_CASE("require_replicas: a hold that is handed over is confirmed as its new 
     auto waiting = start([&] { return code_of([&] { safe.lock(); }); });
     REQUIRE(eventually([&] { return client.stats().waiting == 1 && listeners(redis, "orders") == 1; }));
     setup.cut_replication();
+    // A waiter that is asking the server gets nothing handed over.
+    std::uint64_t commands = 0;
+    const auto is_quiet = [&] {
+        const std::uint64_t before = std::exchange(commands, client.stats().commands);
+        return before == commands && redis.info("clients", "blocked_clients") == "0";
+    };
+    REQUIRE(eventually(is_quiet, 10s, 50ms));
     plain.unlock();
     REQUIRE(ready_within(waiting, 20s));
     CHECK(waiting.get() == errc::not_replicated);
