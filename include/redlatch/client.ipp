@@ -12,6 +12,7 @@
 #include "redlatch/session/release_round.hpp"
 #include "redlatch/session/server_check.hpp"
 #include "redlatch/session/session_handle.hpp"
+#include "redlatch/session/settings.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -35,13 +36,7 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 inline void check_options(const ClientOptions& options) {
-    static_cast<void>(Lease(options.watchdog_timeout));
-    if (options.watchdog_timeout < Milliseconds(30))
-        throw Error(errc::invalid_argument, {}, "watchdog_timeout must be at least 30 ms");
-    if (options.command_timeout < Milliseconds(1) || options.command_timeout > std::chrono::hours(1))
-        throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
-    if (options.unreachable_timeout < Milliseconds(0))
-        throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+    check_settings(settings_of(options), {});
     if (options.renewal_batch < 1 || options.renewal_batch > 1000)
         throw Error(errc::invalid_argument, {}, "renewal_batch must be from 1 to 1,000");
     // A dead waiter shall block the others no longer than one of Redisson does.
@@ -59,8 +54,7 @@ inline void check_options(const ClientOptions& options) {
 inline std::shared_ptr<SessionHandle> new_session(std::unique_ptr<TransportPort> transport,
                                                   const ClientOptions& options) {
     check_options(options);
-    if (options.require_replicas > 0 && !transport->posts_several())
-        throw Error(errc::unsupported, {}, "require_replicas needs a transport with post_all()");
+    check_replication(settings_of(options), transport->posts_several(), {});
     return std::make_shared<SessionHandle>(std::move(transport), options);
 }
 

@@ -28,14 +28,14 @@ inline namespace REDLATCH_ABI {
 //
 // Neither copyable nor movable. Any number of threads may use one object. Two objects with the same name are the same
 // latch. Each member throws Error; with a trailing std::error_code& it stores the code and throws only std::bad_alloc.
-// If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails with
-// errc::unreachable. A command may be resent after a lost reply and still takes effect once.
+// If the server cannot be reached, a call retries for unreachable_timeout (of ObjectOptions or ClientOptions), then
+// fails with errc::unreachable. A command may be resent after a lost reply and still takes effect once.
 class CountDownLatch {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
-    // another slot. Sends nothing.
-    CountDownLatch(Client& client, std::string_view name);
+    // another slot. Options that cannot work are refused: see ObjectOptions. Sends nothing.
+    CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
@@ -167,8 +167,8 @@ public:
 
 private:
     bool expire_after(Milliseconds after);
-    bool wait_for_end(const detail::WaitRequest& request) const;
-    bool arrive(std::ptrdiff_t n, const detail::WaitRequest& request);
+    bool wait_for_end(detail::WaitRequest request) const;
+    bool arrive(std::ptrdiff_t n, detail::WaitRequest request);
     Operation<bool> later(detail::WaitRequest request) const;
 
     template <class... Tail>

@@ -35,10 +35,10 @@ inline void check_count(std::ptrdiff_t n, std::ptrdiff_t least, std::string_view
 
 inline constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
 
-inline LatchProtocol::Lowered lower(LatchState& latch, std::ptrdiff_t n) {
-    const Reply reply =
-        latch.change([&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
-                     LatchState::Undelivered::retry);
+inline LatchProtocol::Lowered lower(const Settings& settings, LatchState& latch, std::ptrdiff_t n) {
+    const Reply reply = latch.change(
+        settings, [&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
+        LatchState::Undelivered::retry);
     return latch.protocol().decode_lower(reply);
 }
 
@@ -49,54 +49,57 @@ inline Task<bool> wait_for_end(KeptState<LatchState> latch, WaitRequest request,
 
 }  // namespace detail
 
-REDLATCH_INLINE CountDownLatch::CountDownLatch(Client& client, std::string_view name)
-    : handle_(detail::ClientAccess::session(client), detail::LatchState::maker, name) {}
+REDLATCH_INLINE CountDownLatch::CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options)
+    : handle_(detail::ClientAccess::session(client), detail::LatchState::maker, name, options) {}
 
 REDLATCH_INLINE bool CountDownLatch::try_set_count(std::ptrdiff_t count) {
     detail::check_count(count, 1, name(), "the count must be from 1 to 2147483647");
     auto& latch = detail::latch_of(handle_);
-    return latch.is_one(
-        latch.change([&](const detail::RequestId& request_id) { return latch.protocol().set(request_id, count); }));
+    return latch.is_one(latch.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return latch.protocol().set(request_id, count);
+    }));
 }
 
 REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
     auto& latch = detail::latch_of(handle_);
-    const Reply reply = detail::query(latch.session(), latch.key(), latch.protocol().count());
+    const Reply reply = detail::query(latch.session(), handle_.settings(), latch.key(), latch.protocol().count());
     return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
 }
 
 REDLATCH_INLINE LatchInspection CountDownLatch::inspect() const {
     auto& latch = detail::latch_of(handle_);
-    return latch.protocol().read_inspection(detail::query(latch.session(), latch.key(), latch.protocol().inspect()));
+    return latch.protocol().read_inspection(
+        detail::query(latch.session(), handle_.settings(), latch.key(), latch.protocol().inspect()));
 }
 
 REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n) {
     detail::check_count(n, 0, name(), detail::counts_down_by);
-    if (n > 0) detail::lower(detail::latch_of(handle_), n);
+    if (n > 0) detail::lower(handle_.settings(), detail::latch_of(handle_), n);
 }
 
 REDLATCH_INLINE bool CountDownLatch::exists() const { return count() > 0; }
 
 REDLATCH_INLINE bool CountDownLatch::expire_after(Milliseconds after) {
-    return detail::expire(detail::latch_of(handle_), after);
+    return detail::expire(handle_.settings(), detail::latch_of(handle_), after);
 }
 
 REDLATCH_INLINE bool CountDownLatch::reset() {
     auto& latch = detail::latch_of(handle_);
-    const Reply reply = latch.change([&](const detail::RequestId& request_id) {
+    const Reply reply = latch.change(handle_.settings(), [&](const detail::RequestId& request_id) {
         return latch.protocol().lower(request_id, detail::LatchProtocol::all);
     });
     return latch.protocol().decode_lower(reply).before != 0;
 }
 
-REDLATCH_INLINE bool CountDownLatch::wait_for_end(const detail::WaitRequest& request) const {
+REDLATCH_INLINE bool CountDownLatch::wait_for_end(detail::WaitRequest request) const {
     detail::LatchProtocol::Want want;
+    request.settings = handle_.settings();
     return detail::latch_of(handle_).obtain(want, request).run();
 }
 
 REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest request) const {
     auto stop = std::exchange(request.stop, {});
-    const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_));
+    const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_), handle_.settings());
     return detail::OperationAccess::make_simple<bool>(
         handle_.session_handle(),
         [latch, request](const detail::Course& course) {
@@ -105,11 +108,12 @@ REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest reques
         std::move(stop));
 }
 
-REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, const detail::WaitRequest& request) {
+REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, detail::WaitRequest request) {
     detail::check_count(n, 0, name(), detail::counts_down_by);
     if (n == 0) return wait_for_end(request);
     auto& latch = detail::latch_of(handle_);
-    auto [before, want] = detail::lower(latch, n);
+    auto [before, want] = detail::lower(handle_.settings(), latch, n);
+    request.settings = handle_.settings();
     return before <= n || latch.obtain(want, request).run();
 }
 

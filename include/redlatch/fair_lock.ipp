@@ -17,8 +17,8 @@ namespace detail {
 inline constexpr StateMaker fair_maker{FairProtocol::lock_kind.name, LockState::make<FairProtocol, ServerQueue>};
 }  // namespace detail
 
-REDLATCH_INLINE FairLock::FairLock(Client& client, std::string_view name)
-    : NamedLock(detail::ClientAccess::session(client), detail::fair_maker, name) {}
+REDLATCH_INLINE FairLock::FairLock(Client& client, std::string_view name, const ObjectOptions& options)
+    : NamedLock(detail::ClientAccess::session(client), detail::fair_maker, name, options) {}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

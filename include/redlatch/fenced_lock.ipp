@@ -23,8 +23,8 @@ namespace detail {
 inline constexpr StateMaker fenced_maker{FencedProtocol::lock_kind.name, LockState::make<FencedProtocol>};
 }  // namespace detail
 
-REDLATCH_INLINE FencedLock::FencedLock(Client& client, std::string_view name)
-    : NamedLock(detail::ClientAccess::session(client), detail::fenced_maker, name) {}
+REDLATCH_INLINE FencedLock::FencedLock(Client& client, std::string_view name, const ObjectOptions& options)
+    : NamedLock(detail::ClientAccess::session(client), detail::fenced_maker, name, options) {}
 
 REDLATCH_INLINE std::int64_t FencedLock::token_of(detail::OwnerNumber owner) {
     const std::optional<std::int64_t> mine = token_or_none(owner);
@@ -43,7 +43,7 @@ REDLATCH_INLINE std::int64_t FencedLock::token_of(detail::OwnerNumber owner, std
 REDLATCH_INLINE std::optional<std::int64_t> FencedLock::latest_token() {
     detail::LockState& s = state();
     const auto& protocol = static_cast<const detail::FencedProtocol&>(s.protocol());
-    const Reply reply = detail::query(s.session(), s.key(), protocol.latest_token());
+    const Reply reply = detail::query(s.session(), settings(), s.key(), protocol.latest_token());
     const std::int64_t token = detail::number_of(reply, s.key());
     return reply.is_nil() ? std::nullopt : std::optional(token);
 }

@@ -37,6 +37,7 @@ struct Holder;
 struct Inspection;
 struct LatchInspection;
 struct MemberInspection;
+struct ObjectOptions;
 struct Queued;
 struct ReadWriteOptions;
 struct RedLockOptions;

@@ -32,7 +32,7 @@ inline QuorumMembers sorted_by_name(QuorumMembers members) {
 
 inline QuorumRules all_of(const std::vector<NamedLock*>& locks) {
     Milliseconds longest{0};
-    for (NamedLock* lock : locks) longest = std::max(longest, LockMember(*lock).options().command_timeout);
+    for (NamedLock* lock : locks) longest = std::max(longest, LockMember(*lock).settings().command_timeout);
     return {.needed = locks.size(), .node_timeout = longest};
 }
 

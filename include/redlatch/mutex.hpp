@@ -34,9 +34,9 @@ inline namespace REDLATCH_ABI {
 // errc::wrong_type.
 class Mutex : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
-    // first is longer than the longest. Sends nothing.
-    Mutex(Client& client, std::string_view name, SpinOptions options = {});
+    // Throws Error(errc::invalid_argument) for a bad name or a bad option of its own, as RLock does, and for delays
+    // that are not positive or whose first is longer than the longest. Sends nothing.
+    Mutex(Client& client, std::string_view name, SpinOptions options = {}, const ObjectOptions& own = {});
 
 private:
     REDLATCH_INLINE void prepare(detail::LockRequest& request) override;

@@ -21,11 +21,14 @@ namespace detail {
 inline constexpr StateMaker mutex_maker{MutexProtocol::lock_kind.name, LockState::make<MutexProtocol>};
 }  // namespace detail
 
-REDLATCH_INLINE Mutex::Mutex(Client& client, std::string_view name, SpinOptions options)
-    : NamedLock(detail::ClientAccess::session(client), detail::mutex_maker, name),
+REDLATCH_INLINE Mutex::Mutex(Client& client, std::string_view name, SpinOptions options, const ObjectOptions& own)
+    : NamedLock(detail::ClientAccess::session(client), detail::mutex_maker, name, own),
       polling_(detail::polling_of(options, name)) {}
 
-REDLATCH_INLINE void Mutex::prepare(detail::LockRequest& request) { request.polling = polling_; }
+REDLATCH_INLINE void Mutex::prepare(detail::LockRequest& request) {
+    NamedLock::prepare(request);
+    request.polling = polling_;
+}
 
 REDLATCH_INLINE bool Mutex::ask_locked(Instant limit) { return value(limit).has_value(); }
 
@@ -38,7 +41,7 @@ REDLATCH_INLINE int Mutex::ask_hold_count(detail::OwnerNumber owner, Instant lim
 
 REDLATCH_INLINE std::optional<std::string> Mutex::value(Instant limit) {
     detail::LockState& s = state();
-    return detail::read_text(detail::query(s.session(), s.key(), s.protocol().holders(), limit), s.key());
+    return detail::read_text(detail::query(s.session(), settings(), s.key(), s.protocol().holders(), limit), s.key());
 }
 
 }  // namespace REDLATCH_ABI

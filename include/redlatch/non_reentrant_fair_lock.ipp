@@ -11,8 +11,9 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-REDLATCH_INLINE NonReentrantFairLock::NonReentrantFairLock(Client& client, std::string_view name)
-    : NamedLock(detail::ClientAccess::session(client), detail::fair_maker, name, detail::Reentry::refused) {}
+REDLATCH_INLINE NonReentrantFairLock::NonReentrantFairLock(Client& client, std::string_view name,
+                                                           const ObjectOptions& options)
+    : NamedLock(detail::ClientAccess::session(client), detail::fair_maker, name, options, detail::Reentry::refused) {}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -105,7 +105,7 @@ struct Stats {
     Histogram hold_times = {};
 };
 
-// A value of ClientOptions::require_replicas: requires every replica that the master has had since the client found it,
+// A value of require_replicas: requires every replica that the master has had since the client found it,
 // and at least one.
 inline constexpr unsigned all_replicas = ~0U;
 
@@ -163,6 +163,35 @@ struct ClientOptions {
     // Called on a thread of the client, one event at a time, with no lock held. Exceptions from it are swallowed. It
     // may use the library. While it blocks, later events wait, but renewals, wake-ups and lost() requests do not.
     std::function<void(const Event&)> on_event = {};
+};
+
+// Options of one object: a lock, a semaphore or a latch. An option without a value is that of the client, with the same
+// meaning: see ClientOptions. They belong to the object, not to its name, so two objects with one name may differ:
+//   - A call goes by the options of the object that it is made through, also if other objects of this name wait.
+//   - A hold keeps those of the object that acquired its first level, for its lease, its renewals and its releases,
+//     whichever object unlocks it. Permits keep them for their lease and their renewals.
+// Both sides of a ReadWriteLock have those of the lock. Members of a MultiLock or RedLock keep their own. A MultiLock
+// or RedLock tries to reach its servers for as long as its first member does.
+//
+// The constructor of the object throws Error, before anything is sent: errc::invalid_argument for a value that
+// ClientOptions must not have either, or for a command_timeout above that of the client; errc::unsupported for
+// require_replicas if the transport lacks post_all().
+struct ObjectOptions {
+    // The lease of a hold, or of a permit with a lease, that is acquired without one. The watchdog renews it every
+    // third of this time. A FairLock's waiters keep their places for as long as the client's options say.
+    std::optional<Milliseconds> watchdog_timeout = {};
+    // The time a server may take to reply to a command of this object before the command counts as unanswered. At most
+    // that of the client, whose connections count as dead then. They stay open if an object's own time has passed.
+    std::optional<Milliseconds> command_timeout = {};
+    // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable. A
+    // semaphore or a latch tries for a minute or twice the client's time at most, whichever is longer.
+    std::optional<Milliseconds> unreachable_timeout = {};
+    // How many times in a row the lock is handed off to a waiter of this process. Zero: a hold of this object is never
+    // handed off.
+    std::optional<unsigned> local_handoff_limit = {};
+    // The number of replicas that must confirm every hold and every permit, and its renewals, within a quarter of this
+    // object's command_timeout. Zero: none.
+    std::optional<unsigned> require_replicas = {};
 };
 
 }  // namespace REDLATCH_ABI

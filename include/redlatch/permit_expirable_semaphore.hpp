@@ -37,14 +37,14 @@ class Permit;
 // Within a process, waiting threads are served in order of arrival. Neither copyable nor movable. Any number of threads
 // may use one object. Two objects with the same name are the same semaphore. Each member throws Error; with a trailing
 // std::error_code& it stores the code and throws only std::bad_alloc. If the server cannot be reached, a call retries
-// for ClientOptions::unreachable_timeout, then fails with errc::unreachable. A command may be resent after a lost reply
-// and still takes effect once. An acquire that fails, is stopped or times out keeps no permit. Each member is one round
-// trip, except for waiting.
+// for unreachable_timeout (of ObjectOptions or ClientOptions), then fails with errc::unreachable. A command may be
+// resent after a lost reply and still takes effect once. An acquire that fails, is stopped or times out keeps no
+// permit. Each member is one round trip, except for waiting.
 class PermitExpirableSemaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
-    PermitExpirableSemaphore(Client& client, std::string_view name);
+    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    PermitExpirableSemaphore(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
@@ -313,8 +313,7 @@ private:
         return lease;
     }
 
-    std::vector<PermitId> obtain(std::ptrdiff_t n, const detail::PermitLease& lease,
-                                 const detail::WaitRequest& request);
+    std::vector<PermitId> obtain(std::ptrdiff_t n, const detail::PermitLease& lease, detail::WaitRequest request);
     Operation<Permits> later(std::ptrdiff_t n, const detail::PermitLease& lease, detail::WaitRequest request);
     void set_lease(const PermitId& id, const detail::PermitLease& lease);
     bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);

@@ -37,7 +37,7 @@ inline PermitState& permits_of(StateHandle& handle) { return static_cast<PermitS
 inline PermitProtocol::Count count_permits(StateHandle& handle) {
     PermitState& semaphore = permits_of(handle);
     const PermitProtocol& protocol = semaphore.protocol();
-    return protocol.read_count(query(semaphore.session(), semaphore.key(), protocol.count()));
+    return protocol.read_count(query(semaphore.session(), handle.settings(), semaphore.key(), protocol.count()));
 }
 
 // Throws Error(errc::invalid_argument).
@@ -47,12 +47,12 @@ inline void check_permits(std::ptrdiff_t n, std::ptrdiff_t least, std::ptrdiff_t
 }
 
 // Releases all of the permits or none. Returns true if they were held.
-inline bool release(PermitState& semaphore, std::span<const PermitId> ids) {
+inline bool release(const Settings& settings, PermitState& semaphore, std::span<const PermitId> ids) {
     // Made first: from unwatch() on nothing may fail for want of memory.
     const MakeCall make = [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](
                               const RequestId& request_id) { return semaphore.protocol().release(request_id, kept); };
     const auto watches = semaphore.leases().unwatch(ids);
-    const bool released = semaphore.is_one(semaphore.change(make, PermitState::Undelivered::retry));
+    const bool released = semaphore.is_one(semaphore.change(settings, make, PermitState::Undelivered::retry));
     if (released)
         semaphore.leases().lose(ids, PermitLeases::released_by_id);
     else
@@ -60,11 +60,13 @@ inline bool release(PermitState& semaphore, std::span<const PermitId> ids) {
     return released;
 }
 
-inline PermitProtocol::Want want_of(std::ptrdiff_t n, const PermitLease& lease) {
+inline PermitProtocol::Want want_of(std::ptrdiff_t n, const PermitLease& lease, const Settings& settings) {
     PermitProtocol::Want want;
     want.ids.reserve(static_cast<std::size_t>(n));
     for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
     want.lease = lease;
+    if (lease.kind == PermitLease::Kind::watched) want.lease.length = settings.watchdog_timeout;
+    want.replication = settings.replication();
     return want;
 }
 
@@ -75,7 +77,7 @@ public:
 
     static Task<Permits> take(std::shared_ptr<ExpirableKeeper> keeper, std::ptrdiff_t n, PermitLease lease,
                               WaitRequest request, std::stop_token stop, WaitBy by) {
-        PermitProtocol::Want want = want_of(n, lease);
+        PermitProtocol::Want want = want_of(n, lease, keeper->state_.settings());
         want.holder = keeper->holder_;
         const bool taken = co_await keeper->state_.obtain(want, request, std::move(stop), by);
         if (!taken) co_return Permits();
@@ -100,7 +102,7 @@ public:
         const MakeCall make = [&state = *state_, ids](const RequestId& request_id) {
             return state.protocol().release(request_id, ids);
         };
-        if (state_->is_one(state_->change(make, PermitState::Undelivered::retry))) return {};
+        if (state_->is_one(state_->change(state_.settings(), make, PermitState::Undelivered::retry))) return {};
         state_->leases().give_back_later(ids);
         return errc::unknown_permit;
     } catch (...) {
@@ -118,8 +120,9 @@ private:
 
 }  // namespace detail
 
-REDLATCH_INLINE PermitExpirableSemaphore::PermitExpirableSemaphore(Client& client, std::string_view name)
-    : handle_(detail::ClientAccess::session(client), detail::PermitState::maker, name) {}
+REDLATCH_INLINE PermitExpirableSemaphore::PermitExpirableSemaphore(Client& client, std::string_view name,
+                                                                   const ObjectOptions& options)
+    : handle_(detail::ClientAccess::session(client), detail::PermitState::maker, name, options) {}
 
 // --- number of permits -------------------------------------------------------------------------------------------
 
@@ -130,31 +133,38 @@ REDLATCH_INLINE bool PermitExpirableSemaphore::try_set_permits(std::ptrdiff_t pe
 REDLATCH_INLINE bool PermitExpirableSemaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
     auto& semaphore = detail::permits_of(handle_);
-    return semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+    return semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().set(request_id, permits, ttl);
+    }));
 }
 
-REDLATCH_INLINE bool PermitExpirableSemaphore::exists() { return detail::exists(detail::permits_of(handle_)); }
+REDLATCH_INLINE bool PermitExpirableSemaphore::exists() {
+    return detail::exists(handle_.settings(), detail::permits_of(handle_));
+}
 
-REDLATCH_INLINE bool PermitExpirableSemaphore::remove() { return detail::remove(detail::permits_of(handle_)); }
+REDLATCH_INLINE bool PermitExpirableSemaphore::remove() {
+    return detail::remove(handle_.settings(), detail::permits_of(handle_));
+}
 
 REDLATCH_INLINE bool PermitExpirableSemaphore::expire_after(Milliseconds after) {
-    return detail::expire(detail::permits_of(handle_), after);
+    return detail::expire(handle_.settings(), detail::permits_of(handle_), after);
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::set_permits(std::ptrdiff_t permits) {
     detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
     auto& semaphore = detail::permits_of(handle_);
-    semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
+    semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().set_total(request_id, permits);
+    }));
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::add_permits(std::ptrdiff_t n) {
     detail::check_permits(n, -max(), max(), name(), "the number of permits must be from -2147483647 to 2147483647");
     if (n == 0) return;
     auto& semaphore = detail::permits_of(handle_);
-    semaphore.is_one(
-        semaphore.change([&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
+    semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().add(request_id, n);
+    }));
 }
 
 REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::available_permits() {
@@ -174,9 +184,10 @@ REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::permits() {
 
 REDLATCH_INLINE std::vector<PermitId> PermitExpirableSemaphore::obtain(std::ptrdiff_t n,
                                                                        const detail::PermitLease& lease,
-                                                                       const detail::WaitRequest& request) {
+                                                                       detail::WaitRequest request) {
     detail::check_permits(n, 1, max_at_once(), name(), "one call can acquire from 1 to 10000 permits");
-    detail::PermitProtocol::Want want = detail::want_of(n, lease);
+    detail::PermitProtocol::Want want = detail::want_of(n, lease, handle_.settings());
+    request.settings = handle_.settings();
     if (!detail::permits_of(handle_).obtain(want, request).run()) return {};
     return std::move(want.ids);
 }
@@ -186,7 +197,7 @@ REDLATCH_INLINE Operation<Permits> PermitExpirableSemaphore::later(std::ptrdiff_
     detail::check_permits(n, 1, max_at_once(), name(), "one call can acquire from 1 to 10000 permits");
     auto stop = std::exchange(request.stop, {});
     auto keeper = std::make_shared<detail::ExpirableKeeper>(
-        detail::KeptState(handle_.session_handle(), detail::permits_of(handle_)));
+        detail::KeptState(handle_.session_handle(), detail::permits_of(handle_), handle_.settings()));
     return detail::OperationAccess::make_simple<Permits>(
         handle_.session_handle(),
         [keeper = std::move(keeper), n, lease, request](const detail::Course& course) {
@@ -202,7 +213,7 @@ REDLATCH_INLINE void PermitExpirableSemaphore::release(std::span<const PermitId>
 }
 
 REDLATCH_INLINE bool PermitExpirableSemaphore::try_release(std::span<const PermitId> ids) {
-    return ids.empty() || detail::release(detail::permits_of(handle_), ids);
+    return ids.empty() || detail::release(handle_.settings(), detail::permits_of(handle_), ids);
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::release_later(const PermitId& id) noexcept try {
@@ -220,8 +231,9 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
     leases.change_lease(id, sent, lease, true);
     Reply reply;
     try {
-        reply = semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
+        reply = semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+            return semaphore.protocol().set_lease(request_id, id, lease);
+        });
     } catch (...) {
         leases.watch_again(watches);
         throw;
@@ -235,7 +247,8 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
 
 REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphore::remaining_lease(const PermitId& id) {
     auto& semaphore = detail::permits_of(handle_);
-    const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
+    const Reply reply =
+        detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().remaining(id));
     return semaphore.protocol().read_remaining(reply);
 }
 
@@ -244,7 +257,7 @@ REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphor
 REDLATCH_INLINE SemaphoreInspection PermitExpirableSemaphore::inspect() {
     auto& semaphore = detail::permits_of(handle_);
     return semaphore.protocol().read_inspection(
-        detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().inspect()));
+        detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().inspect()));
 }
 
 }  // namespace REDLATCH_ABI

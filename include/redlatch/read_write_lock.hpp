@@ -58,14 +58,15 @@ public:
     // The read side: many threads may hold it at a time.
     class ReadLock final : public Side {
         friend ReadWriteLock;
-        ReadLock(Client& client, std::string_view name);
+        ReadLock(Client& client, std::string_view name, const ObjectOptions& own);
     };
 
     // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, for a thread or Owner
     // that holds only the read side.
     class WriteLock final : public Side {
         friend ReadWriteLock;
-        WriteLock(Client& client, std::string_view name, ReadLock& readers, ReadWriteOptions options);
+        WriteLock(Client& client, std::string_view name, ReadLock& readers, ReadWriteOptions options,
+                  const ObjectOptions& own);
 
         REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
 
@@ -74,8 +75,8 @@ public:
     };
 
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
-    ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options = {});
+    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Both sides have `own`. Sends nothing.
+    ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options = {}, const ObjectOptions& own = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return read_.name(); }

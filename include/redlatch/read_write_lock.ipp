@@ -27,30 +27,35 @@ inline constexpr StateMaker write_maker{WriteProtocol::lock_kind.name, LockState
 
 REDLATCH_INLINE bool ReadWriteLock::Side::ask_locked(Instant limit) { return ask_remaining_lease(limit).has_value(); }
 
-REDLATCH_INLINE ReadWriteLock::ReadLock::ReadLock(Client& client, std::string_view name)
-    : Side(detail::ClientAccess::session(client), detail::read_maker, name) {}
+REDLATCH_INLINE ReadWriteLock::ReadLock::ReadLock(Client& client, std::string_view name, const ObjectOptions& own)
+    : Side(detail::ClientAccess::session(client), detail::read_maker, name, own) {}
 
 REDLATCH_INLINE ReadWriteLock::WriteLock::WriteLock(Client& client, std::string_view name, ReadLock& readers,
-                                                    ReadWriteOptions options)
-    : Side(detail::ClientAccess::session(client), detail::write_maker, name), readers_(readers), options_(options) {}
+                                                    ReadWriteOptions options, const ObjectOptions& own)
+    : Side(detail::ClientAccess::session(client), detail::write_maker, name, own),
+      readers_(readers),
+      options_(options) {}
 
 REDLATCH_INLINE void ReadWriteLock::WriteLock::prepare(detail::LockRequest& request) {
     const Instant now = Clock::now();
     if (readers_.state().valid_until(request.owner) > now && state().valid_until(request.owner) <= now)
         throw Error(errc::would_deadlock, state().key(),
                     "its owner holds the read side; release that before locking the write side");
+    NamedLock::prepare(request);
     request.precedence = options_.writer_preference;
 }
 
 // --- both --------------------------------------------------------------------------------------------------------
 
-REDLATCH_INLINE ReadWriteLock::ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options)
-    : read_(client, name), write_(client, name, read_, options) {}
+REDLATCH_INLINE ReadWriteLock::ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options,
+                                             const ObjectOptions& own)
+    : read_(client, name, own), write_(client, name, read_, options, own) {}
 
 REDLATCH_INLINE Inspection ReadWriteLock::inspect() {
     detail::LockState& s = detail::LockAccess::state(read_);
     const auto& protocol = static_cast<const detail::ReadWriteProtocol&>(s.protocol());
-    return protocol.read_both_sides(detail::query(s.session(), s.key(), protocol.inspect()));
+    return protocol.read_both_sides(
+        detail::query(s.session(), detail::LockAccess::settings(read_), s.key(), protocol.inspect()));
 }
 
 REDLATCH_INLINE detail::HoldKeeper& ReadWriteLock::keeper() { return detail::LockAccess::keeper(write_); }

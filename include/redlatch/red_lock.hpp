@@ -12,7 +12,7 @@ inline namespace REDLATCH_ABI {
 struct RedLockOptions {
     // The time a server may take to reply before the others decide without it.
     Milliseconds node_timeout{500};
-    // The longest lease that any process takes this lock with; zero means the watchdog_timeout of its first client. A
+    // The longest lease that any process takes this lock with; zero means the watchdog_timeout of its first member. A
     // server that has been running for less does not vote, because a restart may have lost a lock that is still valid.
     // Use the same value in all processes that use this lock.
     Milliseconds longest_lease{0};

@@ -21,11 +21,11 @@ namespace detail {
 inline QuorumRules majority_of(const QuorumMembers& members, RedLockOptions options) {
     if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs at least one member");
     const std::string& name = members.front()->name();
-    if (options.longest_lease == Milliseconds(0)) options.longest_lease = members.front()->options().watchdog_timeout;
+    if (options.longest_lease == Milliseconds(0)) options.longest_lease = members.front()->settings().watchdog_timeout;
     for (std::size_t i = 0; i < members.size(); ++i) {
-        if (members[i]->options().watchdog_timeout > options.longest_lease)
+        if (members[i]->settings().watchdog_timeout > options.longest_lease)
             throw Error(errc::invalid_argument, name,
-                        "RedLockOptions::longest_lease must be at least the watchdog_timeout of every member's client");
+                        "RedLockOptions::longest_lease must be at least the watchdog_timeout of every member");
         for (std::size_t j = i + 1; j < members.size(); ++j)
             if (members[i]->client() == members[j]->client())
                 throw Error(errc::invalid_argument, name,

@@ -20,8 +20,8 @@ inline namespace REDLATCH_ABI {
 class RLock : public detail::NamedLock {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
-    RLock(Client& client, std::string_view name);
+    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    RLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 
 }  // namespace REDLATCH_ABI

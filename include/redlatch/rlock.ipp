@@ -16,8 +16,8 @@ namespace detail {
 inline constexpr StateMaker rlock_maker{RLockProtocol::lock_kind.name, LockState::make<RLockProtocol>};
 }  // namespace detail
 
-REDLATCH_INLINE RLock::RLock(Client& client, std::string_view name)
-    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name) {}
+REDLATCH_INLINE RLock::RLock(Client& client, std::string_view name, const ObjectOptions& options)
+    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name, options) {}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

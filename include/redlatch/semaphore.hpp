@@ -33,16 +33,16 @@ inline namespace REDLATCH_ABI {
 //
 // Neither copyable nor movable. Any number of threads may use one object. Two objects with the same name are the same
 // semaphore. Each member throws Error; with a trailing std::error_code& it stores the code and throws only
-// std::bad_alloc. If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails
-// with errc::unreachable. A command may be resent after a lost reply and still takes effect once. An acquire that
-// fails, is stopped or times out keeps no permit, even if its outcome is unknown. Numbers of permits are from 0 to
-// max(); any other number throws Error(errc::invalid_argument) before anything is sent. Each member is one round trip,
-// except for waiting.
+// std::bad_alloc. If the server cannot be reached, a call retries for unreachable_timeout (of ObjectOptions or
+// ClientOptions), then fails with errc::unreachable. A command may be resent after a lost reply and still takes effect
+// once. An acquire that fails, is stopped or times out keeps no permit, even if its outcome is unknown. Numbers of
+// permits are from 0 to max(); any other number throws Error(errc::invalid_argument) before anything is sent. Each
+// member is one round trip, except for waiting.
 class Semaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
-    Semaphore(Client& client, std::string_view name);
+    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    Semaphore(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
@@ -256,7 +256,7 @@ private:
     void check(std::ptrdiff_t n, std::ptrdiff_t least) const;
     bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);
     bool expire_after(Milliseconds after);
-    bool take(std::ptrdiff_t n, const detail::WaitRequest& request);
+    bool take(std::ptrdiff_t n, detail::WaitRequest request);
     bool give(std::ptrdiff_t n, bool only_existing);
     Operation<Permits> later(std::ptrdiff_t n, detail::WaitRequest request);
 

@@ -49,7 +49,7 @@ public:
     void merge(PermitsKeeper&) noexcept override {}
 
     std::error_code give_back(std::ptrdiff_t n, const std::vector<PermitId>&) noexcept override try {
-        state_->change(adding(n), SemaphoreState::Undelivered::retry);
+        state_->change(state_.settings(), adding(n), SemaphoreState::Undelivered::retry);
         return {};
     } catch (...) {
         return code_of(std::current_exception());
@@ -70,8 +70,8 @@ private:
 
 }  // namespace detail
 
-REDLATCH_INLINE Semaphore::Semaphore(Client& client, std::string_view name)
-    : handle_(detail::ClientAccess::session(client), detail::SemaphoreState::maker, name) {}
+REDLATCH_INLINE Semaphore::Semaphore(Client& client, std::string_view name, const ObjectOptions& options)
+    : handle_(detail::ClientAccess::session(client), detail::SemaphoreState::maker, name, options) {}
 
 REDLATCH_INLINE bool Semaphore::try_set_permits(std::ptrdiff_t permits) {
     return set_new_permits(permits, Milliseconds(0));
@@ -80,21 +80,23 @@ REDLATCH_INLINE bool Semaphore::try_set_permits(std::ptrdiff_t permits) {
 REDLATCH_INLINE bool Semaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     check(permits, 0);
     auto& semaphore = detail::semaphore_of(handle_);
-    return semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+    return semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().set(request_id, permits, ttl);
+    }));
 }
 
-REDLATCH_INLINE bool Semaphore::exists() { return detail::exists(detail::semaphore_of(handle_)); }
+REDLATCH_INLINE bool Semaphore::exists() { return detail::exists(handle_.settings(), detail::semaphore_of(handle_)); }
 
-REDLATCH_INLINE bool Semaphore::remove() { return detail::remove(detail::semaphore_of(handle_)); }
+REDLATCH_INLINE bool Semaphore::remove() { return detail::remove(handle_.settings(), detail::semaphore_of(handle_)); }
 
 REDLATCH_INLINE bool Semaphore::expire_after(Milliseconds after) {
-    return detail::expire(detail::semaphore_of(handle_), after);
+    return detail::expire(handle_.settings(), detail::semaphore_of(handle_), after);
 }
 
 REDLATCH_INLINE std::ptrdiff_t Semaphore::available_permits() {
     auto& semaphore = detail::semaphore_of(handle_);
-    const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().available());
+    const Reply reply =
+        detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().available());
     return static_cast<std::ptrdiff_t>(detail::number_of(reply, semaphore.key()));
 }
 
@@ -102,14 +104,16 @@ REDLATCH_INLINE void Semaphore::add_permits(std::ptrdiff_t n) {
     check(n, -max());
     if (n == 0) return;
     auto& semaphore = detail::semaphore_of(handle_);
-    semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n, false); }));
+    semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().add(request_id, n, false);
+    }));
 }
 
 REDLATCH_INLINE std::ptrdiff_t Semaphore::drain_permits() {
     auto& semaphore = detail::semaphore_of(handle_);
-    const Reply reply =
-        semaphore.change([&](const detail::RequestId& request_id) { return semaphore.protocol().drain(request_id); });
+    const Reply reply = semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().drain(request_id);
+    });
     if (!reply.is_integer()) throw detail::unexpected(reply, semaphore.key());
     return static_cast<std::ptrdiff_t>(reply.integer);
 }
@@ -117,7 +121,7 @@ REDLATCH_INLINE std::ptrdiff_t Semaphore::drain_permits() {
 REDLATCH_INLINE SemaphoreInspection Semaphore::inspect() {
     auto& semaphore = detail::semaphore_of(handle_);
     return semaphore.protocol().read_inspection(
-        detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().inspect()));
+        detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().inspect()));
 }
 
 REDLATCH_INLINE void Semaphore::check(std::ptrdiff_t n, std::ptrdiff_t least) const {
@@ -125,10 +129,11 @@ REDLATCH_INLINE void Semaphore::check(std::ptrdiff_t n, std::ptrdiff_t least) co
         throw Error(errc::invalid_argument, name(), "the number of permits must be from 0 to 2147483647");
 }
 
-REDLATCH_INLINE bool Semaphore::take(std::ptrdiff_t n, const detail::WaitRequest& request) {
+REDLATCH_INLINE bool Semaphore::take(std::ptrdiff_t n, detail::WaitRequest request) {
     check(n, 0);
     if (n == 0) return true;
     detail::SemaphoreProtocol::Want want{.permits = n};
+    request.settings = handle_.settings();
     return detail::semaphore_of(handle_).obtain(want, request).run();
 }
 
@@ -136,7 +141,7 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
     check(n, 1);
     auto stop = std::exchange(request.stop, {});
     auto keeper = std::make_shared<detail::SemaphoreKeeper>(
-        detail::KeptState(handle_.session_handle(), detail::semaphore_of(handle_)));
+        detail::KeptState(handle_.session_handle(), detail::semaphore_of(handle_), handle_.settings()));
     return detail::OperationAccess::make_simple<Permits>(
         handle_.session_handle(),
         [keeper = std::move(keeper), n, request](const detail::Course& course) {
@@ -148,6 +153,7 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
 REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {
     auto& semaphore = detail::semaphore_of(handle_);
     return semaphore.is_one(semaphore.change(
+        handle_.settings(),
         [&semaphore, n, only_existing](const detail::RequestId& request_id) {
             return semaphore.protocol().add(request_id, n, only_existing);
         },

@@ -10,11 +10,14 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-REDLATCH_INLINE SpinLock::SpinLock(Client& client, std::string_view name, SpinOptions options)
-    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name),
+REDLATCH_INLINE SpinLock::SpinLock(Client& client, std::string_view name, SpinOptions options, const ObjectOptions& own)
+    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name, own),
       polling_(detail::polling_of(options, name)) {}
 
-REDLATCH_INLINE void SpinLock::prepare(detail::LockRequest& request) { request.polling = polling_; }
+REDLATCH_INLINE void SpinLock::prepare(detail::LockRequest& request) {
+    NamedLock::prepare(request);
+    request.polling = polling_;
+}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -487,7 +487,8 @@ concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completi
 };
 
 // Optional. post_all(commands, done): like post() for each of the commands, with one completion each in `done`, but in
-// one write: either all on one connection with nothing between them, or none. ClientOptions::require_replicas needs it.
+// one write: either all on one connection with nothing between them, or none. require_replicas of a client or an object
+// needs it.
 template <class T>
 concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::span<Completion> done) {
     t.post_all(commands, done);
@@ -611,7 +612,7 @@ struct Stats {
     Histogram hold_times = {};
 };
 
-// A value of ClientOptions::require_replicas: requires every replica that the master has had since the client found it,
+// A value of require_replicas: requires every replica that the master has had since the client found it,
 // and at least one.
 inline constexpr unsigned all_replicas = ~0U;
 
@@ -669,6 +670,35 @@ struct ClientOptions {
     // Called on a thread of the client, one event at a time, with no lock held. Exceptions from it are swallowed. It
     // may use the library. While it blocks, later events wait, but renewals, wake-ups and lost() requests do not.
     std::function<void(const Event&)> on_event = {};
+};
+
+// Options of one object: a lock, a semaphore or a latch. An option without a value is that of the client, with the same
+// meaning: see ClientOptions. They belong to the object, not to its name, so two objects with one name may differ:
+//   - A call goes by the options of the object that it is made through, also if other objects of this name wait.
+//   - A hold keeps those of the object that acquired its first level, for its lease, its renewals and its releases,
+//     whichever object unlocks it. Permits keep them for their lease and their renewals.
+// Both sides of a ReadWriteLock have those of the lock. Members of a MultiLock or RedLock keep their own. A MultiLock
+// or RedLock tries to reach its servers for as long as its first member does.
+//
+// The constructor of the object throws Error, before anything is sent: errc::invalid_argument for a value that
+// ClientOptions must not have either, or for a command_timeout above that of the client; errc::unsupported for
+// require_replicas if the transport lacks post_all().
+struct ObjectOptions {
+    // The lease of a hold, or of a permit with a lease, that is acquired without one. The watchdog renews it every
+    // third of this time. A FairLock's waiters keep their places for as long as the client's options say.
+    std::optional<Milliseconds> watchdog_timeout = {};
+    // The time a server may take to reply to a command of this object before the command counts as unanswered. At most
+    // that of the client, whose connections count as dead then. They stay open if an object's own time has passed.
+    std::optional<Milliseconds> command_timeout = {};
+    // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable. A
+    // semaphore or a latch tries for a minute or twice the client's time at most, whichever is longer.
+    std::optional<Milliseconds> unreachable_timeout = {};
+    // How many times in a row the lock is handed off to a waiter of this process. Zero: a hold of this object is never
+    // handed off.
+    std::optional<unsigned> local_handoff_limit = {};
+    // The number of replicas that must confirm every hold and every permit, and its renewals, within a quarter of this
+    // object's command_timeout. Zero: none.
+    std::optional<unsigned> require_replicas = {};
 };
 
 }  // namespace REDLATCH_ABI
@@ -2655,6 +2685,14 @@ private:
 // Tells whether a command grants something (a hold, a permit, a longer lease), which enough replicas must confirm.
 enum class Effect { any, grants };
 
+// How many replicas must confirm what a command grants, and how long they may take.
+struct Replication {
+    unsigned required = 0;
+    Milliseconds within{};
+
+    friend auto operator<=>(const Replication&, const Replication&) = default;
+};
+
 // One command of a primitive, as a value: a script with its keys and arguments, or a plain command. The protocols make
 // calls, and a session sends them. Few words need no allocation.
 class Call {
@@ -2712,6 +2750,7 @@ public:
     const Word& operator[](std::size_t i) const { return many_.empty() ? few_[i] : many_[i]; }
 
     Effect effect;
+    std::optional<Replication> replication{};  // of what it grants; none: that of the client
 
 private:
     explicit Call(Effect of) : effect(of) {}
@@ -3061,23 +3100,76 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/session/settings.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The options that one object goes by: its ObjectOptions, and those of its client where it has none. A request of a
+// call carries a copy, and so does a hold, because both may outlive the object.
+struct Settings {
+    Milliseconds watchdog_timeout{};
+    Milliseconds command_timeout{};
+    Milliseconds unreachable_timeout{};
+    unsigned local_handoff_limit = 0;
+    unsigned require_replicas = 0;
+
+    Replication replication() const noexcept {
+        return {require_replicas, std::max(Milliseconds(1), command_timeout / 4)};
+    }
+};
+
+inline Settings settings_of(const ClientOptions& client, const ObjectOptions& own = {}) {
+    return {own.watchdog_timeout.value_or(client.watchdog_timeout),
+            own.command_timeout.value_or(client.command_timeout),
+            own.unreachable_timeout.value_or(client.unreachable_timeout),
+            own.local_handoff_limit.value_or(client.local_handoff_limit),
+            own.require_replicas.value_or(client.require_replicas)};
+}
+
+// Throws Error(errc::invalid_argument) for values that cannot work. `name`: of the object, empty for a client.
+inline void check_settings(const Settings& settings, std::string_view name) {
+    static_cast<void>(Lease(settings.watchdog_timeout));
+    if (settings.watchdog_timeout < Milliseconds(30))
+        throw Error(errc::invalid_argument, name, "watchdog_timeout must be at least 30 ms");
+    if (settings.command_timeout < Milliseconds(1) || settings.command_timeout > std::chrono::hours(1))
+        throw Error(errc::invalid_argument, name, "command_timeout must be from 1 ms to 1 h");
+    if (settings.unreachable_timeout < Milliseconds(0))
+        throw Error(errc::invalid_argument, name, "unreachable_timeout must not be negative");
+}
+
+// Throws Error(errc::unsupported) if replicas are required of a transport that cannot ask them.
+inline void check_replication(const Settings& settings, bool posts_several, std::string_view name) {
+    if (settings.require_replicas > 0 && !posts_several)
+        throw Error(errc::unsupported, name, "require_replicas needs a transport with post_all()");
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/session/replica_acks.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Makes replicas confirm what is granted: ClientOptions::require_replicas. WAIT follows a granting command in the same
-// write, because WAIT concerns the writes of its own connection. Thread-safe.
+// Makes replicas confirm what is granted: require_replicas of a client or an object. WAIT follows a granting command in
+// the same write, because WAIT concerns the writes of its own connection. Thread-safe.
 class ReplicaAcks {
 public:
-    explicit ReplicaAcks(const ClientOptions& options)
-        : required_(options.require_replicas), patience_(std::max(Milliseconds(1), options.command_timeout / 4)) {}
+    explicit ReplicaAcks(const ClientOptions& options) : by_default_(settings_of(options).replication()) {}
 
-    bool are_required() const noexcept { return required_ > 0; }
+    // Returns which replicas must confirm the call.
+    Replication wanted_for(const Call& call) const noexcept {
+        return call.effect == Effect::grants ? call.replication.value_or(by_default_) : Replication{};
+    }
 
     // Returns true if all replicas are required and their number at the master of this route is unknown.
-    bool are_unknown(std::uint32_t route) const { return required_ == all_replicas && known(route) == 0; }
+    bool are_unknown(const Replication& wanted, std::uint32_t route) const {
+        return wanted.required == all_replicas && known(route) == 0;
+    }
     void forget() {
         const std::lock_guard lock(mutex_);
         known_.clear();
@@ -3095,15 +3187,14 @@ public:
     // A command and the queries sent with it. Must live until they are sent.
     class Batch {
     public:
-        Batch(const ReplicaAcks& replicas, const Command& command, std::uint32_t to)
+        Batch(const ReplicaAcks& replicas, const Replication& by, const Command& command, std::uint32_t to)
             : route(to),
-              wanted(replicas.required_ == all_replicas ? std::max<std::size_t>(1, replicas.known(to))
-                                                        : replicas.required_),
+              wanted(by.required == all_replicas ? std::max<std::size_t>(1, replicas.known(to)) : by.required),
               number_(static_cast<std::int64_t>(wanted)),
-              time_(replicas.patience_.count()),
+              time_(by.within.count()),
               wait_{"WAIT", number_, time_},
               commands_{command, Command{wait_, 0}, Command{role_, 0}},
-              size_(replicas.required_ == all_replicas ? 3 : 2) {}
+              size_(by.required == all_replicas ? 3 : 2) {}
         Batch(const Batch&) = delete;
         Batch& operator=(const Batch&) = delete;
 
@@ -3163,8 +3254,7 @@ private:
         return entry == known_.end() ? 0 : entry->second;
     }
 
-    const unsigned required_;
-    const Milliseconds patience_;
+    const Replication by_default_;
     mutable std::mutex mutex_;                    // guards known_
     std::map<std::uint32_t, std::size_t> known_;  // the most that the current master of each route has had
 };
@@ -3373,7 +3463,7 @@ inline bool has_sharded_channels(const Reply& reply) {
            (reply.text.starts_with("NOPERM") && reply.text.find("pubsub|shardnumsub") != std::string::npos);
 }
 
-// Returns the error for a grant that fewer replicas have than ClientOptions::require_replicas demands.
+// Returns the error for a grant that fewer replicas have than require_replicas demands.
 inline Error not_replicated(std::string_view name) {
     return {errc::not_replicated, name,
             "the client acquired it, but releases it again; check the replicas, and this user's right to WAIT"};
@@ -3411,6 +3501,7 @@ public:
         std::stop_token stop{};
         bool one_try = false;  // true if a temporary refusal ends the call, too
         WaitBy by = by_thread;
+        std::optional<Milliseconds> command_timeout{};  // none: that of the client
     };
 
     Retry(Limits limits, Milliseconds command_timeout, RemoteClock& clock, Events& events, Counters& counters)
@@ -3535,32 +3626,33 @@ public:
     // have it cached. One round trip; two for a script that is new to the server. A call for which memory was short
     // counts as not sent.
     Reply call(const Call& call, Instant deadline) try {
-        const bool is_grant = call.effect == Effect::grants && replicas_.are_required();
+        const Replication replicas = replicas_.wanted_for(call);
         CallWords words(call, publish_command_for(call));
         counters_.commands.add();
-        Reply reply = is_grant ? call_granting(words.command(), deadline) : transport_.call(words.command(), deadline);
+        Reply reply = call_confirmed(words.command(), replicas, deadline);
         if (!call.script() || classify(reply) != ReplyClass::no_script) return reply;
         counters_.commands.add();
-        return is_grant ? call_granting(words.by_text(), deadline) : transport_.call(words.by_text(), deadline);
+        return call_confirmed(words.by_text(), replicas, deadline);
     } catch (const std::bad_alloc&) {
         return detail::short_of_memory();
     }
 
     // Decides whether a call is sent again: see Retry.
     Retry retry(Retry::Limits limits) {
-        return Retry(std::move(limits), options_.command_timeout, clock_, events_, counters_);
+        const Milliseconds command_timeout = limits.command_timeout.value_or(options_.command_timeout);
+        return Retry(std::move(limits), command_timeout, clock_, events_, counters_);
     }
 
     // --- without waiting: needs a thread in run() of the transport ----------------------------------------------
 
     // Sends a command without waiting. `done` is called on any thread.
-    void post(const Command& command, Completion done, Receiver receiver, Effect effect = Effect::any) {
+    void post(const Command& command, Completion done, Receiver receiver, const Replication& replicas = {}) {
         Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
         counters_.commands.add();
         posts_.begin();
         try {
-            if (effect == Effect::grants && replicas_.are_required())
-                post_granting(command, std::move(finish));
+            if (replicas.required > 0)
+                post_granting(command, replicas, std::move(finish));
             else
                 pass_on(receiver, command, std::move(finish));
         } catch (...) {
@@ -3571,23 +3663,24 @@ public:
 
     void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
         const CallWords words(call, publish_command_for(call));
-        if (!call.script()) return post(words.command(), std::move(done), receiver, call.effect);
+        const Replication replicas = replicas_.wanted_for(call);
+        if (!call.script()) return post(words.command(), std::move(done), receiver, replicas);
         // The texts live on the caller's stack, so sending the script itself later needs its own copy of them.
         post(
             words.command(),
-            [this, &script = *call.script(), effect = call.effect, kept = words.copy(),
+            [this, &script = *call.script(), replicas, kept = words.copy(),
              done = std::move(done)](Reply reply) mutable {
                 if (classify(reply) != ReplyClass::no_script) return done(std::move(reply));
                 try {
                     std::vector<std::string_view> again(kept.begin(), kept.end());
                     again[0] = "EVAL";
                     again[1] = script.text;
-                    post(Command{again, 3}, done, Receiver::background, effect);
+                    post(Command{again, 3}, done, Receiver::background, replicas);
                 } catch (...) {
                     done(Reply::of(Reply::Kind::not_sent, detail::no_memory));
                 }
             },
-            receiver, call.effect);
+            receiver, replicas);
     }
 
     // Makes the posting thread receive the replies that have arrived.
@@ -3615,21 +3708,23 @@ public:
 private:
     static constexpr Milliseconds longest_farewell{1000};
 
-    // Sends a command whose grant counts only if enough replicas have it. The reply tells whether they do.
-    Reply call_granting(const Command& command, Instant deadline) {
+    // Sends a command. If replicas are wanted, what it grants counts only if they have it. The reply tells whether they
+    // do.
+    Reply call_confirmed(const Command& command, const Replication& replicas, Instant deadline) {
+        if (replicas.required == 0) return transport_.call(command, deadline);
         const std::uint32_t route = route_of(command);
-        if (replicas_.are_unknown(route)) {
+        if (replicas_.are_unknown(replicas, route)) {
             const std::array<std::string_view, 1> role{"ROLE"};
             replicas_.learn(route, call({role, 0, command.words[command.key]}, deadline));
         }
-        const ReplicaAcks::Batch batch(replicas_, command, route);
+        const ReplicaAcks::Batch batch(replicas_, replicas, command, route);
         counters_.commands.add(batch.commands().size() - 1);
         std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
         return replicas_.merged(replies, route, batch.wanted);
     }
 
-    void post_granting(const Command& command, Completion done) {
-        const ReplicaAcks::Batch batch(replicas_, command, route_of(command));
+    void post_granting(const Command& command, const Replication& replicas, Completion done) {
+        const ReplicaAcks::Batch batch(replicas_, replicas, command, route_of(command));
         std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
         counters_.commands.add(batch.commands().size() - 1);
         transport_.post_all(batch.commands(), receivers);
@@ -3738,10 +3833,10 @@ public:
         return late.has_value();
     }
 
-    // Returns when a lease that begins now expires by the server's clock, for a command that is wanted `until`. Never
-    // later than the server's own result; earlier by the error of the clock at most.
-    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
-        return until - options_.command_timeout.count() + lease.count() - clock().error_at(Clock::now()).count();
+    // Returns when a lease that begins `now` expires by the server's clock. Never later than the server's own result;
+    // earlier by the error of the clock at most.
+    ServerMilliseconds lease_end(ServerMilliseconds now, Milliseconds lease) const {
+        return now + lease.count() - clock().error_at(Clock::now()).count();
     }
 
 private:
@@ -3847,7 +3942,9 @@ struct Renewal {
     std::uint64_t hold;    // which of the owner's holds, so that a late reply never applies to a later hold
     const Script* script;  // see scripts::rlock_renew
     OwnerText field;       // the name of the hold on the server
-    std::optional<Milliseconds> lease = std::nullopt;  // none: the watchdog's. Never shortens the lease
+    Milliseconds lease;    // never shortens the one that it has
+    bool asks = false;     // true if it only asks whether the server still has the hold
+    std::optional<Replication> replication{};  // none: that of the client
 };
 
 // The times at which Timers serves each task.
@@ -4340,13 +4437,12 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Sorts renewals into batches that one call can carry out, those with the same route, script and lease, at most `most` in
-// each, and calls `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep their order.
+// Sorts renewals into batches that one call can carry out, those with the same route, script, lease and replication, at
+// most `most` in each, and calls `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep
+// their order.
 template <class Route, class Send>
-void for_each_batch(std::span<Renewal> due, Milliseconds watchdog_timeout, std::size_t most, Route route, Send send) {
-    const auto way = [&](const Renewal& r) {
-        return std::tuple(route(r.key), r.script, r.lease.value_or(watchdog_timeout));
-    };
+void for_each_batch(std::span<Renewal> due, std::size_t most, Route route, Send send) {
+    const auto way = [&](const Renewal& r) { return std::tuple(route(r.key), r.script, r.lease, r.replication); };
     std::stable_sort(due.begin(), due.end(), [&](const Renewal& a, const Renewal& b) { return way(a) < way(b); });
     while (!due.empty()) {
         std::size_t size = 1;
@@ -4357,12 +4453,13 @@ void for_each_batch(std::span<Renewal> due, Milliseconds watchdog_timeout, std::
 }
 
 // Returns the call that renews a batch. The batch must outlive it.
-inline Call renewal_call(std::span<const Renewal> batch, Milliseconds watchdog_timeout, ServerMilliseconds until) {
+inline Call renewal_call(std::span<const Renewal> batch, ServerMilliseconds until) {
     Call call(*batch.front().script, {}, {}, Effect::grants);
     for (const Renewal& renewal : batch) call.append_key(renewal.key);
-    call.append(batch.front().lease.value_or(watchdog_timeout));
+    call.append(batch.front().lease);
     call.append(until);
     for (const Renewal& renewal : batch) call.append(renewal.field);
+    call.replication = batch.front().replication;
     return call;
 }
 
@@ -4377,24 +4474,22 @@ inline BackgroundTask::Renewed outcome_of(const Reply& reply, std::size_t index,
 // Sends renewals, up to `batch` in one call. Used by the background thread only, which never waits for a reply.
 class Watchdog {
 public:
-    Watchdog(Executor& executor, ServerTime& server_time, Events& events, Counters& counters,
-             Milliseconds watchdog_timeout, std::size_t batch)
-        : executor_(executor),
-          server_time_(server_time),
-          events_(events),
-          counters_(counters),
-          watchdog_timeout_(watchdog_timeout),
-          batch_(batch) {}
+    Watchdog(Executor& executor, ServerTime& server_time, Events& events, Counters& counters, std::size_t batch)
+        : executor_(executor), server_time_(server_time), events_(events), counters_(counters), batch_(batch) {}
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
-    // Returns how much earlier than necessary to renew a hold if another one is due. So holds that were acquired at
-    // different times are renewed together from then on.
-    Milliseconds early() const noexcept { return watchdog_timeout_ / 6; }
+    // Returns how much earlier than necessary to renew a hold if these are due. So holds that were acquired at
+    // different times are renewed together from then on. Short leases, which are due often, do not hurry the long ones.
+    static Milliseconds early(std::span<const Renewal> due) noexcept {
+        Milliseconds longest{0};
+        for (const Renewal& renewal : due) longest = std::max(longest, renewal.lease);
+        return longest / 6;
+    }
 
     void renew(std::vector<Renewal> due) {
         for_each_batch(
-            due, watchdog_timeout_, batch_, [this](std::string_view key) { return executor_.transport().route(key); },
+            due, batch_, [this](std::string_view key) { return executor_.transport().route(key); },
             [this](std::span<const Renewal> batch) { send_or_try_again(batch); });
     }
 
@@ -4409,7 +4504,7 @@ private:
     }
 
     void send(std::vector<Renewal> batch) {
-        const Call call = renewal_call(batch, watchdog_timeout_, server_time_.wanted_until(batch.front().key));
+        const Call call = renewal_call(batch, server_time_.wanted_until(batch.front().key));
         const SendTime sent_at;
         const Instant sent = Clock::now();
         executor_.post(call, [this, sent, sent_at, batch = std::move(batch)](const Reply& reply) {
@@ -4417,7 +4512,7 @@ private:
             server_time_.learn_if_late(batch.front().key, sent, reply);
             for (std::size_t i = 0; i < batch.size(); ++i) {
                 const auto outcome = outcome_of(reply, i, batch.size());
-                if (outcome == BackgroundTask::Renewed::yes && !batch[i].lease) counters_.renewals.add();
+                if (outcome == BackgroundTask::Renewed::yes && !batch[i].asks) counters_.renewals.add();
                 batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
             }
         });
@@ -4427,7 +4522,6 @@ private:
     ServerTime& server_time_;
     Events& events_;
     Counters& counters_;
-    const Milliseconds watchdog_timeout_;
     const std::size_t batch_;
 };
 
@@ -4505,7 +4599,7 @@ private:
         std::vector<Renewal> due;
         try {
             serve_due(now, now, due);
-            if (!due.empty()) serve_due(now, now + watchdog_.early(), due);
+            if (!due.empty()) serve_due(now, now + Watchdog::early(due), due);
         } catch (...) {
             watchdog_.renew(std::move(due));
             throw;
@@ -5275,8 +5369,8 @@ public:
     bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
         return server_time_.learn_if_late(key, sent, reply);
     }
-    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
-        return server_time_.lease_end(until, lease);
+    ServerMilliseconds lease_end(ServerMilliseconds now, Milliseconds lease) const {
+        return server_time_.lease_end(now, lease);
     }
     Milliseconds clock_error() { return executor_.clock().error_at(Clock::now()); }
     Clock::duration clock_age() { return executor_.clock().age_at(Clock::now()); }
@@ -5363,7 +5457,7 @@ private:
     Losses losses_;
     Executor executor_{*transport_, options_, counters_, events_};
     ServerTime server_time_{executor_, options_};
-    Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout, options_.renewal_batch};
+    Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.renewal_batch};
     Timers timers_;
     Continuations continuations_;
     Subscriptions subscriptions_;
@@ -5608,15 +5702,16 @@ inline constexpr Script digested<scripts::server_check>{scripts::server_check,
 // redlatch/session/queries.hpp
 
 // Queries the state of a primitive on the server. One round trip each. If the server is unreachable, a query retries
-// for unreachable_timeout, or until `limit` if that is earlier. All throw Error.
+// for unreachable_timeout of the object, or until `limit` if that is earlier. All throw Error.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Sends a call that may be repeated at will and returns the reply.
-inline Reply query(Session& session, std::string_view key, const Call& call, Instant limit = never) {
-    const Instant give_up = std::min(limit, deadline_after(Clock::now(), session.options().unreachable_timeout));
-    Retry retry = session.retry(give_up);
+inline Reply query(Session& session, const Settings& settings, std::string_view key, const Call& call,
+                   Instant limit = never) {
+    const Instant give_up = std::min(limit, deadline_after(Clock::now(), settings.unreachable_timeout));
+    Retry retry = session.retry({.deadline = give_up, .command_timeout = settings.command_timeout});
     Reply reply;
     do reply = session.call(call, retry.deadline());
     while (retry.again(reply));
@@ -11346,13 +11441,7 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 inline void check_options(const ClientOptions& options) {
-    static_cast<void>(Lease(options.watchdog_timeout));
-    if (options.watchdog_timeout < Milliseconds(30))
-        throw Error(errc::invalid_argument, {}, "watchdog_timeout must be at least 30 ms");
-    if (options.command_timeout < Milliseconds(1) || options.command_timeout > std::chrono::hours(1))
-        throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
-    if (options.unreachable_timeout < Milliseconds(0))
-        throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+    check_settings(settings_of(options), {});
     if (options.renewal_batch < 1 || options.renewal_batch > 1000)
         throw Error(errc::invalid_argument, {}, "renewal_batch must be from 1 to 1,000");
     // A dead waiter shall block the others no longer than one of Redisson does.
@@ -11370,8 +11459,7 @@ inline void check_options(const ClientOptions& options) {
 inline std::shared_ptr<SessionHandle> new_session(std::unique_ptr<TransportPort> transport,
                                                   const ClientOptions& options) {
     check_options(options);
-    if (options.require_replicas > 0 && !transport->posts_several())
-        throw Error(errc::unsupported, {}, "require_replicas needs a transport with post_all()");
+    check_replication(settings_of(options), transport->posts_several(), {});
     return std::make_shared<SessionHandle>(std::move(transport), options);
 }
 
@@ -11643,13 +11731,18 @@ struct StateMaker;
 // state. Keeps the client's session alive.
 class StateHandle {
 public:
-    // Throws Error(errc::invalid_argument) if the name is bad. `maker` must outlive the handle.
-    StateHandle(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name);
+    // Throws Error(errc::invalid_argument) if the name or an option is bad, and errc::unsupported: see ObjectOptions.
+    // `maker` must outlive the handle.
+    StateHandle(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name,
+                const ObjectOptions& own);
     StateHandle(const StateHandle&) = delete;
     StateHandle& operator=(const StateHandle&) = delete;
     ~StateHandle();
 
     const std::string& name() const noexcept { return name_; }
+
+    // The options of this object.
+    const Settings& settings() const noexcept { return settings_; }
 
     NamedState& state();
 
@@ -11661,6 +11754,7 @@ private:
     const std::shared_ptr<SessionHandle> core_;
     const StateMaker& maker_;
     const std::string name_;
+    Settings settings_;  // constant from the constructor on
     std::string key_;
     std::atomic<NamedState*> state_{nullptr};
 };
@@ -11676,12 +11770,17 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 REDLATCH_INLINE StateHandle::StateHandle(std::shared_ptr<SessionHandle> core, const StateMaker& maker,
-                                         std::string_view name)
+                                         std::string_view name, const ObjectOptions& own)
     : core_(std::move(core)), maker_(maker), name_(name) {
     Session& session = core_->session();
     key_ = session.options().key_prefix + name_;
     check_name(name_);
     check_name(key_);
+    settings_ = settings_of(session.options(), own);
+    check_settings(settings_, name_);
+    if (settings_.command_timeout > session.options().command_timeout)
+        throw Error(errc::invalid_argument, name_, "command_timeout of an object must not exceed that of its client");
+    check_replication(settings_, session.transport().posts_several(), name_);
     state_ = &use(session);
 }
 
@@ -11720,6 +11819,7 @@ struct WaitRequest {
     bool one_try = false;  // do not wait, whatever the deadline
     std::stop_token stop{};
     WaitBy by = by_thread;
+    Settings settings{};  // of the object that it is made through
 };
 
 // Returns a request with the deadline and the stop token among the arguments, if there is one.
@@ -11750,14 +11850,14 @@ inline namespace REDLATCH_ABI {
 //
 // Neither copyable nor movable. Any number of threads may use one object. Two objects with the same name are the same
 // latch. Each member throws Error; with a trailing std::error_code& it stores the code and throws only std::bad_alloc.
-// If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails with
-// errc::unreachable. A command may be resent after a lost reply and still takes effect once.
+// If the server cannot be reached, a call retries for unreachable_timeout (of ObjectOptions or ClientOptions), then
+// fails with errc::unreachable. A command may be resent after a lost reply and still takes effect once.
 class CountDownLatch {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
     // one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
-    // another slot. Sends nothing.
-    CountDownLatch(Client& client, std::string_view name);
+    // another slot. Options that cannot work are refused: see ObjectOptions. Sends nothing.
+    CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
@@ -11889,8 +11989,8 @@ public:
 
 private:
     bool expire_after(Milliseconds after);
-    bool wait_for_end(const detail::WaitRequest& request) const;
-    bool arrive(std::ptrdiff_t n, const detail::WaitRequest& request);
+    bool wait_for_end(detail::WaitRequest request) const;
+    bool arrive(std::ptrdiff_t n, detail::WaitRequest request);
     Operation<bool> later(detail::WaitRequest request) const;
 
     template <class... Tail>
@@ -13336,8 +13436,11 @@ namespace detail {
 template <class State>
 class KeptState {
 public:
-    KeptState(std::shared_ptr<SessionHandle> session, State& state)
-        : session_(std::move(session)), keep_(state.shared_from_this()), state_(state) {}
+    KeptState(std::shared_ptr<SessionHandle> session, State& state, const Settings& settings)
+        : session_(std::move(session)), keep_(state.shared_from_this()), state_(state), settings_(settings) {}
+
+    // The options of the object that it was made from.
+    const Settings& settings() const noexcept { return settings_; }
 
     State& operator*() const noexcept { return state_; }
     State* operator->() const noexcept { return &state_; }
@@ -13346,6 +13449,7 @@ public:
     Task<bool> obtain(typename State::Want& want, WaitRequest request, std::stop_token stop, WaitBy by) const {
         request.stop = std::move(stop);
         request.by = by;
+        request.settings = settings_;
         const bool served = co_await state_.obtain(want, request);
         if (!served && by && request.stop.stop_requested())
             throw Error(errc::cancelled, state_.key(), "it was cancelled before it succeeded");
@@ -13357,6 +13461,7 @@ private:
     std::shared_ptr<SessionHandle> session_;
     std::shared_ptr<BackgroundTask> keep_;
     State& state_;
+    Settings settings_;
 };
 
 // The common part of the keepers of permits. `State` is the semaphore's state in this process.
@@ -14059,6 +14164,7 @@ struct RequestWaiter : Waiter {
     explicit RequestWaiter(Want what, WaitBy by = by_thread) : Waiter(by), want(std::move(what)) {}
 
     Want want;
+    unsigned require_replicas = 0;
     std::optional<RefusedQuery> refusal{};  // of its query before it joined the queue
     std::uint64_t refused_at = 0;           // the generation at its last refused query
 };
@@ -14168,25 +14274,19 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Decides for how long the calls of one name go on while no server answers. The waiting callers of the name share that
-// time. The mutex of the name's state guards it.
+// time, each by its own settings: those of its request. The mutex of the name's state guards it.
 class Patience {
 public:
-    // `unreachable`: how long a call goes on trying to reach a server before it fails.
-    Patience(Milliseconds command_timeout, Milliseconds unreachable)
-        : command_timeout_(command_timeout), unreachable_(unreachable) {}
-
-    Milliseconds unreachable() const noexcept { return unreachable_; }
-
     // Returns until when a query is retried. `first`: true for the first query of a call. It always gets the time of one
     // try, because the deadline is meant for the waiting: a short timeout must not do worse than none.
     template <class Request>
     Instant give_up_at(const Request& request, bool first) const {
         const Instant now = Clock::now();
-        if (request.one_try) return now + one_try();
+        if (request.one_try) return now + one_try(request.settings);
         // Waiting callers share the time for which a server was unreachable, but each gets a full try.
-        const Instant give_up = deadline_after(failing_since_.value_or(now), unreachable_);
+        const Instant give_up = deadline_after(failing_since_.value_or(now), request.settings.unreachable_timeout);
         const Instant deadline = std::min(request.deadline, std::max(give_up, now + shortest_try));
-        return first ? std::max(deadline, now + std::min(one_try(), honest_try)) : deadline;
+        return first ? std::max(deadline, now + std::min(one_try(request.settings), honest_try)) : deadline;
     }
 
     // Returns true if a query that began at `begun` and was not answered failed for want of time only: a server that got
@@ -14195,15 +14295,17 @@ public:
     bool was_too_short(const Request& request, Instant begun, const Reply& reply, bool reached) const {
         const Instant now = Clock::now();
         if (now < request.deadline || !(reached || reply.kind == Reply::Kind::no_time)) return false;
-        return (request.one_try ? now : request.deadline) - begun < command_timeout_;
+        return (request.one_try ? now : request.deadline) - begun < request.settings.command_timeout;
     }
 
     void answered() { failing_since_.reset(); }
 
     // Records that a query that began at `begun` got this reply, which is no answer.
-    void failed(Instant begun, const Reply& reply) {
+    template <class Request>
+    void failed(const Request& request, Instant begun, const Reply& reply) {
         // A server that was given less than its time may only be slow.
-        const bool is_away = reply.kind != Reply::Kind::no_time || Clock::now() - begun >= command_timeout_;
+        const bool is_away =
+            reply.kind != Reply::Kind::no_time || Clock::now() - begun >= request.settings.command_timeout;
         if (!failing_since_ && is_away) failing_since_ = begun;
     }
 
@@ -14214,10 +14316,10 @@ public:
 private:
     static constexpr Milliseconds shortest_try{100};
 
-    Milliseconds one_try() const { return std::max(shortest_try, std::min(command_timeout_, unreachable_)); }
+    static Milliseconds one_try(const Settings& settings) {
+        return std::max(shortest_try, std::min(settings.command_timeout, settings.unreachable_timeout));
+    }
 
-    const Milliseconds command_timeout_;
-    const Milliseconds unreachable_;
     std::optional<Instant> failing_since_;  // since then no server has replied
 };
 
@@ -14548,9 +14650,7 @@ public:
     using Member = typename Queue::Member;
 
     Synchronizer(Session& session, const std::string& key)
-        : core_(*this, session, key),
-          room_(core_.mutex, session, *this, core_.protocol.channel()),
-          patience_(session.options().command_timeout, patience_of(session.options())) {
+        : core_(*this, session, key), room_(core_.mutex, session, *this, core_.protocol.channel()) {
         // Redisson's latches cannot have such names in a cluster, either.
         if (session.transport().route(room_.channel()) != session.transport().route(core_.key()))
             throw Error(errc::invalid_argument, core_.key(),
@@ -14580,11 +14680,13 @@ public:
 
     // Returns true if `want` was served. Returns false if the deadline passes or a stop is requested; then nothing was
     // taken. Throws Error. Both arguments must outlive the task.
-    Task<bool> obtain(Want& want, const WaitRequest& request) {
+    Task<bool> obtain(Want& want, WaitRequest& request) {
+        request.settings.unreachable_timeout = patience_of(request.settings);
         if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) patience_.answered();
         Member me(want, request.by);
+        me.require_replicas = request.settings.require_replicas;
         if (request.one_try || room_.queue.empty() || !Protocol::takes) {
             const std::uint64_t generation = room_.queue.generation();
             const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(&want, 1), request, true);
@@ -14609,11 +14711,12 @@ public:
 
     // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
     // unreachable_timeout. Throws Error.
-    Reply change(const MakeCall& make, Undelivered then = Undelivered::call_off) {
+    Reply change(const Settings& settings, const MakeCall& make, Undelivered then = Undelivered::call_off) {
         std::unique_lock lock(core_.mutex);
         RequestId request_id = core_.take_lane();
         lock.unlock();
-        Retry retry = core_.session.retry(Clock::now() + patience_.unreachable());
+        Retry retry = core_.session.retry(
+            {.deadline = Clock::now() + patience_of(settings), .command_timeout = settings.command_timeout});
         Reply reply;
         do reply = change_once(request_id, make, retry.deadline());
         while (retry.again(reply));
@@ -14674,6 +14777,8 @@ public:
         std::vector<std::uint64_t> numbers;
         const Instant asked = Clock::now();
         for (const Member* member : room_.queue.first(Protocol::most_at_once)) {
+            // One request is confirmed by one number of replicas. Who requires another number asks next.
+            if (member->require_replicas != me.require_replicas) break;
             wants.push_back(member->want);
             if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
             if constexpr (Protocol::takes) wants.back().lets_pass = room_.queue.lets_pass(member->want, asked);
@@ -14776,9 +14881,9 @@ private:
 
     // --- asking the server ------------------------------------------------------------------------------------
 
-    // Returns for how long a command is resent.
-    static Milliseconds patience_of(const ClientOptions& options) {
-        return std::min(options.unreachable_timeout, RequestMarks::longest_ttl(options) / 2);
+    // Returns for how long a command is resent. Its mark has to last longer, by the options of the client.
+    Milliseconds patience_of(const Settings& settings) const {
+        return std::min(settings.unreachable_timeout, RequestMarks::longest_ttl(core_.session.options()) / 2);
     }
 
     // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
@@ -14791,14 +14896,19 @@ private:
         const Instant begun = Clock::now();
         const SendTime begun_at;
         lock.unlock();
-        Retry retry = core_.session.retry({give_up, request.stop, request.one_try, request.by});
+        Retry retry =
+            core_.session.retry({give_up, request.stop, request.one_try, request.by, request.settings.command_timeout});
         Reply reply;
         std::optional<Instant> rest;
         do {
             const Instant deadline = retry.deadline();
             try {
                 if constexpr (Protocol::takes) {
-                    const MakeCall make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
+                    const MakeCall make = [&](const RequestId& one) {
+                        Call call = core_.protocol.ask(wants, one);
+                        call.replication = request.settings.replication();
+                        return call;
+                    };
                     reply = co_await core_.sender.send(request_id, request.by, deadline, make);
                 } else {
                     const Call call = core_.protocol.ask(wants, request_id);
@@ -14813,7 +14923,7 @@ private:
         } while (rest && retry.goes_on());
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
-            patience_.failed(begun, reply);
+            patience_.failed(request, begun, reply);
             settle(lock, request_id, wants, request_id.may_be_done);
             if (request.stop.stop_requested()) co_return std::nullopt;
             if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) co_return std::nullopt;
@@ -14874,22 +14984,22 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 template <class Synchronizer>
-bool exists(Synchronizer& synchronizer) {
-    const Reply reply = query(synchronizer.session(), synchronizer.key(), synchronizer.protocol().exists());
+bool exists(const Settings& settings, Synchronizer& synchronizer) {
+    const Reply reply = query(synchronizer.session(), settings, synchronizer.key(), synchronizer.protocol().exists());
     number_of(reply, synchronizer.key());
     return !reply.is_nil();
 }
 
 template <class Synchronizer>
-bool remove(Synchronizer& synchronizer) {
-    return synchronizer.is_one(
-        synchronizer.change([&](const RequestId& request_id) { return synchronizer.protocol().remove(request_id); }));
+bool remove(const Settings& settings, Synchronizer& synchronizer) {
+    return synchronizer.is_one(synchronizer.change(
+        settings, [&](const RequestId& request_id) { return synchronizer.protocol().remove(request_id); }));
 }
 
 template <class Synchronizer>
-bool expire(Synchronizer& synchronizer, Milliseconds after) {
+bool expire(const Settings& settings, Synchronizer& synchronizer, Milliseconds after) {
     return synchronizer.is_one(synchronizer.change(
-        [&](const RequestId& request_id) { return synchronizer.protocol().expire(request_id, after); }));
+        settings, [&](const RequestId& request_id) { return synchronizer.protocol().expire(request_id, after); }));
 }
 
 }  // namespace detail
@@ -14914,10 +15024,10 @@ inline void check_count(std::ptrdiff_t n, std::ptrdiff_t least, std::string_view
 
 inline constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
 
-inline LatchProtocol::Lowered lower(LatchState& latch, std::ptrdiff_t n) {
-    const Reply reply =
-        latch.change([&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
-                     LatchState::Undelivered::retry);
+inline LatchProtocol::Lowered lower(const Settings& settings, LatchState& latch, std::ptrdiff_t n) {
+    const Reply reply = latch.change(
+        settings, [&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
+        LatchState::Undelivered::retry);
     return latch.protocol().decode_lower(reply);
 }
 
@@ -14928,54 +15038,57 @@ inline Task<bool> wait_for_end(KeptState<LatchState> latch, WaitRequest request,
 
 }  // namespace detail
 
-REDLATCH_INLINE CountDownLatch::CountDownLatch(Client& client, std::string_view name)
-    : handle_(detail::ClientAccess::session(client), detail::LatchState::maker, name) {}
+REDLATCH_INLINE CountDownLatch::CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options)
+    : handle_(detail::ClientAccess::session(client), detail::LatchState::maker, name, options) {}
 
 REDLATCH_INLINE bool CountDownLatch::try_set_count(std::ptrdiff_t count) {
     detail::check_count(count, 1, name(), "the count must be from 1 to 2147483647");
     auto& latch = detail::latch_of(handle_);
-    return latch.is_one(
-        latch.change([&](const detail::RequestId& request_id) { return latch.protocol().set(request_id, count); }));
+    return latch.is_one(latch.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return latch.protocol().set(request_id, count);
+    }));
 }
 
 REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
     auto& latch = detail::latch_of(handle_);
-    const Reply reply = detail::query(latch.session(), latch.key(), latch.protocol().count());
+    const Reply reply = detail::query(latch.session(), handle_.settings(), latch.key(), latch.protocol().count());
     return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
 }
 
 REDLATCH_INLINE LatchInspection CountDownLatch::inspect() const {
     auto& latch = detail::latch_of(handle_);
-    return latch.protocol().read_inspection(detail::query(latch.session(), latch.key(), latch.protocol().inspect()));
+    return latch.protocol().read_inspection(
+        detail::query(latch.session(), handle_.settings(), latch.key(), latch.protocol().inspect()));
 }
 
 REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n) {
     detail::check_count(n, 0, name(), detail::counts_down_by);
-    if (n > 0) detail::lower(detail::latch_of(handle_), n);
+    if (n > 0) detail::lower(handle_.settings(), detail::latch_of(handle_), n);
 }
 
 REDLATCH_INLINE bool CountDownLatch::exists() const { return count() > 0; }
 
 REDLATCH_INLINE bool CountDownLatch::expire_after(Milliseconds after) {
-    return detail::expire(detail::latch_of(handle_), after);
+    return detail::expire(handle_.settings(), detail::latch_of(handle_), after);
 }
 
 REDLATCH_INLINE bool CountDownLatch::reset() {
     auto& latch = detail::latch_of(handle_);
-    const Reply reply = latch.change([&](const detail::RequestId& request_id) {
+    const Reply reply = latch.change(handle_.settings(), [&](const detail::RequestId& request_id) {
         return latch.protocol().lower(request_id, detail::LatchProtocol::all);
     });
     return latch.protocol().decode_lower(reply).before != 0;
 }
 
-REDLATCH_INLINE bool CountDownLatch::wait_for_end(const detail::WaitRequest& request) const {
+REDLATCH_INLINE bool CountDownLatch::wait_for_end(detail::WaitRequest request) const {
     detail::LatchProtocol::Want want;
+    request.settings = handle_.settings();
     return detail::latch_of(handle_).obtain(want, request).run();
 }
 
 REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest request) const {
     auto stop = std::exchange(request.stop, {});
-    const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_));
+    const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_), handle_.settings());
     return detail::OperationAccess::make_simple<bool>(
         handle_.session_handle(),
         [latch, request](const detail::Course& course) {
@@ -14984,11 +15097,12 @@ REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest reques
         std::move(stop));
 }
 
-REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, const detail::WaitRequest& request) {
+REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, detail::WaitRequest request) {
     detail::check_count(n, 0, name(), detail::counts_down_by);
     if (n == 0) return wait_for_end(request);
     auto& latch = detail::latch_of(handle_);
-    auto [before, want] = detail::lower(latch, n);
+    auto [before, want] = detail::lower(handle_.settings(), latch, n);
+    request.settings = handle_.settings();
     return before <= n || latch.obtain(want, request).run();
 }
 
@@ -15018,6 +15132,7 @@ struct LockRequest {
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
     WaitBy by = by_thread;
+    Settings settings{};      // of the object that it is made through
     bool one_try = false;     // do not wait, whatever the deadline
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
     Reentry reentry = Reentry::allowed;
@@ -15105,6 +15220,7 @@ struct HeldLevel {
     std::shared_ptr<HoldKeeper> keeper{};
     OwnerNumber owner = 0;
     HoldKeeper::Facts facts{};
+    Settings settings{};  // of the object that acquired it
     Reentry reentry = Reentry::allowed;
 };
 
@@ -15198,6 +15314,7 @@ public:
             [&] {
                 detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);
                 request.again = true;
+                request.settings = level_.settings;
                 request.reentry = level_.reentry;
                 return another_level(request);
             },
@@ -15245,6 +15362,8 @@ struct HoldRecord {
     Instant may_last = Instant::min();  // end of the longest lease that an unanswered command may have given; min: none
     bool renewing = false;              // True if a renewal, or the query of check_at, is in flight
     std::optional<LossSource> lost;     // created when lost() is first called
+
+    Settings settings{};  // of the object that acquired the first level; unused for a lock over several
 
     Clock::duration suspended = detail::suspended();  // the machine's suspended time when valid_until was computed
 
@@ -15708,8 +15827,8 @@ namespace detail {
 //
 // Any number of threads may call all members at once. Each throws Error; with a trailing std::error_code& it stores the
 // code instead and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes. For a server
-// that cannot be reached it waits at most ClientOptions::unreachable_timeout, then fails with errc::unreachable. A call
-// that fails, times out or is stopped leaves no hold behind.
+// that cannot be reached it waits at most unreachable_timeout (of ObjectOptions or ClientOptions), then fails with
+// errc::unreachable. A call that fails, times out or is stopped leaves no hold behind.
 //
 // A hold belongs to the calling thread. Every member that acquires, releases or queries a hold also takes an Owner: then
 // the hold belongs to that logical owner, and any thread may act for it, several at once. Its levels nest; other Owners,
@@ -16010,7 +16129,8 @@ private:
 
         Hold result(const std::shared_ptr<OperationHost>& host) {
             if (!std::exchange(held_, false)) return Hold();
-            return Hold(HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.reentry});
+            return Hold(
+                HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.settings, request_.reentry});
         }
 
     private:
@@ -16064,6 +16184,10 @@ struct LockAccess {
     template <class Lock>
     static Reentry reentry(const Lock& lock) {
         return lock.reentry_;
+    }
+    template <class Lock>
+    static const Settings& settings(Lock& lock) {
+        return lock.settings();
     }
     static HoldKeeper& keeper(LockApi& lock) { return lock.keeper(); }
     static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
@@ -16175,10 +16299,13 @@ public:
     }
 
 protected:
-    // `reentry` is that of this object. Another object of the same lock may differ.
+    // `own` and `reentry` are those of this object. Another object of the same lock may differ.
     NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name,
-              Reentry reentry = Reentry::allowed)
-        : handle_(std::move(core), maker, name), reentry_(reentry) {}
+              const ObjectOptions& own, Reentry reentry = Reentry::allowed)
+        : handle_(std::move(core), maker, name, own), reentry_(reentry) {}
+
+    // The options of this object.
+    const Settings& settings() const noexcept { return handle_.settings(); }
 
     // Returns this process's state of the lock.
     LockState& state();
@@ -16540,11 +16667,7 @@ public:
 // code runs.
 struct LockCore {
     LockCore(LockTask& state, Session& of, std::unique_ptr<LockProtocol> by)
-        : task(state),
-          session(of),
-          owned_protocol(std::move(by)),
-          key_holds(of.key_holds(key())),
-          patience(of.options().command_timeout, of.options().unreachable_timeout) {}
+        : task(state), session(of), owned_protocol(std::move(by)), key_holds(of.key_holds(key())) {}
 
     const std::string& key() const noexcept { return protocol.key(); }
     std::uint64_t next_number() { return session.next_request(); }
@@ -16552,14 +16675,14 @@ struct LockCore {
     // Keeps the lock's state alive, for completions.
     std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
 
-    Milliseconds watchdog_timeout() const { return session.options().watchdog_timeout; }
-    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
-        return lease ? *lease : watchdog_timeout();
+    // Returns the lease of a level: its own, or the watchdog's.
+    static Milliseconds lease_of(const std::optional<Milliseconds>& lease, const Settings& settings) {
+        return lease ? *lease : settings.watchdog_timeout;
     }
 
     Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
-                   const std::optional<Milliseconds>& lease) const {
-        Claim claim{owner, number, count, lease_of(lease)};
+                   const std::optional<Milliseconds>& lease, const Settings& settings) const {
+        Claim claim{owner, number, count, lease_of(lease, settings)};
         if (kind.shared) claim.writer = key_holds->writer_of(owner);
         return claim;
     }
@@ -16622,6 +16745,7 @@ struct Asked {
     Instant sent;                // time of the last sending, which the reply answers
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     std::uint64_t hold = 0;      // the number that was asked for
+    Settings settings{};         // by which it was asked for
 };
 
 // The state machine of one attempt to acquire a lock: which call to send next, and what the replies show. It does no
@@ -16637,8 +16761,9 @@ public:
         done,  // the reply is in `asked`
     };
 
-    AcquireAttempt(LockCore& core, const Claim& wanted) : claim(wanted), core_(core) {
+    AcquireAttempt(LockCore& core, const Claim& wanted, const Settings& settings) : claim(wanted), core_(core) {
         asked.hold = claim.hold;
+        asked.settings = settings;
         asked.begun = asked.sent = Clock::now();
     }
 
@@ -16651,15 +16776,16 @@ public:
 
     // Starts a sending. `now`: the server's time, found out since asks_time().
     void begin(ServerMilliseconds now) {
-        claim.until = now + core_.session.options().command_timeout.count();
+        claim.until = now + asked.settings.command_timeout.count();
         if (core_.kind.fixes_lease_end) {
-            claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
+            claim.lease_end = core_.session.lease_end(now, claim.lease);
             // The plain command names the end of the lease by our reading of the server's clock. If that may be far off,
             // the script is sent instead, and its reply has a new reading.
             const bool is_inexact = core_.session.clock_error() > claim.lease / 2;
             if (is_inexact || core_.session.clock_age() > good_for_plain) claim.first = false;
         }
         call_.emplace(core_.protocol.acquire(claim));
+        call_->replication = asked.settings.replication();
         learned_at_ = Clock::now();
         // The lease of the plain command counts from the reading, and this thread may have been stopped since.
         sent_ = call_->script() ? SendTime() : *asked_time_;
@@ -16689,6 +16815,7 @@ private:
         std::optional<Call> following = core_.protocol.after_acquire(claim, *call_, asked.reply);
         if (!following) return false;
         call_ = std::move(following);
+        call_->replication = asked.settings.replication();
         return true;
     }
 
@@ -16717,6 +16844,7 @@ struct Leaving {
     Milliseconds lease;      // for the remaining levels: the watchdog's, or 0 if none of them is under the watchdog
     Instant until;           // when the lease is over
     std::int64_t unsettled;  // of the hold
+    Settings settings{};     // likewise
 };
 
 // Delivers the releases that the foreground could not deliver, and those of numbers whose outcome is unknown: it posts
@@ -16754,7 +16882,7 @@ public:
     }
 
     void give_back_later(const HoldRecord& hold, Instant from) {
-        const Instant over = std::max(Clock::now() + core_.watchdog_timeout(), hold.may_last);
+        const Instant over = std::max(Clock::now() + hold.settings.watchdog_timeout, hold.may_last);
         core_.outbox.add({hold.id}, hold.unsettled, over, from);
         core_.schedule();
     }
@@ -16842,11 +16970,12 @@ public:
     }
 
     HoldRecord& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                       std::int64_t token) {
+                       std::int64_t token, const Settings& settings) {
         HoldRecord& hold = core_.holds.start(owner, id);
         hold.token = token;
-        hold.enter(sent, lease, core_.watchdog_timeout());
-        hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease));
+        hold.settings = settings;
+        hold.enter(sent, lease, settings.watchdog_timeout);
+        hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease, settings));
         core_.key_holds->taken({core_.kind.family, owner, id, !core_.kind.shared});
         // Releasing it must not need memory.
         core_.outbox.make_room();
@@ -16918,9 +17047,10 @@ public:
         for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
             if (hold.renewing || hold.ask_at() > horizon) continue;
-            due.push_back(
-                {core_.keep(), core_.key(), hold.owner, hold.id, &core_.kind.renewal, core_.protocol.text(hold.id)});
-            if (!hold.watched()) due.back().lease = Milliseconds(1);
+            due.push_back({core_.keep(), core_.key(), hold.owner, hold.id, &core_.kind.renewal,
+                           core_.protocol.text(hold.id),
+                           hold.watched() ? hold.settings.watchdog_timeout : Milliseconds(1), !hold.watched(),
+                           hold.settings.replication()});
             hold.renewing = true;
         }
     }
@@ -16931,14 +17061,14 @@ public:
         using Renewed = BackgroundTask::Renewed;
         HoldRecord* hold = core_.holds.find(renewal.owner);
         if (hold && hold->live() && hold->id == renewal.hold) {
-            const Milliseconds timeout = core_.watchdog_timeout();
+            const Milliseconds timeout = hold->settings.watchdog_timeout;
             switch (outcome) {
                 case Renewed::yes:
-                    if (renewal.lease)
+                    if (renewal.asks)
                         hold->checked();
                     else
                         hold->renewed(sent, timeout);
-                    if (!renewal.lease) hold->set_notice(core_.session.losses().notice(), timeout);
+                    if (!renewal.asks) hold->set_notice(core_.session.losses().notice(), timeout);
                     break;
                 case Renewed::refused: lose(*hold, "the server no longer has this hold"); break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
@@ -16950,7 +17080,8 @@ public:
             // it does not block others for another lease. Its owner was notified a little early and was promised that time, so wait
             // for it.
             const Instant from = Clock::now() + Lateness::longest_notice;
-            core_.outbox.add({renewal.hold}, 0, from + core_.watchdog_timeout(), from);
+            const Milliseconds lease = std::max(renewal.lease, core_.session.options().watchdog_timeout);
+            core_.outbox.add({renewal.hold}, 0, from + lease, from);
             core_.schedule();
             deliveries_.deliver(lock);
         }
@@ -17053,11 +17184,11 @@ public:
     Task<std::optional<AcquireAnswer>> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                            std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
         if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
-        Claim claim = core_.claim_of(request.owner, number, 1, request.lease);
+        Claim claim = core_.claim_of(request.owner, number, 1, request.lease, request.settings);
         claim.announced = request.precedence && !request.one_try;
         claim.first = first;
         claim.queues = waiting != nullptr;
-        Asked asked = co_await send_acquire(lock, request, claim, first);
+        Asked asked = co_await send_acquire(lock, request, claim, request.settings, first);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
             if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);
@@ -17072,7 +17203,7 @@ public:
                                       const std::optional<Milliseconds>& wanted, const Asked& asked,
                                       bool waits_on = false) {
         const Instant now = Clock::now();
-        const Milliseconds lease = core_.lease_of(wanted);
+        const Milliseconds lease = core_.lease_of(wanted, asked.settings);
         const AcquireAnswer answer = decode(lock, asked, lease);
         if (answer.kind != AcquireAnswer::Kind::held) {
             // A copy of an unanswered sending may still acquire it.
@@ -17120,9 +17251,10 @@ public:
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, core_.key(),
                         "its owner has locked it too many times; each lock() needs an unlock()");
-        const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
+        const Settings settings = for_level_of(held, request.settings);
+        const Claim claim = core_.claim_of(request.owner, id, count, request.lease, settings);
         ++held.changing;
-        const Asked asked = co_await send_acquire(lock, request, claim, true);
+        const Asked asked = co_await send_acquire(lock, request, claim, settings, true);
         const bool lost = !leases_.level_changed(request.owner, id);
         note_unanswered_reentry(lock, request.owner, claim.lease, asked);
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
@@ -17130,6 +17262,12 @@ public:
         if (apply_reentry_reply(lock, request.owner, id, request.lease, asked, lost)) co_return true;
         check_first_hold(request);
         co_return std::nullopt;
+    }
+
+    // Returns the settings for one more level of a hold. The hold keeps its lease.
+    static Settings for_level_of(const HoldRecord& held, Settings settings) {
+        settings.watchdog_timeout = held.settings.watchdog_timeout;
+        return settings;
     }
 
     // Applies the reply to a reentry. Returns false if the owner no longer has the hold. `lost`: True if the hold was
@@ -17141,7 +17279,7 @@ public:
         if (!hold || hold->id != id || !hold->live()) {
             // If another caller of the owner released the last level, that release ends this level as well.
             if (lost && answer.kind == AcquireAnswer::Kind::held && asked.unsettled == 0)
-                undo_reentry(lock, asked, core_.lease_of(wanted));
+                undo_reentry(lock, asked, core_.lease_of(wanted, asked.settings));
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
@@ -17150,7 +17288,7 @@ public:
         }
         // The server counts one level more than this process. The next command of this hold carries the absolute count.
         if (!asked.reply.replicated) throw not_replicated(core_.key());
-        hold->enter(asked.sent, wanted, core_.watchdog_timeout());
+        hold->enter(asked.sent, wanted, hold->settings.watchdog_timeout);
         core_.schedule();
         return true;
     }
@@ -17213,7 +17351,7 @@ private:
     // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
     // patience ends. `first`: True for the first command of a call.
     Task<Asked> send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim,
-                             bool first) {
+                             const Settings& settings, bool first) {
         using Next = AcquireAttempt::Next;
         Session& session = core_.session;
         // Start these before there is a hold: supervising a hold must not fail.
@@ -17221,8 +17359,8 @@ private:
         session.start_background();
         const Instant give_up = core_.patience.give_up_at(request, first);
         lock.unlock();
-        AcquireAttempt attempt(core_, claim);
-        Retry retry = session.retry({give_up, request.stop, request.one_try, request.by});
+        AcquireAttempt attempt(core_, claim, settings);
+        Retry retry = session.retry({give_up, request.stop, request.one_try, request.by, settings.command_timeout});
         std::optional<Instant> rest;
         do {
             if (retry.is_resend()) attempt.claim.first = false;
@@ -17252,7 +17390,7 @@ private:
         if (classify(asked.reply) == ReplyClass::answered)
             core_.patience.answered();
         else
-            core_.patience.failed(asked.begun, asked.reply);
+            core_.patience.failed(request, asked.begun, asked.reply);
         co_return std::move(attempt.asked);
     }
 
@@ -17267,10 +17405,10 @@ private:
     void record_or_undo(std::unique_lock<std::mutex>& lock, OwnerNumber owner, const std::optional<Milliseconds>& lease,
                         const Asked& asked, std::int64_t token) {
         try {
-            leases_.record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
+            leases_.record(owner, asked.hold, asked.sent, lease, token, asked.settings).unsettled = asked.unsettled;
         } catch (...) {
             leases_.forget(owner);
-            undo(lock, asked, core_.lease_of(lease));
+            undo(lock, asked, core_.lease_of(lease, asked.settings));
             throw;
         }
     }
@@ -17324,7 +17462,7 @@ public:
     Releases(LockCore& core, Deliveries& deliveries, Leases& leases)
         : core_(core), deliveries_(deliveries), leases_(leases) {}
 
-    Instant foreground_deadline() const { return Clock::now() + core_.session.options().command_timeout; }
+    static Instant foreground_deadline(const Settings& settings) { return Clock::now() + settings.command_timeout; }
 
     // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
     HoldRecord* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
@@ -17348,15 +17486,15 @@ public:
 
     // Removes one level. A hold that loses its last level is no longer renewed.
     Leaving leave_level(HoldRecord& hold) {
-        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
-                        hold.unsettled};
+        Leaving leaving{hold.id,        hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
+                        hold.unsettled, hold.settings};
         if (hold.count == 1) {
             leases_.finish(hold);
             return leaving;
         }
         hold.leave();
         ++hold.changing;
-        if (hold.watched()) leaving.lease = core_.watchdog_timeout();
+        if (hold.watched()) leaving.lease = hold.settings.watchdog_timeout;
         return leaving;
     }
 
@@ -17368,7 +17506,7 @@ public:
         lock.unlock();
         Reply reply;
         try {
-            Retry retry = core_.session.retry(foreground_deadline());
+            Retry retry = core_.session.retry(foreground_deadline(leaving.settings));
             do {
                 sent = Clock::now();
                 unknown = retry.is_resend();
@@ -17396,7 +17534,7 @@ public:
         try {
             const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
-            Retry retry = core_.session.retry(foreground_deadline());
+            Retry retry = core_.session.retry(foreground_deadline(leaving.settings));
             do {
                 resent = retry.is_resend();
                 reply = call_release(leaving.hold, resent, retry.deadline());
@@ -17484,7 +17622,7 @@ public:
     // Ends the hold of any owner. Returns true if there was one. Sends two commands: the second names the owners that
     // the first has read, so a late copy of it ends no other hold. Each command is resent until `limit`, but for at
     // most unreachable_timeout.
-    bool force_release(Instant limit) {
+    bool force_release(const Settings& settings, Instant limit) {
         // The command can only end holds that existed before it was sent.
         std::vector<std::uint64_t> ended;
         {
@@ -17492,10 +17630,10 @@ public:
             for (const HoldRecord& hold : core_.holds)
                 if (hold.live()) ended.push_back(hold.id);
         }
-        const Reply seen = query(core_.session, core_.key(), core_.protocol.holders(), limit);
+        const Reply seen = query(core_.session, settings, core_.key(), core_.protocol.holders(), limit);
         const std::vector<std::string_view> owners = owners_in(seen);
         if (!owners.empty()) {
-            const Reply reply = query(core_.session, core_.key(), core_.protocol.give_up(owners), limit);
+            const Reply reply = query(core_.session, settings, core_.key(), core_.protocol.give_up(owners), limit);
             if (!reply.is_integer()) throw unexpected(reply, core_.key());
         }
         const std::lock_guard lock(core_.mutex);
@@ -17652,7 +17790,8 @@ public:
     explicit BackgroundTries(LockParts& parts) : parts_(parts), core_(parts.core) {}
 
     // Tries once to acquire the lock, or one more level of it.
-    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Reentry reentry, Tell tell, Receiver receiver) {
+    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Settings settings, Reentry reentry, Tell tell,
+               Receiver receiver) {
         std::unique_lock lock(core_.mutex);
         if (!owner.is_of_program() && is_trying(owner)) {
             lock.unlock();
@@ -17665,8 +17804,9 @@ public:
             return;
         }
         HoldRecord* hold = parts_.leases.live_hold(owner);
-        Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease)
-                           : core_.claim_of(owner, core_.next_number(), 1, lease);
+        if (hold) settings = Acquires::for_level_of(*hold, settings);
+        Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease, settings)
+                           : core_.claim_of(owner, core_.next_number(), 1, lease, settings);
         claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
         trying_.push_back(owner);
         ++core_.in_flight;
@@ -17675,7 +17815,7 @@ public:
         lock.unlock();
         try {
             core_.session.start_losses();
-            ask_time(std::make_shared<Try>(*this, claim, lease, reentered, std::move(tell)), receiver);
+            ask_time(std::make_shared<Try>(*this, claim, settings, lease, reentered, std::move(tell)), receiver);
         } catch (...) {
             // Nothing was sent.
             lock.lock();
@@ -17688,10 +17828,10 @@ public:
 private:
     // A try in flight. It keeps the lock's state alive.
     struct Try {
-        Try(BackgroundTries& tries, const Claim& claim, const std::optional<Milliseconds>& wanted, std::uint64_t hold,
-            Tell&& to)
+        Try(BackgroundTries& tries, const Claim& claim, const Settings& settings,
+            const std::optional<Milliseconds>& wanted, std::uint64_t hold, Tell&& to)
             : keep(tries.core_.keep()),
-              attempt(tries.core_, claim),
+              attempt(tries.core_, claim, settings),
               lease(wanted),
               reentered(hold),
               tell(std::move(to)) {}
@@ -17788,11 +17928,12 @@ private:
         Acquires& acquires = parts_.acquires;
         const Asked& asked = one.attempt.asked;
         const OwnerNumber owner = one.attempt.claim.owner;
+        const Milliseconds lease = core_.lease_of(one.lease, asked.settings);
         const bool lost = one.reentered != 0 && !parts_.leases.level_changed(owner, one.reentered);
         try {
-            if (one.reentered != 0) acquires.note_unanswered_reentry(lock, owner, core_.lease_of(one.lease), asked);
+            if (one.reentered != 0) acquires.note_unanswered_reentry(lock, owner, lease, asked);
             if (classify(asked.reply) != ReplyClass::answered) {
-                if (asked.unsettled != 0 && one.reentered == 0) acquires.undo(lock, asked, core_.lease_of(one.lease));
+                if (asked.unsettled != 0 && one.reentered == 0) acquires.undo(lock, asked, lease);
                 return {Kind::failed, 0, error_of(asked.reply, core_.key()), asked.reply.is_error()};
             }
             const bool held =
@@ -18016,7 +18157,7 @@ public:
     std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         if (core_.kind.hands_over)
             if (LockWaiter* successor = room_.queue.successor();
-                successor && handoffs_ < core_.session.options().local_handoff_limit)
+                successor && handoffs_ < hold.settings.local_handoff_limit)
                 return hand_over(lock, hold, *successor);
         handoffs_ = 0;
         const std::uint64_t messages = messages_;
@@ -18138,8 +18279,9 @@ private:
 
     // A hand-over that was sent, and its reply.
     struct HandOver {
-        Leaving leaving;  // the hold that is released
-        Claim claim;      // the hold of the successor
+        Leaving leaving;    // the hold that is released
+        Claim claim;        // the hold of the successor
+        Settings settings;  // of the successor
         Reply reply{};
         SendTime sent_at{};  // of the first sending that may have taken effect
         bool unknown = false;
@@ -18147,8 +18289,10 @@ private:
 
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, HoldRecord& held, LockWaiter& next) {
         const std::optional<Milliseconds> successor_lease = next.request.lease;
+        const Settings successor_settings = next.request.settings;
         HandOver sent{parts_.releases.leave_level(held),
-                      core_.claim_of(next.request.owner, core_.next_number(), 1, successor_lease)};
+                      core_.claim_of(next.request.owner, core_.next_number(), 1, successor_lease, successor_settings),
+                      successor_settings};
         room_.queue.leave(next);
         successor_ = &next;
         send_hand_over(lock, sent);
@@ -18160,7 +18304,7 @@ private:
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && sent.reply.replicated && waiting &&
             Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
-            recorded(sent.claim, sent_at, successor_lease, answer.token)) {
+            recorded(sent, sent_at, successor_lease, answer.token)) {
             // A copy of the unanswered acquire command may still arrive.
             if (sent.leaving.unsettled != 0)
                 parts_.deliveries.give_back_later(sent.leaving,
@@ -18181,7 +18325,7 @@ private:
         try {
             const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
-            Retry retry = core_.session.retry(parts_.releases.foreground_deadline());
+            Retry retry = core_.session.retry(Releases::foreground_deadline(hand_over.leaving.settings));
             do hand_over.reply = hand_over_once(hand_over, retry.deadline());
             while (retry.again(hand_over.reply));
         } catch (...) {  // no memory: handled as if nothing had been sent
@@ -18195,12 +18339,14 @@ private:
             Reply failure;
             const auto now = session.server_time(core_.key(), deadline, failure);
             if (!now) return failure;
-            hand_over.claim.until = *now + session.options().command_timeout.count();
+            hand_over.claim.until = *now + hand_over.leaving.settings.command_timeout.count();
             // The successor's lease counts from the first sending that may have taken effect: a resend does not prolong
             // it.
             if (!hand_over.unknown) hand_over.sent_at = SendTime();
             const Instant sent = Clock::now();
-            Reply reply = session.call(core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim), deadline);
+            Call call = core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim);
+            call.replication = hand_over.settings.replication();
+            Reply reply = session.call(call, deadline);
             if (!reply.answered() && !reply.is_unsent()) hand_over.unknown = true;
             if (!session.learn_if_late(core_.key(), sent, reply) || tries == 3 || Clock::now() >= deadline)
                 return reply;
@@ -18245,10 +18391,11 @@ private:
 
     // Records the successor's hold. Returns false if there is no memory for it, or if another caller of its owner has
     // acquired the lock meanwhile.
-    bool recorded(const Claim& successor, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
+    bool recorded(const HandOver& handed, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
+        const Claim& successor = handed.claim;
         if (parts_.leases.live_hold(successor.owner)) return false;
         try {
-            parts_.leases.record(successor.owner, successor.hold, sent, lease, token);
+            parts_.leases.record(successor.owner, successor.hold, sent, lease, token, handed.settings);
             return true;
         } catch (...) {
             parts_.leases.forget(successor.owner);
@@ -18314,8 +18461,7 @@ public:
         : session_(session),
           protocol_(protocol),
           key_(protocol.key()),
-          room_(mutex_, session, *this, protocol.channel()),
-          patience_(session.options().command_timeout, session.options().unreachable_timeout) {}
+          room_(mutex_, session, *this, protocol.channel()) {}
 
     // Returns true once each hold that it found has ended; false if the deadline passes or a stop is requested. Throws
     // Error. With `polling`, it needs no messages. The request must outlive the task.
@@ -18427,7 +18573,8 @@ private:
         const Instant begun = Clock::now();
         lock.unlock();
         const Call call = protocol_.inspect();
-        Retry retry = session_.retry({give_up, request.stop, request.one_try, request.by});
+        Retry retry =
+            session_.retry({give_up, request.stop, request.one_try, request.by, request.settings.command_timeout});
         Reply reply;
         bool reached = false;  // True if a command may have reached the server
         std::optional<Instant> rest;
@@ -18446,7 +18593,7 @@ private:
             patience_.answered();
             co_return protocol_.read_inspection(reply);
         }
-        patience_.failed(begun, reply);
+        patience_.failed(request, begun, reply);
         if (request.stop.stop_requested() || patience_.was_too_short(request, begun, reply, reached))
             co_return std::nullopt;
         throw error_of(reply, key_);
@@ -18524,7 +18671,9 @@ public:
 
     void release_all(const std::shared_ptr<ReleaseRound>& round) override { parts_.releases.release_all(round); }
 
-    bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
+    bool force_release(const Settings& settings, Instant limit = never) {
+        return parts_.releases.force_release(settings, limit);
+    }
 
     // Returns the part in which callers wait for the end of others' holds. It refers to this object.
     std::shared_ptr<ReleaseWatch> release_watch() {
@@ -18534,9 +18683,9 @@ public:
     }
 
     // For locks over several servers: see BackgroundTries::begin() and Releases::release_in_background().
-    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease, Reentry reentry,
-                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
-        tries_.begin(owner, lease, reentry, std::move(tell), receiver);
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease, const Settings& settings,
+                           Reentry reentry, std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
+        tries_.begin(owner, lease, settings, reentry, std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         parts_.releases.release_in_background(owner, done, receiver);
@@ -18555,7 +18704,7 @@ public:
 
     Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
         if (by == by_thread) co_return release(owner);
-        const Instant until = parts_.releases.foreground_deadline();
+        const Instant until = Clock::now() + command_timeout_of(owner);
         std::shared_ptr<Delivery<std::error_code>> outcome;
         std::function<void(std::error_code)> told;
         try {
@@ -18652,6 +18801,13 @@ public:
     }
 
 private:
+    // Returns how long the release of this owner's hold may take.
+    Milliseconds command_timeout_of(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        const HoldRecord* hold = parts_.leases.live_hold(owner);
+        return hold ? hold->settings.command_timeout : session().options().command_timeout;
+    }
+
     LockParts parts_;
     LockCore& core_ = parts_.core;
     BackgroundTries tries_{parts_};
@@ -18678,19 +18834,23 @@ REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
 }
 
-REDLATCH_INLINE void NamedLock::prepare(LockRequest& request) { request.reentry = reentry_; }
+REDLATCH_INLINE void NamedLock::prepare(LockRequest& request) {
+    request.settings = settings();
+    request.reentry = reentry_;
+}
 
-REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
+REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(settings(), limit); }
 
 REDLATCH_INLINE bool NamedLock::ask_locked(Instant limit) {
     LockState& s = state();
-    return read_is_locked(query(s.session(), s.key(), s.protocol().is_locked(), limit), s.key());
+    return read_is_locked(query(s.session(), settings(), s.key(), s.protocol().is_locked(), limit), s.key());
 }
 
 REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) {
     LockState& s = state();
     const HeldPart mine = s.part(owner);
-    const int count = read_count(query(s.session(), s.key(), s.protocol().hold_count(mine.hold), limit), s.key());
+    const int count =
+        read_count(query(s.session(), settings(), s.key(), s.protocol().hold_count(mine.hold), limit), s.key());
     // Callers of one Owner may change its level at the same time. The server may get that in another order.
     const HeldPart now = s.part(owner);
     return count > 0 && owner.is_of_program() && now.hold == mine.hold ? static_cast<int>(now.levels) : count;
@@ -18698,7 +18858,7 @@ REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) 
 
 REDLATCH_INLINE std::optional<Milliseconds> NamedLock::ask_remaining_lease(Instant limit) {
     LockState& s = state();
-    return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
+    return read_lease(query(s.session(), settings(), s.key(), s.protocol().remaining_lease(), limit), s.key());
 }
 
 REDLATCH_INLINE bool NamedLock::is_held_by(std::uint64_t owner) {
@@ -18711,7 +18871,7 @@ REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
     if (owner.empty() || owner == "mode")
         throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
     const std::string field = s.protocol().field_of(owner);
-    return s.protocol().read_held_by(query(s.session(), s.key(), s.protocol().held_by(field)), field);
+    return s.protocol().read_held_by(query(s.session(), settings(), s.key(), s.protocol().held_by(field)), field);
 }
 
 REDLATCH_INLINE std::optional<Polling> NamedLock::polling() {
@@ -18725,7 +18885,8 @@ REDLATCH_INLINE bool NamedLock::await_release(const WaitRequest& request) {
     LockState& s = state();
     if (!request.one_try && s.part(this_thread_number()).hold != 0)
         throw Error(errc::would_deadlock, s.key(), "this thread holds the lock, and would wait for its own release");
-    const ReleaseRequest wanted{request, polling()};
+    ReleaseRequest wanted{request, polling()};
+    wanted.settings = settings();
     return s.release_watch()->wait(wanted).run();
 }
 
@@ -18759,6 +18920,7 @@ private:
 
 REDLATCH_INLINE Operation<bool> NamedLock::release_later(WaitRequest request) {
     std::stop_token stop = std::exchange(request.stop, {});
+    request.settings = settings();
     HeldLevel lock = keeper_of_holds();
     std::shared_ptr<ReleaseWatch> watch = state().release_watch();
     return OperationAccess::make<bool>(
@@ -18768,7 +18930,7 @@ REDLATCH_INLINE Operation<bool> NamedLock::release_later(WaitRequest request) {
 
 REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {
     LockState& s = state();
-    return s.protocol().read_inspection(query(s.session(), s.key(), s.protocol().inspect(), limit));
+    return s.protocol().read_inspection(query(s.session(), settings(), s.key(), s.protocol().inspect(), limit));
 }
 
 }  // namespace detail
@@ -18797,8 +18959,8 @@ inline namespace REDLATCH_ABI {
 class FairLock : public detail::NamedLock {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
-    FairLock(Client& client, std::string_view name);
+    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    FairLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 
 }  // namespace REDLATCH_ABI
@@ -19373,7 +19535,7 @@ private:
 
     void undo_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
         if (core_.outbox.has(me.id)) return;
-        parts_.deliveries.undo_acquire(lock, me.id, me.unsettled, core_.lease_of(request.lease));
+        parts_.deliveries.undo_acquire(lock, me.id, me.unsettled, core_.lease_of(request.lease, request.settings));
     }
 
     // --- waiting ----------------------------------------------------------------------------------------------
@@ -19495,8 +19657,8 @@ namespace detail {
 inline constexpr StateMaker fair_maker{FairProtocol::lock_kind.name, LockState::make<FairProtocol, ServerQueue>};
 }  // namespace detail
 
-REDLATCH_INLINE FairLock::FairLock(Client& client, std::string_view name)
-    : NamedLock(detail::ClientAccess::session(client), detail::fair_maker, name) {}
+REDLATCH_INLINE FairLock::FairLock(Client& client, std::string_view name, const ObjectOptions& options)
+    : NamedLock(detail::ClientAccess::session(client), detail::fair_maker, name, options) {}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -19516,8 +19678,8 @@ inline namespace REDLATCH_ABI {
 // makes the tokens grow.
 class FencedLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
-    FencedLock(Client& client, std::string_view name);
+    // Throws Error(errc::invalid_argument) for a bad name or option, as RLock does. Sends nothing.
+    FencedLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the token of the hold of this thread, or of an Owner. Sends no command. Throws Error(errc::not_owner) if
     // it holds nothing or holds it no longer.
@@ -19841,8 +20003,8 @@ namespace detail {
 inline constexpr StateMaker fenced_maker{FencedProtocol::lock_kind.name, LockState::make<FencedProtocol>};
 }  // namespace detail
 
-REDLATCH_INLINE FencedLock::FencedLock(Client& client, std::string_view name)
-    : NamedLock(detail::ClientAccess::session(client), detail::fenced_maker, name) {}
+REDLATCH_INLINE FencedLock::FencedLock(Client& client, std::string_view name, const ObjectOptions& options)
+    : NamedLock(detail::ClientAccess::session(client), detail::fenced_maker, name, options) {}
 
 REDLATCH_INLINE std::int64_t FencedLock::token_of(detail::OwnerNumber owner) {
     const std::optional<std::int64_t> mine = token_or_none(owner);
@@ -19861,7 +20023,7 @@ REDLATCH_INLINE std::int64_t FencedLock::token_of(detail::OwnerNumber owner, std
 REDLATCH_INLINE std::optional<std::int64_t> FencedLock::latest_token() {
     detail::LockState& s = state();
     const auto& protocol = static_cast<const detail::FencedProtocol&>(s.protocol());
-    const Reply reply = detail::query(s.session(), s.key(), protocol.latest_token());
+    const Reply reply = detail::query(s.session(), settings(), s.key(), protocol.latest_token());
     const std::int64_t token = detail::number_of(reply, s.key());
     return reply.is_nil() ? std::nullopt : std::optional(token);
 }
@@ -19909,6 +20071,7 @@ struct Holder;
 struct Inspection;
 struct LatchInspection;
 struct MemberInspection;
+struct ObjectOptions;
 struct Queued;
 struct ReadWriteOptions;
 struct RedLockOptions;
@@ -20093,9 +20256,9 @@ public:
     // Calls `done` with the reply to INFO.
     virtual void ask_info(Completion done) = 0;
 
-    // Access to its client.
+    // Access to its options and its client.
     virtual std::shared_ptr<OperationHost> operation_host() = 0;
-    virtual const ClientOptions& options() = 0;
+    virtual const Settings& settings() = 0;
     virtual Timers& timers() = 0;
     virtual void start_background() = 0;
     virtual void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept = 0;
@@ -20130,7 +20293,7 @@ public:
     }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
-        state().try_in_background(owner, lease, LockAccess::reentry(lock_), std::move(tell), receiver);
+        state().try_in_background(owner, lease, settings(), LockAccess::reentry(lock_), std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                Receiver receiver) override {
@@ -20157,7 +20320,7 @@ public:
     }
 
     std::shared_ptr<OperationHost> operation_host() override { return LockAccess::keeper_of_holds(lock_).host; }
-    const ClientOptions& options() override { return session().options(); }
+    const Settings& settings() override { return LockAccess::settings(lock_); }
     Timers& timers() override { return session().timers(); }
     void start_background() override { session().start_background(); }
     void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept override {
@@ -20342,7 +20505,7 @@ struct QuorumCore {
 
     Milliseconds longest_watchdog() const {
         Milliseconds longest{0};
-        for (const auto& member : members) longest = std::max(longest, member->options().watchdog_timeout);
+        for (const auto& member : members) longest = std::max(longest, member->settings().watchdog_timeout);
         return longest;
     }
 
@@ -20542,7 +20705,6 @@ public:
     // longer than the votes last. `begun`: when the round began.
     bool accept(const LockRequest& request, QuorumRound& round, Instant begun) {
         const Instant now = Clock::now();
-        const ClientOptions& options = core_.client().options();
         const Milliseconds drift = core_.drift_over(request.lease.value_or(core_.longest_watchdog()));
         const auto votes = [&](std::size_t i) { return round.had(i) && round.votes_from(i) <= now; };
         const Instant end = request.lease ? redlatch::valid_until(begun, *request.lease) - drift : never;
@@ -20571,7 +20733,7 @@ public:
         shares.drift = first ? drift : std::max(shares.drift, drift);
         if (first) shares.leases_end = {};
         if (request.lease) shares.leases_end = std::max(shares.leases_end, end);
-        hold->enter(begun, request.lease, options.watchdog_timeout);
+        hold->enter(begun, request.lease, core_.client().settings().watchdog_timeout);
         hold->valid_until = end_of(*hold, until);
         round.over = true;
         round.hold = hold->id;
@@ -20651,7 +20813,7 @@ public:
         for (HoldRecord& hold : holds_) {
             look_at(hold, now);
             if (!hold.live() || !hold.watched() || hold.renew_at > horizon) continue;
-            const Milliseconds timeout = core_.client().options().watchdog_timeout;
+            const Milliseconds timeout = core_.client().settings().watchdog_timeout;
             hold.renew_at = now + timeout / 3;
             // The watchdogs of the members renew now, too. Their replies will have come by then.
             Shares& shares = shares_.at(hold.owner);
@@ -21135,10 +21297,11 @@ private:
     }
 
     Instant give_up_at(const LockRequest& request, Instant begun, Instant failing_since) const {
-        const ClientOptions& options = core_.client().options();
+        const Settings& settings = core_.client().settings();
         if (request.one_try)
-            return begun + std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
-        return deadline_after(failing_since, options.unreachable_timeout);
+            return begun +
+                   std::max(Milliseconds(100), std::min(settings.command_timeout, settings.unreachable_timeout));
+        return deadline_after(failing_since, settings.unreachable_timeout);
     }
 
     // --- a round ----------------------------------------------------------------------------------------------
@@ -21666,7 +21829,7 @@ inline QuorumMembers sorted_by_name(QuorumMembers members) {
 
 inline QuorumRules all_of(const std::vector<NamedLock*>& locks) {
     Milliseconds longest{0};
-    for (NamedLock* lock : locks) longest = std::max(longest, LockMember(*lock).options().command_timeout);
+    for (NamedLock* lock : locks) longest = std::max(longest, LockMember(*lock).settings().command_timeout);
     return {.needed = locks.size(), .node_timeout = longest};
 }
 
@@ -21730,9 +21893,9 @@ inline namespace REDLATCH_ABI {
 // errc::wrong_type.
 class Mutex : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
-    // first is longer than the longest. Sends nothing.
-    Mutex(Client& client, std::string_view name, SpinOptions options = {});
+    // Throws Error(errc::invalid_argument) for a bad name or a bad option of its own, as RLock does, and for delays
+    // that are not positive or whose first is longer than the longest. Sends nothing.
+    Mutex(Client& client, std::string_view name, SpinOptions options = {}, const ObjectOptions& own = {});
 
 private:
     REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
@@ -22000,11 +22163,14 @@ namespace detail {
 inline constexpr StateMaker mutex_maker{MutexProtocol::lock_kind.name, LockState::make<MutexProtocol>};
 }  // namespace detail
 
-REDLATCH_INLINE Mutex::Mutex(Client& client, std::string_view name, SpinOptions options)
-    : NamedLock(detail::ClientAccess::session(client), detail::mutex_maker, name),
+REDLATCH_INLINE Mutex::Mutex(Client& client, std::string_view name, SpinOptions options, const ObjectOptions& own)
+    : NamedLock(detail::ClientAccess::session(client), detail::mutex_maker, name, own),
       polling_(detail::polling_of(options, name)) {}
 
-REDLATCH_INLINE void Mutex::prepare(detail::LockRequest& request) { request.polling = polling_; }
+REDLATCH_INLINE void Mutex::prepare(detail::LockRequest& request) {
+    NamedLock::prepare(request);
+    request.polling = polling_;
+}
 
 REDLATCH_INLINE bool Mutex::ask_locked(Instant limit) { return value(limit).has_value(); }
 
@@ -22017,7 +22183,7 @@ REDLATCH_INLINE int Mutex::ask_hold_count(detail::OwnerNumber owner, Instant lim
 
 REDLATCH_INLINE std::optional<std::string> Mutex::value(Instant limit) {
     detail::LockState& s = state();
-    return detail::read_text(detail::query(s.session(), s.key(), s.protocol().holders(), limit), s.key());
+    return detail::read_text(detail::query(s.session(), settings(), s.key(), s.protocol().holders(), limit), s.key());
 }
 
 }  // namespace REDLATCH_ABI
@@ -22032,8 +22198,8 @@ inline namespace REDLATCH_ABI {
 // NonReentrantLock says what that means. It is the counterpart of Redisson's non-reentrant fair lock.
 class NonReentrantFairLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
-    NonReentrantFairLock(Client& client, std::string_view name);
+    // Throws Error(errc::invalid_argument) for a bad name or a bad option, as RLock does. Sends nothing.
+    NonReentrantFairLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 
 }  // namespace REDLATCH_ABI
@@ -22044,8 +22210,9 @@ public:
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-REDLATCH_INLINE NonReentrantFairLock::NonReentrantFairLock(Client& client, std::string_view name)
-    : NamedLock(detail::ClientAccess::session(client), detail::fair_maker, name, detail::Reentry::refused) {}
+REDLATCH_INLINE NonReentrantFairLock::NonReentrantFairLock(Client& client, std::string_view name,
+                                                           const ObjectOptions& options)
+    : NamedLock(detail::ClientAccess::session(client), detail::fair_maker, name, options, detail::Reentry::refused) {}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -22067,8 +22234,8 @@ inline namespace REDLATCH_ABI {
 // levels, also to a hold that was acquired here. Everything else is as with an RLock.
 class NonReentrantLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
-    NonReentrantLock(Client& client, std::string_view name);
+    // Throws Error(errc::invalid_argument) for a bad name or a bad option, as RLock does. Sends nothing.
+    NonReentrantLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 
 }  // namespace REDLATCH_ABI
@@ -22083,8 +22250,8 @@ namespace detail {
 inline constexpr StateMaker rlock_maker{RLockProtocol::lock_kind.name, LockState::make<RLockProtocol>};
 }  // namespace detail
 
-REDLATCH_INLINE RLock::RLock(Client& client, std::string_view name)
-    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name) {}
+REDLATCH_INLINE RLock::RLock(Client& client, std::string_view name, const ObjectOptions& options)
+    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name, options) {}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -22094,8 +22261,8 @@ REDLATCH_INLINE RLock::RLock(Client& client, std::string_view name)
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-REDLATCH_INLINE NonReentrantLock::NonReentrantLock(Client& client, std::string_view name)
-    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name, detail::Reentry::refused) {}
+REDLATCH_INLINE NonReentrantLock::NonReentrantLock(Client& client, std::string_view name, const ObjectOptions& options)
+    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name, options, detail::Reentry::refused) {}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -22109,7 +22276,7 @@ namespace detail {
 // For how long a permit is acquired: with a lease of its own, without a TTL, or under the watchdog.
 struct PermitLease {
     enum class Kind { watched, limited, forever } kind = Kind::watched;
-    Milliseconds length{};  // if limited
+    Milliseconds length{};  // unless forever; of the watchdog, if it renews the permit
 
     static PermitLease of(const Lease& lease) { return {Kind::limited, lease.length()}; }
     static PermitLease of(Lease::Forever) { return {Kind::forever, {}}; }
@@ -22133,14 +22300,14 @@ class Permit;
 // Within a process, waiting threads are served in order of arrival. Neither copyable nor movable. Any number of threads
 // may use one object. Two objects with the same name are the same semaphore. Each member throws Error; with a trailing
 // std::error_code& it stores the code and throws only std::bad_alloc. If the server cannot be reached, a call retries
-// for ClientOptions::unreachable_timeout, then fails with errc::unreachable. A command may be resent after a lost reply
-// and still takes effect once. An acquire that fails, is stopped or times out keeps no permit. Each member is one round
-// trip, except for waiting.
+// for unreachable_timeout (of ObjectOptions or ClientOptions), then fails with errc::unreachable. A command may be
+// resent after a lost reply and still takes effect once. An acquire that fails, is stopped or times out keeps no
+// permit. Each member is one round trip, except for waiting.
 class PermitExpirableSemaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
-    PermitExpirableSemaphore(Client& client, std::string_view name);
+    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    PermitExpirableSemaphore(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
@@ -22409,8 +22576,7 @@ private:
         return lease;
     }
 
-    std::vector<PermitId> obtain(std::ptrdiff_t n, const detail::PermitLease& lease,
-                                 const detail::WaitRequest& request);
+    std::vector<PermitId> obtain(std::ptrdiff_t n, const detail::PermitLease& lease, detail::WaitRequest request);
     Operation<Permits> later(std::ptrdiff_t n, const detail::PermitLease& lease, detail::WaitRequest request);
     void set_lease(const PermitId& id, const detail::PermitLease& lease);
     bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);
@@ -23024,7 +23190,8 @@ public:
         std::vector<PermitId> ids{};  // at least one
         PermitLease lease{};
         bool served = false;
-        bool lets_pass = false;  // True if callers behind it may be served when there is not enough for it
+        bool lets_pass = false;     // True if callers behind it may be served when there is not enough for it
+        Replication replication{};  // of its renewals
         std::shared_ptr<PermitHolder> holder{};  // the object that will hold the permits, if any
 
         std::int64_t amount() const { return static_cast<std::int64_t>(ids.size()); }
@@ -23039,20 +23206,15 @@ public:
     PermitProtocol(const ProtocolContext& context, std::string key)
         : marks_(context, std::move(key), "redlatch_permit_requests"),
           channel_(prefixed_key("redisson_sc", marks_.key())),
-          leases_(suffixed_key(marks_.key(), "timeout")),
-          watchdog_timeout_(context.options.watchdog_timeout) {}
+          leases_(suffixed_key(marks_.key(), "timeout")) {}
 
     const RequestMarks& marks() const noexcept { return marks_; }
     const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    // Returns the lease for the server in ms: the watchdog timeout for watched permits, -1 for permits without a TTL.
-    std::int64_t milliseconds_of(const PermitLease& lease) const {
-        switch (lease.kind) {
-            case PermitLease::Kind::limited: return lease.length.count();
-            case PermitLease::Kind::forever: return -1;
-            default: return watchdog_timeout_.count();
-        }
+    // Returns the lease for the server in ms: -1 for permits without a TTL.
+    static std::int64_t milliseconds_of(const PermitLease& lease) {
+        return lease.kind == PermitLease::Kind::forever ? -1 : lease.length.count();
     }
 
     Call ask(std::span<const Want> wants, const RequestId& request_id) const {
@@ -23168,7 +23330,6 @@ private:
     const RequestMarks marks_;
     const std::string channel_;
     const std::string leases_;
-    const Milliseconds watchdog_timeout_;
 };
 
 }  // namespace detail
@@ -23195,13 +23356,23 @@ public:
     PermitLeases(SynchronizerCore<PermitProtocol>& core, RequestDeliveries<PermitProtocol>& deliveries)
         : core_(core), deliveries_(deliveries) {}
 
+    // How a permit is renewed. Those of one kind share a command.
+    struct RenewalKind {
+        bool prolongs;  // False if the renewal only asks whether the server still has the permit
+        Milliseconds lease;
+        Replication replication;
+
+        friend bool operator==(const RenewalKind&, const RenewalKind&) = default;
+    };
+
     // A permit on record.
     struct Watch {
         PermitId id;
-        Instant valid_until;  // never: without a lease
-        Instant ask_at;       // when to renew it, or to query whether the server still has it
-        bool watched;         // under the watchdog
-        Milliseconds lease;
+        Instant valid_until;                   // never: without a lease
+        Instant ask_at;                        // when to renew it, or to query whether the server still has it
+        bool watched;                          // under the watchdog
+        Milliseconds lease;                    // unused without a lease
+        Replication replication;               // of its renewals
         std::shared_ptr<PermitHolder> holder;  // null if the program has only the id
         bool renewing = false;                 // True if a renewal or a query is in flight
         bool lost = false;                     // then it stays on record until its object gives it back
@@ -23212,6 +23383,10 @@ public:
             return lost || valid_until == never ? never : valid_until - notice_of(needed, lease);
         }
         Instant next_deadline() const { return lost || renewing ? never : ask_at; }
+
+        RenewalKind renewal() const {
+            return watched ? RenewalKind{true, lease, replication} : RenewalKind{false, Milliseconds(1), replication};
+        }
     };
 
     // --- called by the public class, without the mutex ----------------------------------------------------------
@@ -23257,6 +23432,7 @@ public:
             } else if (Watch* const watch = find(was.id)) {
                 watch->watched = was.watched;
                 watch->ask_at = was.ask_at;
+                watch->lease = was.lease;
             }
         }
         core_.task.schedule();
@@ -23277,7 +23453,7 @@ public:
         if (!watch) return;
         const Instant until = end_of(lease, sent);
         watch->valid_until = in_flight ? std::min(watch->valid_until, until) : until;
-        watch->lease = length_of(lease);
+        if (lease.kind == PermitLease::Kind::limited) watch->lease = lease.length;
         core_.task.schedule();
     }
 
@@ -23414,9 +23590,10 @@ public:
                 too_late.push_back(want);
                 want.served = false;
             } else if (watched || want.holder) {
-                const Instant renew_at = watched ? sent.as_of_now() + timeout() / 3 : never;
+                const Instant renew_at = watched ? sent.as_of_now() + want.lease.length / 3 : never;
                 for (const PermitId& id : want.ids)
-                    watches_.push_back({id, until, renew_at, watched, length_of(want.lease), want.holder});
+                    watches_.push_back(
+                        {id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
             }
         }
         if (!watches_.empty()) {
@@ -23455,15 +23632,9 @@ private:
         return std::find(ids.begin(), ids.end(), id) != ids.end();
     }
 
-    Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
-
-    Milliseconds length_of(const PermitLease& lease) const {
-        return lease.kind == PermitLease::Kind::limited ? lease.length : timeout();
-    }
     Clock::duration notice() const { return core_.session.losses().notice(watches_.size()); }
-    Instant end_of(const PermitLease& lease, const SendTime& sent) const {
-        return lease.kind == PermitLease::Kind::forever ? never
-                                                        : redlatch::valid_until(sent.as_of_now(), length_of(lease));
+    static Instant end_of(const PermitLease& lease, const SendTime& sent) {
+        return lease.kind == PermitLease::Kind::forever ? never : redlatch::valid_until(sent.as_of_now(), lease.length);
     }
 
     Watch* find(const PermitId& id) {
@@ -23489,18 +23660,21 @@ private:
     // are renewed together from then on. About those with a lease of their own it asks by a renewal that prolongs
     // nothing.
     void ask_due(std::unique_lock<std::mutex>& lock, Instant now) {
-        const auto first_due = [&](Instant until) {
+        Milliseconds longest{0};
+        for (const Watch& watch : watches_)
+            if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
+        if (longest == Milliseconds(0)) return;
+        const Instant soon = now + longest / 6;
+        const auto first_due = [&] {
             return std::find_if(watches_.begin(), watches_.end(),
-                                [&](const Watch& w) { return w.next_deadline() <= until; });
+                                [&](const Watch& w) { return w.next_deadline() <= soon; });
         };
-        if (first_due(now) == watches_.end()) return;
-        const Instant soon = now + timeout() / 6;
         const std::size_t most = core_.session.options().renewal_batch;
-        for (auto due = first_due(soon); due != watches_.end(); due = first_due(soon)) {
-            const bool renews = due->watched;
+        for (auto due = first_due(); due != watches_.end(); due = first_due()) {
+            const RenewalKind kind = due->renewal();
             std::vector<PermitId> batch;
             for (; due != watches_.end() && batch.size() < most; ++due) {
-                if (due->next_deadline() > soon || due->watched != renews) continue;
+                if (due->next_deadline() > soon || due->renewal() != kind) continue;
                 batch.push_back(due->id);
                 due->renewing = true;
                 due->renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
@@ -23509,14 +23683,15 @@ private:
             const SendTime sent_at;
             const Instant sent = Clock::now();
             try {
-                core_.session.post(core_.protocol.renew(batch, renews ? timeout() : Milliseconds(1),
-                                                        core_.session.wanted_until(core_.key())),
-                                   [this, keep = core_.keep(), batch, renews, sent, sent_at](const Reply& reply) {
-                                       core_.session.learn_if_late(core_.key(), sent, reply);
-                                       renewed_all(batch, renews, reply, sent_at.as_of_now());
-                                   });
+                Call call = core_.protocol.renew(batch, kind.lease, core_.session.wanted_until(core_.key()));
+                call.replication = kind.replication;
+                core_.session.post(call, [this, keep = core_.keep(), batch, renews = kind.prolongs, sent,
+                                          sent_at](const Reply& reply) {
+                    core_.session.learn_if_late(core_.key(), sent, reply);
+                    renewed_all(batch, renews, reply, sent_at.as_of_now());
+                });
             } catch (...) {  // no memory: retried after a pause
-                renewed_all(batch, renews, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+                renewed_all(batch, kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
             lock.lock();
         }
@@ -23533,7 +23708,7 @@ private:
             watch->renewing = false;
             if (reply.answered() || reply.is_unsent()) watch->renewal_ends = {};
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
-                if (watch->watched == renews) watch->ask_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
+                if (watch->watched == renews) watch->ask_at = Clock::now() + pause_after(*watch);
             } else if (reply.elements[i].integer != 1) {
                 lose(*watch, "the server no longer has this permit");
             } else if (renews) {
@@ -23548,9 +23723,15 @@ private:
         core_.task.schedule();
     }
 
+    // Returns how long to wait with the next renewal or query if one was not answered.
+    Milliseconds pause_after(const Watch& watch) const {
+        const Milliseconds lease = watch.watched ? watch.lease : core_.session.options().watchdog_timeout;
+        return std::max(Milliseconds(10), lease / 60);
+    }
+
     void renewed(Watch& watch, Instant sent) const {
-        watch.valid_until = std::max(watch.valid_until, redlatch::valid_until(sent, timeout()));
-        watch.ask_at = sent + timeout() / 3;
+        watch.valid_until = std::max(watch.valid_until, redlatch::valid_until(sent, watch.lease));
+        watch.ask_at = sent + watch.lease / 3;
     }
 
     bool has_lost(const PermitHolder& holder) const noexcept {
@@ -23618,7 +23799,7 @@ inline PermitState& permits_of(StateHandle& handle) { return static_cast<PermitS
 inline PermitProtocol::Count count_permits(StateHandle& handle) {
     PermitState& semaphore = permits_of(handle);
     const PermitProtocol& protocol = semaphore.protocol();
-    return protocol.read_count(query(semaphore.session(), semaphore.key(), protocol.count()));
+    return protocol.read_count(query(semaphore.session(), handle.settings(), semaphore.key(), protocol.count()));
 }
 
 // Throws Error(errc::invalid_argument).
@@ -23628,12 +23809,12 @@ inline void check_permits(std::ptrdiff_t n, std::ptrdiff_t least, std::ptrdiff_t
 }
 
 // Releases all of the permits or none. Returns true if they were held.
-inline bool release(PermitState& semaphore, std::span<const PermitId> ids) {
+inline bool release(const Settings& settings, PermitState& semaphore, std::span<const PermitId> ids) {
     // Made first: from unwatch() on nothing may fail for want of memory.
     const MakeCall make = [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](
                               const RequestId& request_id) { return semaphore.protocol().release(request_id, kept); };
     const auto watches = semaphore.leases().unwatch(ids);
-    const bool released = semaphore.is_one(semaphore.change(make, PermitState::Undelivered::retry));
+    const bool released = semaphore.is_one(semaphore.change(settings, make, PermitState::Undelivered::retry));
     if (released)
         semaphore.leases().lose(ids, PermitLeases::released_by_id);
     else
@@ -23641,11 +23822,13 @@ inline bool release(PermitState& semaphore, std::span<const PermitId> ids) {
     return released;
 }
 
-inline PermitProtocol::Want want_of(std::ptrdiff_t n, const PermitLease& lease) {
+inline PermitProtocol::Want want_of(std::ptrdiff_t n, const PermitLease& lease, const Settings& settings) {
     PermitProtocol::Want want;
     want.ids.reserve(static_cast<std::size_t>(n));
     for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
     want.lease = lease;
+    if (lease.kind == PermitLease::Kind::watched) want.lease.length = settings.watchdog_timeout;
+    want.replication = settings.replication();
     return want;
 }
 
@@ -23656,7 +23839,7 @@ public:
 
     static Task<Permits> take(std::shared_ptr<ExpirableKeeper> keeper, std::ptrdiff_t n, PermitLease lease,
                               WaitRequest request, std::stop_token stop, WaitBy by) {
-        PermitProtocol::Want want = want_of(n, lease);
+        PermitProtocol::Want want = want_of(n, lease, keeper->state_.settings());
         want.holder = keeper->holder_;
         const bool taken = co_await keeper->state_.obtain(want, request, std::move(stop), by);
         if (!taken) co_return Permits();
@@ -23681,7 +23864,7 @@ public:
         const MakeCall make = [&state = *state_, ids](const RequestId& request_id) {
             return state.protocol().release(request_id, ids);
         };
-        if (state_->is_one(state_->change(make, PermitState::Undelivered::retry))) return {};
+        if (state_->is_one(state_->change(state_.settings(), make, PermitState::Undelivered::retry))) return {};
         state_->leases().give_back_later(ids);
         return errc::unknown_permit;
     } catch (...) {
@@ -23699,8 +23882,9 @@ private:
 
 }  // namespace detail
 
-REDLATCH_INLINE PermitExpirableSemaphore::PermitExpirableSemaphore(Client& client, std::string_view name)
-    : handle_(detail::ClientAccess::session(client), detail::PermitState::maker, name) {}
+REDLATCH_INLINE PermitExpirableSemaphore::PermitExpirableSemaphore(Client& client, std::string_view name,
+                                                                   const ObjectOptions& options)
+    : handle_(detail::ClientAccess::session(client), detail::PermitState::maker, name, options) {}
 
 // --- number of permits -------------------------------------------------------------------------------------------
 
@@ -23711,31 +23895,38 @@ REDLATCH_INLINE bool PermitExpirableSemaphore::try_set_permits(std::ptrdiff_t pe
 REDLATCH_INLINE bool PermitExpirableSemaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
     auto& semaphore = detail::permits_of(handle_);
-    return semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+    return semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().set(request_id, permits, ttl);
+    }));
 }
 
-REDLATCH_INLINE bool PermitExpirableSemaphore::exists() { return detail::exists(detail::permits_of(handle_)); }
+REDLATCH_INLINE bool PermitExpirableSemaphore::exists() {
+    return detail::exists(handle_.settings(), detail::permits_of(handle_));
+}
 
-REDLATCH_INLINE bool PermitExpirableSemaphore::remove() { return detail::remove(detail::permits_of(handle_)); }
+REDLATCH_INLINE bool PermitExpirableSemaphore::remove() {
+    return detail::remove(handle_.settings(), detail::permits_of(handle_));
+}
 
 REDLATCH_INLINE bool PermitExpirableSemaphore::expire_after(Milliseconds after) {
-    return detail::expire(detail::permits_of(handle_), after);
+    return detail::expire(handle_.settings(), detail::permits_of(handle_), after);
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::set_permits(std::ptrdiff_t permits) {
     detail::check_permits(permits, 0, max(), name(), "the number of permits must be from 0 to 2147483647");
     auto& semaphore = detail::permits_of(handle_);
-    semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
+    semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().set_total(request_id, permits);
+    }));
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::add_permits(std::ptrdiff_t n) {
     detail::check_permits(n, -max(), max(), name(), "the number of permits must be from -2147483647 to 2147483647");
     if (n == 0) return;
     auto& semaphore = detail::permits_of(handle_);
-    semaphore.is_one(
-        semaphore.change([&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
+    semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().add(request_id, n);
+    }));
 }
 
 REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::available_permits() {
@@ -23755,9 +23946,10 @@ REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::permits() {
 
 REDLATCH_INLINE std::vector<PermitId> PermitExpirableSemaphore::obtain(std::ptrdiff_t n,
                                                                        const detail::PermitLease& lease,
-                                                                       const detail::WaitRequest& request) {
+                                                                       detail::WaitRequest request) {
     detail::check_permits(n, 1, max_at_once(), name(), "one call can acquire from 1 to 10000 permits");
-    detail::PermitProtocol::Want want = detail::want_of(n, lease);
+    detail::PermitProtocol::Want want = detail::want_of(n, lease, handle_.settings());
+    request.settings = handle_.settings();
     if (!detail::permits_of(handle_).obtain(want, request).run()) return {};
     return std::move(want.ids);
 }
@@ -23767,7 +23959,7 @@ REDLATCH_INLINE Operation<Permits> PermitExpirableSemaphore::later(std::ptrdiff_
     detail::check_permits(n, 1, max_at_once(), name(), "one call can acquire from 1 to 10000 permits");
     auto stop = std::exchange(request.stop, {});
     auto keeper = std::make_shared<detail::ExpirableKeeper>(
-        detail::KeptState(handle_.session_handle(), detail::permits_of(handle_)));
+        detail::KeptState(handle_.session_handle(), detail::permits_of(handle_), handle_.settings()));
     return detail::OperationAccess::make_simple<Permits>(
         handle_.session_handle(),
         [keeper = std::move(keeper), n, lease, request](const detail::Course& course) {
@@ -23783,7 +23975,7 @@ REDLATCH_INLINE void PermitExpirableSemaphore::release(std::span<const PermitId>
 }
 
 REDLATCH_INLINE bool PermitExpirableSemaphore::try_release(std::span<const PermitId> ids) {
-    return ids.empty() || detail::release(detail::permits_of(handle_), ids);
+    return ids.empty() || detail::release(handle_.settings(), detail::permits_of(handle_), ids);
 }
 
 REDLATCH_INLINE void PermitExpirableSemaphore::release_later(const PermitId& id) noexcept try {
@@ -23801,8 +23993,9 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
     leases.change_lease(id, sent, lease, true);
     Reply reply;
     try {
-        reply = semaphore.change(
-            [&](const detail::RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
+        reply = semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+            return semaphore.protocol().set_lease(request_id, id, lease);
+        });
     } catch (...) {
         leases.watch_again(watches);
         throw;
@@ -23816,7 +24009,8 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
 
 REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphore::remaining_lease(const PermitId& id) {
     auto& semaphore = detail::permits_of(handle_);
-    const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
+    const Reply reply =
+        detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().remaining(id));
     return semaphore.protocol().read_remaining(reply);
 }
 
@@ -23825,7 +24019,7 @@ REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphor
 REDLATCH_INLINE SemaphoreInspection PermitExpirableSemaphore::inspect() {
     auto& semaphore = detail::permits_of(handle_);
     return semaphore.protocol().read_inspection(
-        detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().inspect()));
+        detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().inspect()));
 }
 
 }  // namespace REDLATCH_ABI
@@ -23872,14 +24066,15 @@ public:
     // The read side: many threads may hold it at a time.
     class ReadLock final : public Side {
         friend ReadWriteLock;
-        ReadLock(Client& client, std::string_view name);
+        ReadLock(Client& client, std::string_view name, const ObjectOptions& own);
     };
 
     // The write side. Acquiring it throws Error(errc::would_deadlock), before anything is sent, for a thread or Owner
     // that holds only the read side.
     class WriteLock final : public Side {
         friend ReadWriteLock;
-        WriteLock(Client& client, std::string_view name, ReadLock& readers, ReadWriteOptions options);
+        WriteLock(Client& client, std::string_view name, ReadLock& readers, ReadWriteOptions options,
+                  const ObjectOptions& own);
 
         REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
 
@@ -23888,8 +24083,8 @@ public:
     };
 
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
-    ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options = {});
+    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Both sides have `own`. Sends nothing.
+    ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options = {}, const ObjectOptions& own = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return read_.name(); }
@@ -24553,30 +24748,35 @@ inline constexpr StateMaker write_maker{WriteProtocol::lock_kind.name, LockState
 
 REDLATCH_INLINE bool ReadWriteLock::Side::ask_locked(Instant limit) { return ask_remaining_lease(limit).has_value(); }
 
-REDLATCH_INLINE ReadWriteLock::ReadLock::ReadLock(Client& client, std::string_view name)
-    : Side(detail::ClientAccess::session(client), detail::read_maker, name) {}
+REDLATCH_INLINE ReadWriteLock::ReadLock::ReadLock(Client& client, std::string_view name, const ObjectOptions& own)
+    : Side(detail::ClientAccess::session(client), detail::read_maker, name, own) {}
 
 REDLATCH_INLINE ReadWriteLock::WriteLock::WriteLock(Client& client, std::string_view name, ReadLock& readers,
-                                                    ReadWriteOptions options)
-    : Side(detail::ClientAccess::session(client), detail::write_maker, name), readers_(readers), options_(options) {}
+                                                    ReadWriteOptions options, const ObjectOptions& own)
+    : Side(detail::ClientAccess::session(client), detail::write_maker, name, own),
+      readers_(readers),
+      options_(options) {}
 
 REDLATCH_INLINE void ReadWriteLock::WriteLock::prepare(detail::LockRequest& request) {
     const Instant now = Clock::now();
     if (readers_.state().valid_until(request.owner) > now && state().valid_until(request.owner) <= now)
         throw Error(errc::would_deadlock, state().key(),
                     "its owner holds the read side; release that before locking the write side");
+    NamedLock::prepare(request);
     request.precedence = options_.writer_preference;
 }
 
 // --- both --------------------------------------------------------------------------------------------------------
 
-REDLATCH_INLINE ReadWriteLock::ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options)
-    : read_(client, name), write_(client, name, read_, options) {}
+REDLATCH_INLINE ReadWriteLock::ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options,
+                                             const ObjectOptions& own)
+    : read_(client, name, own), write_(client, name, read_, options, own) {}
 
 REDLATCH_INLINE Inspection ReadWriteLock::inspect() {
     detail::LockState& s = detail::LockAccess::state(read_);
     const auto& protocol = static_cast<const detail::ReadWriteProtocol&>(s.protocol());
-    return protocol.read_both_sides(detail::query(s.session(), s.key(), protocol.inspect()));
+    return protocol.read_both_sides(
+        detail::query(s.session(), detail::LockAccess::settings(read_), s.key(), protocol.inspect()));
 }
 
 REDLATCH_INLINE detail::HoldKeeper& ReadWriteLock::keeper() { return detail::LockAccess::keeper(write_); }
@@ -24614,7 +24814,7 @@ inline namespace REDLATCH_ABI {
 struct RedLockOptions {
     // The time a server may take to reply before the others decide without it.
     Milliseconds node_timeout{500};
-    // The longest lease that any process takes this lock with; zero means the watchdog_timeout of its first client. A
+    // The longest lease that any process takes this lock with; zero means the watchdog_timeout of its first member. A
     // server that has been running for less does not vote, because a restart may have lost a lock that is still valid.
     // Use the same value in all processes that use this lock.
     Milliseconds longest_lease{0};
@@ -24677,11 +24877,11 @@ namespace detail {
 inline QuorumRules majority_of(const QuorumMembers& members, RedLockOptions options) {
     if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs at least one member");
     const std::string& name = members.front()->name();
-    if (options.longest_lease == Milliseconds(0)) options.longest_lease = members.front()->options().watchdog_timeout;
+    if (options.longest_lease == Milliseconds(0)) options.longest_lease = members.front()->settings().watchdog_timeout;
     for (std::size_t i = 0; i < members.size(); ++i) {
-        if (members[i]->options().watchdog_timeout > options.longest_lease)
+        if (members[i]->settings().watchdog_timeout > options.longest_lease)
             throw Error(errc::invalid_argument, name,
-                        "RedLockOptions::longest_lease must be at least the watchdog_timeout of every member's client");
+                        "RedLockOptions::longest_lease must be at least the watchdog_timeout of every member");
         for (std::size_t j = i + 1; j < members.size(); ++j)
             if (members[i]->client() == members[j]->client())
                 throw Error(errc::invalid_argument, name,
@@ -24721,8 +24921,8 @@ inline namespace REDLATCH_ABI {
 class RLock : public detail::NamedLock {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
-    RLock(Client& client, std::string_view name);
+    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    RLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 
 }  // namespace REDLATCH_ABI
@@ -24745,16 +24945,16 @@ inline namespace REDLATCH_ABI {
 //
 // Neither copyable nor movable. Any number of threads may use one object. Two objects with the same name are the same
 // semaphore. Each member throws Error; with a trailing std::error_code& it stores the code and throws only
-// std::bad_alloc. If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails
-// with errc::unreachable. A command may be resent after a lost reply and still takes effect once. An acquire that
-// fails, is stopped or times out keeps no permit, even if its outcome is unknown. Numbers of permits are from 0 to
-// max(); any other number throws Error(errc::invalid_argument) before anything is sent. Each member is one round trip,
-// except for waiting.
+// std::bad_alloc. If the server cannot be reached, a call retries for unreachable_timeout (of ObjectOptions or
+// ClientOptions), then fails with errc::unreachable. A command may be resent after a lost reply and still takes effect
+// once. An acquire that fails, is stopped or times out keeps no permit, even if its outcome is unknown. Numbers of
+// permits are from 0 to max(); any other number throws Error(errc::invalid_argument) before anything is sent. Each
+// member is one round trip, except for waiting.
 class Semaphore {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
-    Semaphore(Client& client, std::string_view name);
+    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    Semaphore(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
@@ -24968,7 +25168,7 @@ private:
     void check(std::ptrdiff_t n, std::ptrdiff_t least) const;
     bool set_new_permits(std::ptrdiff_t permits, Milliseconds ttl);
     bool expire_after(Milliseconds after);
-    bool take(std::ptrdiff_t n, const detail::WaitRequest& request);
+    bool take(std::ptrdiff_t n, detail::WaitRequest request);
     bool give(std::ptrdiff_t n, bool only_existing);
     Operation<Permits> later(std::ptrdiff_t n, detail::WaitRequest request);
 
@@ -25110,7 +25310,7 @@ public:
     void merge(PermitsKeeper&) noexcept override {}
 
     std::error_code give_back(std::ptrdiff_t n, const std::vector<PermitId>&) noexcept override try {
-        state_->change(adding(n), SemaphoreState::Undelivered::retry);
+        state_->change(state_.settings(), adding(n), SemaphoreState::Undelivered::retry);
         return {};
     } catch (...) {
         return code_of(std::current_exception());
@@ -25131,8 +25331,8 @@ private:
 
 }  // namespace detail
 
-REDLATCH_INLINE Semaphore::Semaphore(Client& client, std::string_view name)
-    : handle_(detail::ClientAccess::session(client), detail::SemaphoreState::maker, name) {}
+REDLATCH_INLINE Semaphore::Semaphore(Client& client, std::string_view name, const ObjectOptions& options)
+    : handle_(detail::ClientAccess::session(client), detail::SemaphoreState::maker, name, options) {}
 
 REDLATCH_INLINE bool Semaphore::try_set_permits(std::ptrdiff_t permits) {
     return set_new_permits(permits, Milliseconds(0));
@@ -25141,21 +25341,23 @@ REDLATCH_INLINE bool Semaphore::try_set_permits(std::ptrdiff_t permits) {
 REDLATCH_INLINE bool Semaphore::set_new_permits(std::ptrdiff_t permits, Milliseconds ttl) {
     check(permits, 0);
     auto& semaphore = detail::semaphore_of(handle_);
-    return semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().set(request_id, permits, ttl); }));
+    return semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().set(request_id, permits, ttl);
+    }));
 }
 
-REDLATCH_INLINE bool Semaphore::exists() { return detail::exists(detail::semaphore_of(handle_)); }
+REDLATCH_INLINE bool Semaphore::exists() { return detail::exists(handle_.settings(), detail::semaphore_of(handle_)); }
 
-REDLATCH_INLINE bool Semaphore::remove() { return detail::remove(detail::semaphore_of(handle_)); }
+REDLATCH_INLINE bool Semaphore::remove() { return detail::remove(handle_.settings(), detail::semaphore_of(handle_)); }
 
 REDLATCH_INLINE bool Semaphore::expire_after(Milliseconds after) {
-    return detail::expire(detail::semaphore_of(handle_), after);
+    return detail::expire(handle_.settings(), detail::semaphore_of(handle_), after);
 }
 
 REDLATCH_INLINE std::ptrdiff_t Semaphore::available_permits() {
     auto& semaphore = detail::semaphore_of(handle_);
-    const Reply reply = detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().available());
+    const Reply reply =
+        detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().available());
     return static_cast<std::ptrdiff_t>(detail::number_of(reply, semaphore.key()));
 }
 
@@ -25163,14 +25365,16 @@ REDLATCH_INLINE void Semaphore::add_permits(std::ptrdiff_t n) {
     check(n, -max());
     if (n == 0) return;
     auto& semaphore = detail::semaphore_of(handle_);
-    semaphore.is_one(semaphore.change(
-        [&](const detail::RequestId& request_id) { return semaphore.protocol().add(request_id, n, false); }));
+    semaphore.is_one(semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().add(request_id, n, false);
+    }));
 }
 
 REDLATCH_INLINE std::ptrdiff_t Semaphore::drain_permits() {
     auto& semaphore = detail::semaphore_of(handle_);
-    const Reply reply =
-        semaphore.change([&](const detail::RequestId& request_id) { return semaphore.protocol().drain(request_id); });
+    const Reply reply = semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().drain(request_id);
+    });
     if (!reply.is_integer()) throw detail::unexpected(reply, semaphore.key());
     return static_cast<std::ptrdiff_t>(reply.integer);
 }
@@ -25178,7 +25382,7 @@ REDLATCH_INLINE std::ptrdiff_t Semaphore::drain_permits() {
 REDLATCH_INLINE SemaphoreInspection Semaphore::inspect() {
     auto& semaphore = detail::semaphore_of(handle_);
     return semaphore.protocol().read_inspection(
-        detail::query(semaphore.session(), semaphore.key(), semaphore.protocol().inspect()));
+        detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().inspect()));
 }
 
 REDLATCH_INLINE void Semaphore::check(std::ptrdiff_t n, std::ptrdiff_t least) const {
@@ -25186,10 +25390,11 @@ REDLATCH_INLINE void Semaphore::check(std::ptrdiff_t n, std::ptrdiff_t least) co
         throw Error(errc::invalid_argument, name(), "the number of permits must be from 0 to 2147483647");
 }
 
-REDLATCH_INLINE bool Semaphore::take(std::ptrdiff_t n, const detail::WaitRequest& request) {
+REDLATCH_INLINE bool Semaphore::take(std::ptrdiff_t n, detail::WaitRequest request) {
     check(n, 0);
     if (n == 0) return true;
     detail::SemaphoreProtocol::Want want{.permits = n};
+    request.settings = handle_.settings();
     return detail::semaphore_of(handle_).obtain(want, request).run();
 }
 
@@ -25197,7 +25402,7 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
     check(n, 1);
     auto stop = std::exchange(request.stop, {});
     auto keeper = std::make_shared<detail::SemaphoreKeeper>(
-        detail::KeptState(handle_.session_handle(), detail::semaphore_of(handle_)));
+        detail::KeptState(handle_.session_handle(), detail::semaphore_of(handle_), handle_.settings()));
     return detail::OperationAccess::make_simple<Permits>(
         handle_.session_handle(),
         [keeper = std::move(keeper), n, request](const detail::Course& course) {
@@ -25209,6 +25414,7 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
 REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {
     auto& semaphore = detail::semaphore_of(handle_);
     return semaphore.is_one(semaphore.change(
+        handle_.settings(),
         [&semaphore, n, only_existing](const detail::RequestId& request_id) {
             return semaphore.protocol().add(request_id, n, only_existing);
         },
@@ -25230,9 +25436,9 @@ inline namespace REDLATCH_ABI {
 // In one process, SpinLock and RLock objects with the same name are the same lock, like two RLock objects.
 class SpinLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
-    // first is longer than the longest. Sends nothing.
-    SpinLock(Client& client, std::string_view name, SpinOptions options = {});
+    // Throws Error(errc::invalid_argument) for a bad name or a bad option of its own, as RLock does, and for delays
+    // that are not positive or whose first is longer than the longest. Sends nothing.
+    SpinLock(Client& client, std::string_view name, SpinOptions options = {}, const ObjectOptions& own = {});
 
 private:
     REDLATCH_INLINE void prepare(detail::LockRequest& request) override;
@@ -25248,11 +25454,14 @@ private:
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-REDLATCH_INLINE SpinLock::SpinLock(Client& client, std::string_view name, SpinOptions options)
-    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name),
+REDLATCH_INLINE SpinLock::SpinLock(Client& client, std::string_view name, SpinOptions options, const ObjectOptions& own)
+    : NamedLock(detail::ClientAccess::session(client), detail::rlock_maker, name, own),
       polling_(detail::polling_of(options, name)) {}
 
-REDLATCH_INLINE void SpinLock::prepare(detail::LockRequest& request) { request.polling = polling_; }
+REDLATCH_INLINE void SpinLock::prepare(detail::LockRequest& request) {
+    NamedLock::prepare(request);
+    request.polling = polling_;
+}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

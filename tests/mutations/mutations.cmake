@@ -21,8 +21,8 @@ mutate(release_without_publish scripts/rlock.hpp
 
 # All holds of a thread have the same number, and a late release ends the next one.
 mutate(numbers_used_again lock/lock_core.hpp
-    "Claim claim{owner, number, count, lease_of(lease)};"
-    "Claim claim{owner, count == 1 ? owner.number : number, count, lease_of(lease)};"
+    "Claim claim{owner, number, count, lease_of(lease, settings)};"
+    "Claim claim{owner, count == 1 ? owner.number : number, count, lease_of(lease, settings)};"
     "unit/rlock|faults/late_locks")
 
 # An Owner is the thread with the same number.
@@ -147,7 +147,7 @@ mutate(resent_release_is_a_loss lock/releases.hpp
 
 # One process hands the lock over to itself without limit.
 mutate(no_limit_to_local_hand_overs lock/local_queue.hpp
-    "handoffs_ < core_.session.options().local_handoff_limit"
+    "handoffs_ < hold.settings.local_handoff_limit"
     "handoffs_ < ~0u"
     "unit/rlock|integration/rlock_waiting")
 
@@ -702,8 +702,8 @@ mutate(non_reentrant_lock_is_silent lock/acquires.hpp
 
 # An object that holds it gets one more level.
 mutate(non_reentrant_hold_nests lock/lock_api.hpp
-    "facts_, request_.reentry}"
-    "facts_}"
+    "request_.settings, request_.reentry}"
+    "request_.settings}"
     "integration/(hold_test|non_reentrant)")
 
 # As a member of a MultiLock it is reentrant.
@@ -1126,7 +1126,7 @@ mutate(loss_forgets_the_copy lock/leases.hpp
 
 # A wait shorter than a round trip is worse than one try: its first command has no time of its own.
 mutate(short_wait_worse_than_none wait/patience.hpp
-    "return first ? std::max(deadline, now + std::min(one_try(), honest_try)) : deadline;"
+    "return first ? std::max(deadline, now + std::min(one_try(request.settings), honest_try)) : deadline;"
     "return static_cast<void>(first), deadline;"
     "faults/network")
 
@@ -1252,8 +1252,8 @@ mutate(limited_permits_not_verified semaphore/permit_leases.hpp
 
 # To verify a permit with a lease of its own prolongs that.
 mutate(verifying_prolongs_permits semaphore/permit_leases.hpp
-    "renews ? timeout() : Milliseconds(1)"
-    "timeout()"
+    "RenewalKind{false, Milliseconds(1), replication}"
+    "RenewalKind{false, Milliseconds(30000), replication}"
     "integration/permits_lost")
 
 # A forked child asks the parent's state about its copies of permits.
@@ -1354,8 +1354,8 @@ mutate(refused_login_tried_again redis/reconnector.hpp
 
 # The watchdog renews a hundred holds by a command, whatever the option says.
 mutate(renewal_batch_ignored session/session.hpp
-    "options_.watchdog_timeout, options_.renewal_batch}"
-    "options_.watchdog_timeout, 100}"
+    "counters_, options_.renewal_batch}"
+    "counters_, 100}"
     "integration/rlock_budget")
 
 # The same for permits.
@@ -1680,3 +1680,151 @@ mutate(release_watch_never_polls lock/named_lock.ipp
     "wanted{request, polling()}"
     "wanted{request, {}}"
     "integration/wait_release")
+
+# An object goes by its client's watchdog_timeout.
+mutate(object_without_its_watchdog_timeout session/settings.hpp
+    "own.watchdog_timeout.value_or(client.watchdog_timeout)"
+    "client.watchdog_timeout"
+    "integration/object_options")
+
+# An object goes by its client's command_timeout.
+mutate(object_without_its_command_timeout session/settings.hpp
+    "own.command_timeout.value_or(client.command_timeout)"
+    "client.command_timeout"
+    "integration/object_options")
+
+# An object goes by its client's unreachable_timeout.
+mutate(object_without_its_unreachable_timeout session/settings.hpp
+    "own.unreachable_timeout.value_or(client.unreachable_timeout)"
+    "client.unreachable_timeout"
+    "integration/object_options")
+
+# An object goes by its client's local_handoff_limit.
+mutate(object_without_its_local_handoff_limit session/settings.hpp
+    "own.local_handoff_limit.value_or(client.local_handoff_limit)"
+    "client.local_handoff_limit"
+    "integration/object_options")
+
+# An object goes by its client's require_replicas.
+mutate(object_without_its_require_replicas session/settings.hpp
+    "own.require_replicas.value_or(client.require_replicas)"
+    "client.require_replicas"
+    "integration/object_options")
+
+# A level that another object adds changes the lease of the hold.
+mutate(level_changes_the_lease lock/acquires.hpp
+    "        settings.watchdog_timeout = held.settings.watchdog_timeout;\n"
+    "        static_cast<void>(held);\n"
+    "integration/object_options")
+
+# A hold is renewed with its client's lease.
+mutate(renewed_with_the_lease_of_the_client lock/leases.hpp
+    "hold.watched() ? hold.settings.watchdog_timeout :"
+    "hold.watched() ? core_.session.options().watchdog_timeout :"
+    "integration/object_options")
+
+# A renewal is confirmed by as many replicas as the client requires.
+mutate(renewal_as_the_client_requires lock/leases.hpp
+    "hold.settings.replication()});"
+    "{}});"
+    "integration/object_options")
+
+# The same for permits.
+mutate(renewal_of_permits_as_the_client_requires semaphore/permit_leases.hpp
+    "                call.replication = kind.replication;\n"
+    ""
+    "integration/object_options")
+
+# A hold that is handed over is confirmed as the object requires that releases it.
+mutate(handed_over_as_the_releaser_requires lock/local_queue.hpp
+    "call.replication = hand_over.settings.replication();"
+    "call.replication = hand_over.leaving.settings.replication();"
+    "integration/object_options")
+
+# A release waits longer than the hold's command_timeout.
+mutate(release_takes_its_time lock/releases.hpp
+    "return Clock::now() + settings.command_timeout;"
+    "return Clock::now() + std::max(settings.command_timeout, Milliseconds(10000));"
+    "integration/object_options")
+
+# Hold::again() goes by no options.
+mutate(again_without_options lock/hold.hpp
+    "                request.settings = level_.settings;\n"
+    ""
+    "integration/object_options")
+
+# A query goes by its client's unreachable_timeout.
+mutate(query_by_the_client session/queries.hpp
+    "settings.unreachable_timeout"
+    "session.options().unreachable_timeout"
+    "integration/object_options")
+
+# A change of a semaphore goes by its client's unreachable_timeout.
+mutate(change_by_the_client semaphore/synchronizer.hpp
+    "Clock::now() + patience_of(settings), .command"
+    "Clock::now() + patience_of(settings_of(core_.session.options())), .command"
+    "integration/object_options")
+
+# A request for several callers of a semaphore is confirmed as the first of them requires.
+mutate(one_request_for_all_requirements semaphore/synchronizer.hpp
+    "if (member->require_replicas != me.require_replicas) break;"
+    ""
+    "integration/object_options")
+
+# Permits with different leases are renewed by one command.
+mutate(leases_of_permits_mixed semaphore/permit_leases.hpp
+    "due->renewal() != kind)"
+    "due->watched != kind.prolongs)"
+    "integration/object_options")
+
+# A short lease hurries the renewals of the long ones.
+mutate(short_lease_hurries_long_ones session/watchdog.hpp
+    "longest = std::max(longest, renewal.lease);"
+    "longest = std::max({longest, renewal.lease, Milliseconds(30000)});"
+    "unit/watchdog")
+
+# Renewals that different replicas must confirm share a call.
+mutate(replication_mixed session/watchdog.hpp
+    "r.script, r.lease, r.replication)"
+    "r.script, r.lease)"
+    "unit/watchdog")
+
+# An object's command_timeout may exceed that of the connections.
+mutate(longer_than_the_connection session/state_handle.ipp
+    "if (settings_.command_timeout > session.options().command_timeout)"
+    "if (settings_.command_timeout > std::chrono::hours(1))"
+    "integration/object_options")
+
+# An object may require replicas of a transport that cannot ask them.
+mutate(replicas_of_any_transport session/state_handle.ipp
+    "    check_replication(settings_, session.transport().posts_several(), name_);\n"
+    ""
+    "integration/object_options")
+
+# The options of an object are not checked.
+mutate(options_of_an_object_unchecked session/state_handle.ipp
+    "    check_settings(settings_, name_);\n"
+    ""
+    "integration/object_options")
+
+# A NonReentrantLock has no options of its own.
+mutate(non_reentrant_lock_without_options non_reentrant_lock.ipp
+    "name, options, detail"
+    "name, (static_cast<void>(options), ObjectOptions()), detail"
+    "integration/object_options")
+
+# A wait for a release goes by its client's options.
+mutate(release_watch_by_the_client lock/named_lock.ipp
+    "wanted.settings = settings();"
+    "wanted.settings = settings_of(s.session().options());"
+    "integration/object_options")
+mutate(release_operation_by_the_client lock/named_lock.ipp
+    "request.settings = settings();\n    HeldLevel"
+    "request.settings = settings_of(state().session().options());\n    HeldLevel"
+    "integration/object_options")
+
+# A renewed permit counts as valid for as long as its client's lease lasts.
+mutate(permit_valid_by_the_client semaphore/permit_leases.hpp
+    "redlatch::valid_until(sent, watch.lease));"
+    "redlatch::valid_until(sent, core_.session.options().watchdog_timeout));"
+    "integration/object_options")

@@ -61,8 +61,8 @@ mutate(fair_lets_others_pass scripts/fair_lock.hpp
 
 # All holds of a thread have the same number, and a late release ends the next one.
 mutate(numbers_used_again lock/lock_core.hpp
-    "Claim claim{owner, number, count, lease_of(lease)};"
-    "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease)};"
+    "Claim claim{owner, number, count, lease_of(lease, settings)};"
+    "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease, settings)};"
     "overlap|lost update|ended before its lease"
     release_held_back)
 

@@ -6,6 +6,7 @@
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/claim.hpp"
 #include "redlatch/session/remote_clock.hpp"
+#include "redlatch/session/settings.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -23,6 +24,7 @@ struct Asked {
     Instant sent;                // time of the last sending, which the reply answers
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     std::uint64_t hold = 0;      // the number that was asked for
+    Settings settings{};         // by which it was asked for
 };
 
 // The state machine of one attempt to acquire a lock: which call to send next, and what the replies show. It does no
@@ -38,8 +40,9 @@ public:
         done,  // the reply is in `asked`
     };
 
-    AcquireAttempt(LockCore& core, const Claim& wanted) : claim(wanted), core_(core) {
+    AcquireAttempt(LockCore& core, const Claim& wanted, const Settings& settings) : claim(wanted), core_(core) {
         asked.hold = claim.hold;
+        asked.settings = settings;
         asked.begun = asked.sent = Clock::now();
     }
 
@@ -52,15 +55,16 @@ public:
 
     // Starts a sending. `now`: the server's time, found out since asks_time().
     void begin(ServerMilliseconds now) {
-        claim.until = now + core_.session.options().command_timeout.count();
+        claim.until = now + asked.settings.command_timeout.count();
         if (core_.kind.fixes_lease_end) {
-            claim.lease_end = core_.session.lease_end(claim.until, claim.lease);
+            claim.lease_end = core_.session.lease_end(now, claim.lease);
             // The plain command names the end of the lease by our reading of the server's clock. If that may be far off,
             // the script is sent instead, and its reply has a new reading.
             const bool is_inexact = core_.session.clock_error() > claim.lease / 2;
             if (is_inexact || core_.session.clock_age() > good_for_plain) claim.first = false;
         }
         call_.emplace(core_.protocol.acquire(claim));
+        call_->replication = asked.settings.replication();
         learned_at_ = Clock::now();
         // The lease of the plain command counts from the reading, and this thread may have been stopped since.
         sent_ = call_->script() ? SendTime() : *asked_time_;
@@ -90,6 +94,7 @@ private:
         std::optional<Call> following = core_.protocol.after_acquire(claim, *call_, asked.reply);
         if (!following) return false;
         call_ = std::move(following);
+        call_->replication = asked.settings.replication();
         return true;
     }
 

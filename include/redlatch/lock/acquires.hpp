@@ -44,11 +44,11 @@ public:
     Task<std::optional<AcquireAnswer>> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                            std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
         if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
-        Claim claim = core_.claim_of(request.owner, number, 1, request.lease);
+        Claim claim = core_.claim_of(request.owner, number, 1, request.lease, request.settings);
         claim.announced = request.precedence && !request.one_try;
         claim.first = first;
         claim.queues = waiting != nullptr;
-        Asked asked = co_await send_acquire(lock, request, claim, first);
+        Asked asked = co_await send_acquire(lock, request, claim, request.settings, first);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
             if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);
@@ -63,7 +63,7 @@ public:
                                       const std::optional<Milliseconds>& wanted, const Asked& asked,
                                       bool waits_on = false) {
         const Instant now = Clock::now();
-        const Milliseconds lease = core_.lease_of(wanted);
+        const Milliseconds lease = core_.lease_of(wanted, asked.settings);
         const AcquireAnswer answer = decode(lock, asked, lease);
         if (answer.kind != AcquireAnswer::Kind::held) {
             // A copy of an unanswered sending may still acquire it.
@@ -111,9 +111,10 @@ public:
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, core_.key(),
                         "its owner has locked it too many times; each lock() needs an unlock()");
-        const Claim claim = core_.claim_of(request.owner, id, count, request.lease);
+        const Settings settings = for_level_of(held, request.settings);
+        const Claim claim = core_.claim_of(request.owner, id, count, request.lease, settings);
         ++held.changing;
-        const Asked asked = co_await send_acquire(lock, request, claim, true);
+        const Asked asked = co_await send_acquire(lock, request, claim, settings, true);
         const bool lost = !leases_.level_changed(request.owner, id);
         note_unanswered_reentry(lock, request.owner, claim.lease, asked);
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
@@ -121,6 +122,12 @@ public:
         if (apply_reentry_reply(lock, request.owner, id, request.lease, asked, lost)) co_return true;
         check_first_hold(request);
         co_return std::nullopt;
+    }
+
+    // Returns the settings for one more level of a hold. The hold keeps its lease.
+    static Settings for_level_of(const HoldRecord& held, Settings settings) {
+        settings.watchdog_timeout = held.settings.watchdog_timeout;
+        return settings;
     }
 
     // Applies the reply to a reentry. Returns false if the owner no longer has the hold. `lost`: True if the hold was
@@ -132,7 +139,7 @@ public:
         if (!hold || hold->id != id || !hold->live()) {
             // If another caller of the owner released the last level, that release ends this level as well.
             if (lost && answer.kind == AcquireAnswer::Kind::held && asked.unsettled == 0)
-                undo_reentry(lock, asked, core_.lease_of(wanted));
+                undo_reentry(lock, asked, core_.lease_of(wanted, asked.settings));
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
@@ -141,7 +148,7 @@ public:
         }
         // The server counts one level more than this process. The next command of this hold carries the absolute count.
         if (!asked.reply.replicated) throw not_replicated(core_.key());
-        hold->enter(asked.sent, wanted, core_.watchdog_timeout());
+        hold->enter(asked.sent, wanted, hold->settings.watchdog_timeout);
         core_.schedule();
         return true;
     }
@@ -204,7 +211,7 @@ private:
     // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
     // patience ends. `first`: True for the first command of a call.
     Task<Asked> send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim,
-                             bool first) {
+                             const Settings& settings, bool first) {
         using Next = AcquireAttempt::Next;
         Session& session = core_.session;
         // Start these before there is a hold: supervising a hold must not fail.
@@ -212,8 +219,8 @@ private:
         session.start_background();
         const Instant give_up = core_.patience.give_up_at(request, first);
         lock.unlock();
-        AcquireAttempt attempt(core_, claim);
-        Retry retry = session.retry({give_up, request.stop, request.one_try, request.by});
+        AcquireAttempt attempt(core_, claim, settings);
+        Retry retry = session.retry({give_up, request.stop, request.one_try, request.by, settings.command_timeout});
         std::optional<Instant> rest;
         do {
             if (retry.is_resend()) attempt.claim.first = false;
@@ -243,7 +250,7 @@ private:
         if (classify(asked.reply) == ReplyClass::answered)
             core_.patience.answered();
         else
-            core_.patience.failed(asked.begun, asked.reply);
+            core_.patience.failed(request, asked.begun, asked.reply);
         co_return std::move(attempt.asked);
     }
 
@@ -258,10 +265,10 @@ private:
     void record_or_undo(std::unique_lock<std::mutex>& lock, OwnerNumber owner, const std::optional<Milliseconds>& lease,
                         const Asked& asked, std::int64_t token) {
         try {
-            leases_.record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
+            leases_.record(owner, asked.hold, asked.sent, lease, token, asked.settings).unsettled = asked.unsettled;
         } catch (...) {
             leases_.forget(owner);
-            undo(lock, asked, core_.lease_of(lease));
+            undo(lock, asked, core_.lease_of(lease, asked.settings));
             throw;
         }
     }

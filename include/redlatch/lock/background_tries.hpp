@@ -35,7 +35,8 @@ public:
     explicit BackgroundTries(LockParts& parts) : parts_(parts), core_(parts.core) {}
 
     // Tries once to acquire the lock, or one more level of it.
-    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Reentry reentry, Tell tell, Receiver receiver) {
+    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Settings settings, Reentry reentry, Tell tell,
+               Receiver receiver) {
         std::unique_lock lock(core_.mutex);
         if (!owner.is_of_program() && is_trying(owner)) {
             lock.unlock();
@@ -48,8 +49,9 @@ public:
             return;
         }
         HoldRecord* hold = parts_.leases.live_hold(owner);
-        Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease)
-                           : core_.claim_of(owner, core_.next_number(), 1, lease);
+        if (hold) settings = Acquires::for_level_of(*hold, settings);
+        Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease, settings)
+                           : core_.claim_of(owner, core_.next_number(), 1, lease, settings);
         claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
         trying_.push_back(owner);
         ++core_.in_flight;
@@ -58,7 +60,7 @@ public:
         lock.unlock();
         try {
             core_.session.start_losses();
-            ask_time(std::make_shared<Try>(*this, claim, lease, reentered, std::move(tell)), receiver);
+            ask_time(std::make_shared<Try>(*this, claim, settings, lease, reentered, std::move(tell)), receiver);
         } catch (...) {
             // Nothing was sent.
             lock.lock();
@@ -71,10 +73,10 @@ public:
 private:
     // A try in flight. It keeps the lock's state alive.
     struct Try {
-        Try(BackgroundTries& tries, const Claim& claim, const std::optional<Milliseconds>& wanted, std::uint64_t hold,
-            Tell&& to)
+        Try(BackgroundTries& tries, const Claim& claim, const Settings& settings,
+            const std::optional<Milliseconds>& wanted, std::uint64_t hold, Tell&& to)
             : keep(tries.core_.keep()),
-              attempt(tries.core_, claim),
+              attempt(tries.core_, claim, settings),
               lease(wanted),
               reentered(hold),
               tell(std::move(to)) {}
@@ -171,11 +173,12 @@ private:
         Acquires& acquires = parts_.acquires;
         const Asked& asked = one.attempt.asked;
         const OwnerNumber owner = one.attempt.claim.owner;
+        const Milliseconds lease = core_.lease_of(one.lease, asked.settings);
         const bool lost = one.reentered != 0 && !parts_.leases.level_changed(owner, one.reentered);
         try {
-            if (one.reentered != 0) acquires.note_unanswered_reentry(lock, owner, core_.lease_of(one.lease), asked);
+            if (one.reentered != 0) acquires.note_unanswered_reentry(lock, owner, lease, asked);
             if (classify(asked.reply) != ReplyClass::answered) {
-                if (asked.unsettled != 0 && one.reentered == 0) acquires.undo(lock, asked, core_.lease_of(one.lease));
+                if (asked.unsettled != 0 && one.reentered == 0) acquires.undo(lock, asked, lease);
                 return {Kind::failed, 0, error_of(asked.reply, core_.key()), asked.reply.is_error()};
             }
             const bool held =

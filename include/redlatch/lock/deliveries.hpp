@@ -29,6 +29,7 @@ struct Leaving {
     Milliseconds lease;      // for the remaining levels: the watchdog's, or 0 if none of them is under the watchdog
     Instant until;           // when the lease is over
     std::int64_t unsettled;  // of the hold
+    Settings settings{};     // likewise
 };
 
 // Delivers the releases that the foreground could not deliver, and those of numbers whose outcome is unknown: it posts
@@ -66,7 +67,7 @@ public:
     }
 
     void give_back_later(const HoldRecord& hold, Instant from) {
-        const Instant over = std::max(Clock::now() + core_.watchdog_timeout(), hold.may_last);
+        const Instant over = std::max(Clock::now() + hold.settings.watchdog_timeout, hold.may_last);
         core_.outbox.add({hold.id}, hold.unsettled, over, from);
         core_.schedule();
     }

@@ -96,6 +96,7 @@ public:
             [&] {
                 detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);
                 request.again = true;
+                request.settings = level_.settings;
                 request.reentry = level_.reentry;
                 return another_level(request);
             },

@@ -5,6 +5,7 @@
 #include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/session/continuations.hpp"
+#include "redlatch/session/settings.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
 #include <cstdint>
@@ -62,6 +63,7 @@ struct HeldLevel {
     std::shared_ptr<HoldKeeper> keeper{};
     OwnerNumber owner = 0;
     HoldKeeper::Facts facts{};
+    Settings settings{};  // of the object that acquired it
     Reentry reentry = Reentry::allowed;
 };
 

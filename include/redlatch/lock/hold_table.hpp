@@ -5,6 +5,7 @@
 #include "redlatch/base/suspended.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/session/losses.hpp"
+#include "redlatch/session/settings.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -37,6 +38,8 @@ struct HoldRecord {
     Instant may_last = Instant::min();  // end of the longest lease that an unanswered command may have given; min: none
     bool renewing = false;              // True if a renewal, or the query of check_at, is in flight
     std::optional<LossSource> lost;     // created when lost() is first called
+
+    Settings settings{};  // of the object that acquired the first level; unused for a lock over several
 
     Clock::duration suspended = detail::suspended();  // the machine's suspended time when valid_until was computed
 

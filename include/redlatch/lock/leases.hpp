@@ -37,11 +37,12 @@ public:
     }
 
     HoldRecord& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                       std::int64_t token) {
+                       std::int64_t token, const Settings& settings) {
         HoldRecord& hold = core_.holds.start(owner, id);
         hold.token = token;
-        hold.enter(sent, lease, core_.watchdog_timeout());
-        hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease));
+        hold.settings = settings;
+        hold.enter(sent, lease, settings.watchdog_timeout);
+        hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease, settings));
         core_.key_holds->taken({core_.kind.family, owner, id, !core_.kind.shared});
         // Releasing it must not need memory.
         core_.outbox.make_room();
@@ -113,9 +114,10 @@ public:
         for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
             if (hold.renewing || hold.ask_at() > horizon) continue;
-            due.push_back(
-                {core_.keep(), core_.key(), hold.owner, hold.id, &core_.kind.renewal, core_.protocol.text(hold.id)});
-            if (!hold.watched()) due.back().lease = Milliseconds(1);
+            due.push_back({core_.keep(), core_.key(), hold.owner, hold.id, &core_.kind.renewal,
+                           core_.protocol.text(hold.id),
+                           hold.watched() ? hold.settings.watchdog_timeout : Milliseconds(1), !hold.watched(),
+                           hold.settings.replication()});
             hold.renewing = true;
         }
     }
@@ -126,14 +128,14 @@ public:
         using Renewed = BackgroundTask::Renewed;
         HoldRecord* hold = core_.holds.find(renewal.owner);
         if (hold && hold->live() && hold->id == renewal.hold) {
-            const Milliseconds timeout = core_.watchdog_timeout();
+            const Milliseconds timeout = hold->settings.watchdog_timeout;
             switch (outcome) {
                 case Renewed::yes:
-                    if (renewal.lease)
+                    if (renewal.asks)
                         hold->checked();
                     else
                         hold->renewed(sent, timeout);
-                    if (!renewal.lease) hold->set_notice(core_.session.losses().notice(), timeout);
+                    if (!renewal.asks) hold->set_notice(core_.session.losses().notice(), timeout);
                     break;
                 case Renewed::refused: lose(*hold, "the server no longer has this hold"); break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
@@ -145,7 +147,8 @@ public:
             // it does not block others for another lease. Its owner was notified a little early and was promised that time, so wait
             // for it.
             const Instant from = Clock::now() + Lateness::longest_notice;
-            core_.outbox.add({renewal.hold}, 0, from + core_.watchdog_timeout(), from);
+            const Milliseconds lease = std::max(renewal.lease, core_.session.options().watchdog_timeout);
+            core_.outbox.add({renewal.hold}, 0, from + lease, from);
             core_.schedule();
             deliveries_.deliver(lock);
         }

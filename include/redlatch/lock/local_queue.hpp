@@ -122,7 +122,7 @@ public:
     std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
         if (core_.kind.hands_over)
             if (LockWaiter* successor = room_.queue.successor();
-                successor && handoffs_ < core_.session.options().local_handoff_limit)
+                successor && handoffs_ < hold.settings.local_handoff_limit)
                 return hand_over(lock, hold, *successor);
         handoffs_ = 0;
         const std::uint64_t messages = messages_;
@@ -244,8 +244,9 @@ private:
 
     // A hand-over that was sent, and its reply.
     struct HandOver {
-        Leaving leaving;  // the hold that is released
-        Claim claim;      // the hold of the successor
+        Leaving leaving;    // the hold that is released
+        Claim claim;        // the hold of the successor
+        Settings settings;  // of the successor
         Reply reply{};
         SendTime sent_at{};  // of the first sending that may have taken effect
         bool unknown = false;
@@ -253,8 +254,10 @@ private:
 
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, HoldRecord& held, LockWaiter& next) {
         const std::optional<Milliseconds> successor_lease = next.request.lease;
+        const Settings successor_settings = next.request.settings;
         HandOver sent{parts_.releases.leave_level(held),
-                      core_.claim_of(next.request.owner, core_.next_number(), 1, successor_lease)};
+                      core_.claim_of(next.request.owner, core_.next_number(), 1, successor_lease, successor_settings),
+                      successor_settings};
         room_.queue.leave(next);
         successor_ = &next;
         send_hand_over(lock, sent);
@@ -266,7 +269,7 @@ private:
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && sent.reply.replicated && waiting &&
             Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
-            recorded(sent.claim, sent_at, successor_lease, answer.token)) {
+            recorded(sent, sent_at, successor_lease, answer.token)) {
             // A copy of the unanswered acquire command may still arrive.
             if (sent.leaving.unsettled != 0)
                 parts_.deliveries.give_back_later(sent.leaving,
@@ -287,7 +290,7 @@ private:
         try {
             const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
-            Retry retry = core_.session.retry(parts_.releases.foreground_deadline());
+            Retry retry = core_.session.retry(Releases::foreground_deadline(hand_over.leaving.settings));
             do hand_over.reply = hand_over_once(hand_over, retry.deadline());
             while (retry.again(hand_over.reply));
         } catch (...) {  // no memory: handled as if nothing had been sent
@@ -301,12 +304,14 @@ private:
             Reply failure;
             const auto now = session.server_time(core_.key(), deadline, failure);
             if (!now) return failure;
-            hand_over.claim.until = *now + session.options().command_timeout.count();
+            hand_over.claim.until = *now + hand_over.leaving.settings.command_timeout.count();
             // The successor's lease counts from the first sending that may have taken effect: a resend does not prolong
             // it.
             if (!hand_over.unknown) hand_over.sent_at = SendTime();
             const Instant sent = Clock::now();
-            Reply reply = session.call(core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim), deadline);
+            Call call = core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim);
+            call.replication = hand_over.settings.replication();
+            Reply reply = session.call(call, deadline);
             if (!reply.answered() && !reply.is_unsent()) hand_over.unknown = true;
             if (!session.learn_if_late(core_.key(), sent, reply) || tries == 3 || Clock::now() >= deadline)
                 return reply;
@@ -351,10 +356,11 @@ private:
 
     // Records the successor's hold. Returns false if there is no memory for it, or if another caller of its owner has
     // acquired the lock meanwhile.
-    bool recorded(const Claim& successor, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
+    bool recorded(const HandOver& handed, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
+        const Claim& successor = handed.claim;
         if (parts_.leases.live_hold(successor.owner)) return false;
         try {
-            parts_.leases.record(successor.owner, successor.hold, sent, lease, token);
+            parts_.leases.record(successor.owner, successor.hold, sent, lease, token, handed.settings);
             return true;
         } catch (...) {
             parts_.leases.forget(successor.owner);

@@ -27,6 +27,10 @@ struct LockAccess {
     static Reentry reentry(const Lock& lock) {
         return lock.reentry_;
     }
+    template <class Lock>
+    static const Settings& settings(Lock& lock) {
+        return lock.settings();
+    }
     static HoldKeeper& keeper(LockApi& lock) { return lock.keeper(); }
     static HeldLevel keeper_of_holds(LockApi& lock) { return lock.keeper_of_holds(); }
     static bool force_release(LockApi& lock, Instant limit = never) { return lock.force_release(limit); }

@@ -29,8 +29,8 @@ namespace detail {
 //
 // Any number of threads may call all members at once. Each throws Error; with a trailing std::error_code& it stores the
 // code instead and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes. For a server
-// that cannot be reached it waits at most ClientOptions::unreachable_timeout, then fails with errc::unreachable. A call
-// that fails, times out or is stopped leaves no hold behind.
+// that cannot be reached it waits at most unreachable_timeout (of ObjectOptions or ClientOptions), then fails with
+// errc::unreachable. A call that fails, times out or is stopped leaves no hold behind.
 //
 // A hold belongs to the calling thread. Every member that acquires, releases or queries a hold also takes an Owner: then
 // the hold belongs to that logical owner, and any thread may act for it, several at once. Its levels nest; other Owners,
@@ -331,7 +331,8 @@ private:
 
         Hold result(const std::shared_ptr<OperationHost>& host) {
             if (!std::exchange(held_, false)) return Hold();
-            return Hold(HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.reentry});
+            return Hold(
+                HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.settings, request_.reentry});
         }
 
     private:

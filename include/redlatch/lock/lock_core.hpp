@@ -4,13 +4,13 @@
 #include "redlatch/error.hpp"
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/lock/outbox.hpp"
-#include "redlatch/options.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/claim.hpp"
 #include "redlatch/protocol/lock_protocol.hpp"
 #include "redlatch/session/key_holds.hpp"
 #include "redlatch/session/named_state.hpp"
 #include "redlatch/session/session.hpp"
+#include "redlatch/session/settings.hpp"
 #include "redlatch/wait/patience.hpp"
 
 #include <algorithm>
@@ -47,11 +47,7 @@ public:
 // code runs.
 struct LockCore {
     LockCore(LockTask& state, Session& of, std::unique_ptr<LockProtocol> by)
-        : task(state),
-          session(of),
-          owned_protocol(std::move(by)),
-          key_holds(of.key_holds(key())),
-          patience(of.options().command_timeout, of.options().unreachable_timeout) {}
+        : task(state), session(of), owned_protocol(std::move(by)), key_holds(of.key_holds(key())) {}
 
     const std::string& key() const noexcept { return protocol.key(); }
     std::uint64_t next_number() { return session.next_request(); }
@@ -59,14 +55,14 @@ struct LockCore {
     // Keeps the lock's state alive, for completions.
     std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
 
-    Milliseconds watchdog_timeout() const { return session.options().watchdog_timeout; }
-    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
-        return lease ? *lease : watchdog_timeout();
+    // Returns the lease of a level: its own, or the watchdog's.
+    static Milliseconds lease_of(const std::optional<Milliseconds>& lease, const Settings& settings) {
+        return lease ? *lease : settings.watchdog_timeout;
     }
 
     Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
-                   const std::optional<Milliseconds>& lease) const {
-        Claim claim{owner, number, count, lease_of(lease)};
+                   const std::optional<Milliseconds>& lease, const Settings& settings) const {
+        Claim claim{owner, number, count, lease_of(lease, settings)};
         if (kind.shared) claim.writer = key_holds->writer_of(owner);
         return claim;
     }

@@ -86,7 +86,9 @@ public:
 
     void release_all(const std::shared_ptr<ReleaseRound>& round) override { parts_.releases.release_all(round); }
 
-    bool force_release(Instant limit = never) { return parts_.releases.force_release(limit); }
+    bool force_release(const Settings& settings, Instant limit = never) {
+        return parts_.releases.force_release(settings, limit);
+    }
 
     // Returns the part in which callers wait for the end of others' holds. It refers to this object.
     std::shared_ptr<ReleaseWatch> release_watch() {
@@ -96,9 +98,9 @@ public:
     }
 
     // For locks over several servers: see BackgroundTries::begin() and Releases::release_in_background().
-    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease, Reentry reentry,
-                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
-        tries_.begin(owner, lease, reentry, std::move(tell), receiver);
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease, const Settings& settings,
+                           Reentry reentry, std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
+        tries_.begin(owner, lease, settings, reentry, std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         parts_.releases.release_in_background(owner, done, receiver);
@@ -117,7 +119,7 @@ public:
 
     Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
         if (by == by_thread) co_return release(owner);
-        const Instant until = parts_.releases.foreground_deadline();
+        const Instant until = Clock::now() + command_timeout_of(owner);
         std::shared_ptr<Delivery<std::error_code>> outcome;
         std::function<void(std::error_code)> told;
         try {
@@ -214,6 +216,13 @@ public:
     }
 
 private:
+    // Returns how long the release of this owner's hold may take.
+    Milliseconds command_timeout_of(OwnerNumber owner) {
+        const std::lock_guard lock(core_.mutex);
+        const HoldRecord* hold = parts_.leases.live_hold(owner);
+        return hold ? hold->settings.command_timeout : session().options().command_timeout;
+    }
+
     LockParts parts_;
     LockCore& core_ = parts_.core;
     BackgroundTries tries_{parts_};

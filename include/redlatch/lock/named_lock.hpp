@@ -7,6 +7,7 @@
 #include "redlatch/inspection.hpp"
 #include "redlatch/lock/lock_access.hpp"
 #include "redlatch/lock/lock_api.hpp"
+#include "redlatch/options.hpp"
 #include "redlatch/session/call_options.hpp"
 #include "redlatch/session/operation.hpp"
 #include "redlatch/session/state_handle.hpp"
@@ -110,10 +111,13 @@ public:
     }
 
 protected:
-    // `reentry` is that of this object. Another object of the same lock may differ.
+    // `own` and `reentry` are those of this object. Another object of the same lock may differ.
     NamedLock(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name,
-              Reentry reentry = Reentry::allowed)
-        : handle_(std::move(core), maker, name), reentry_(reentry) {}
+              const ObjectOptions& own, Reentry reentry = Reentry::allowed)
+        : handle_(std::move(core), maker, name, own), reentry_(reentry) {}
+
+    // The options of this object.
+    const Settings& settings() const noexcept { return handle_.settings(); }
 
     // Returns this process's state of the lock.
     LockState& state();

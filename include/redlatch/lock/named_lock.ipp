@@ -34,19 +34,23 @@ REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
 }
 
-REDLATCH_INLINE void NamedLock::prepare(LockRequest& request) { request.reentry = reentry_; }
+REDLATCH_INLINE void NamedLock::prepare(LockRequest& request) {
+    request.settings = settings();
+    request.reentry = reentry_;
+}
 
-REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(limit); }
+REDLATCH_INLINE bool NamedLock::force_release(Instant limit) { return state().force_release(settings(), limit); }
 
 REDLATCH_INLINE bool NamedLock::ask_locked(Instant limit) {
     LockState& s = state();
-    return read_is_locked(query(s.session(), s.key(), s.protocol().is_locked(), limit), s.key());
+    return read_is_locked(query(s.session(), settings(), s.key(), s.protocol().is_locked(), limit), s.key());
 }
 
 REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) {
     LockState& s = state();
     const HeldPart mine = s.part(owner);
-    const int count = read_count(query(s.session(), s.key(), s.protocol().hold_count(mine.hold), limit), s.key());
+    const int count =
+        read_count(query(s.session(), settings(), s.key(), s.protocol().hold_count(mine.hold), limit), s.key());
     // Callers of one Owner may change its level at the same time. The server may get that in another order.
     const HeldPart now = s.part(owner);
     return count > 0 && owner.is_of_program() && now.hold == mine.hold ? static_cast<int>(now.levels) : count;
@@ -54,7 +58,7 @@ REDLATCH_INLINE int NamedLock::ask_hold_count(OwnerNumber owner, Instant limit) 
 
 REDLATCH_INLINE std::optional<Milliseconds> NamedLock::ask_remaining_lease(Instant limit) {
     LockState& s = state();
-    return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
+    return read_lease(query(s.session(), settings(), s.key(), s.protocol().remaining_lease(), limit), s.key());
 }
 
 REDLATCH_INLINE bool NamedLock::is_held_by(std::uint64_t owner) {
@@ -67,7 +71,7 @@ REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
     if (owner.empty() || owner == "mode")
         throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
     const std::string field = s.protocol().field_of(owner);
-    return s.protocol().read_held_by(query(s.session(), s.key(), s.protocol().held_by(field)), field);
+    return s.protocol().read_held_by(query(s.session(), settings(), s.key(), s.protocol().held_by(field)), field);
 }
 
 REDLATCH_INLINE std::optional<Polling> NamedLock::polling() {
@@ -81,7 +85,8 @@ REDLATCH_INLINE bool NamedLock::await_release(const WaitRequest& request) {
     LockState& s = state();
     if (!request.one_try && s.part(this_thread_number()).hold != 0)
         throw Error(errc::would_deadlock, s.key(), "this thread holds the lock, and would wait for its own release");
-    const ReleaseRequest wanted{request, polling()};
+    ReleaseRequest wanted{request, polling()};
+    wanted.settings = settings();
     return s.release_watch()->wait(wanted).run();
 }
 
@@ -115,6 +120,7 @@ private:
 
 REDLATCH_INLINE Operation<bool> NamedLock::release_later(WaitRequest request) {
     std::stop_token stop = std::exchange(request.stop, {});
+    request.settings = settings();
     HeldLevel lock = keeper_of_holds();
     std::shared_ptr<ReleaseWatch> watch = state().release_watch();
     return OperationAccess::make<bool>(
@@ -124,7 +130,7 @@ REDLATCH_INLINE Operation<bool> NamedLock::release_later(WaitRequest request) {
 
 REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {
     LockState& s = state();
-    return s.protocol().read_inspection(query(s.session(), s.key(), s.protocol().inspect(), limit));
+    return s.protocol().read_inspection(query(s.session(), settings(), s.key(), s.protocol().inspect(), limit));
 }
 
 }  // namespace detail

@@ -71,8 +71,7 @@ public:
         : session_(session),
           protocol_(protocol),
           key_(protocol.key()),
-          room_(mutex_, session, *this, protocol.channel()),
-          patience_(session.options().command_timeout, session.options().unreachable_timeout) {}
+          room_(mutex_, session, *this, protocol.channel()) {}
 
     // Returns true once each hold that it found has ended; false if the deadline passes or a stop is requested. Throws
     // Error. With `polling`, it needs no messages. The request must outlive the task.
@@ -184,7 +183,8 @@ private:
         const Instant begun = Clock::now();
         lock.unlock();
         const Call call = protocol_.inspect();
-        Retry retry = session_.retry({give_up, request.stop, request.one_try, request.by});
+        Retry retry =
+            session_.retry({give_up, request.stop, request.one_try, request.by, request.settings.command_timeout});
         Reply reply;
         bool reached = false;  // True if a command may have reached the server
         std::optional<Instant> rest;
@@ -203,7 +203,7 @@ private:
             patience_.answered();
             co_return protocol_.read_inspection(reply);
         }
-        patience_.failed(begun, reply);
+        patience_.failed(request, begun, reply);
         if (request.stop.stop_requested() || patience_.was_too_short(request, begun, reply, reached))
             co_return std::nullopt;
         throw error_of(reply, key_);

@@ -54,7 +54,7 @@ public:
     Releases(LockCore& core, Deliveries& deliveries, Leases& leases)
         : core_(core), deliveries_(deliveries), leases_(leases) {}
 
-    Instant foreground_deadline() const { return Clock::now() + core_.session.options().command_timeout; }
+    static Instant foreground_deadline(const Settings& settings) { return Clock::now() + settings.command_timeout; }
 
     // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
     HoldRecord* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
@@ -78,15 +78,15 @@ public:
 
     // Removes one level. A hold that loses its last level is no longer renewed.
     Leaving leave_level(HoldRecord& hold) {
-        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
-                        hold.unsettled};
+        Leaving leaving{hold.id,        hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
+                        hold.unsettled, hold.settings};
         if (hold.count == 1) {
             leases_.finish(hold);
             return leaving;
         }
         hold.leave();
         ++hold.changing;
-        if (hold.watched()) leaving.lease = core_.watchdog_timeout();
+        if (hold.watched()) leaving.lease = hold.settings.watchdog_timeout;
         return leaving;
     }
 
@@ -98,7 +98,7 @@ public:
         lock.unlock();
         Reply reply;
         try {
-            Retry retry = core_.session.retry(foreground_deadline());
+            Retry retry = core_.session.retry(foreground_deadline(leaving.settings));
             do {
                 sent = Clock::now();
                 unknown = retry.is_resend();
@@ -126,7 +126,7 @@ public:
         try {
             const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
-            Retry retry = core_.session.retry(foreground_deadline());
+            Retry retry = core_.session.retry(foreground_deadline(leaving.settings));
             do {
                 resent = retry.is_resend();
                 reply = call_release(leaving.hold, resent, retry.deadline());
@@ -214,7 +214,7 @@ public:
     // Ends the hold of any owner. Returns true if there was one. Sends two commands: the second names the owners that
     // the first has read, so a late copy of it ends no other hold. Each command is resent until `limit`, but for at
     // most unreachable_timeout.
-    bool force_release(Instant limit) {
+    bool force_release(const Settings& settings, Instant limit) {
         // The command can only end holds that existed before it was sent.
         std::vector<std::uint64_t> ended;
         {
@@ -222,10 +222,10 @@ public:
             for (const HoldRecord& hold : core_.holds)
                 if (hold.live()) ended.push_back(hold.id);
         }
-        const Reply seen = query(core_.session, core_.key(), core_.protocol.holders(), limit);
+        const Reply seen = query(core_.session, settings, core_.key(), core_.protocol.holders(), limit);
         const std::vector<std::string_view> owners = owners_in(seen);
         if (!owners.empty()) {
-            const Reply reply = query(core_.session, core_.key(), core_.protocol.give_up(owners), limit);
+            const Reply reply = query(core_.session, settings, core_.key(), core_.protocol.give_up(owners), limit);
             if (!reply.is_integer()) throw unexpected(reply, core_.key());
         }
         const std::lock_guard lock(core_.mutex);

@@ -268,7 +268,7 @@ private:
 
     void undo_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
         if (core_.outbox.has(me.id)) return;
-        parts_.deliveries.undo_acquire(lock, me.id, me.unsettled, core_.lease_of(request.lease));
+        parts_.deliveries.undo_acquire(lock, me.id, me.unsettled, core_.lease_of(request.lease, request.settings));
     }
 
     // --- waiting ----------------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -65,6 +67,14 @@ private:
 
 // Tells whether a command grants something (a hold, a permit, a longer lease), which enough replicas must confirm.
 enum class Effect { any, grants };
+
+// How many replicas must confirm what a command grants, and how long they may take.
+struct Replication {
+    unsigned required = 0;
+    Milliseconds within{};
+
+    friend auto operator<=>(const Replication&, const Replication&) = default;
+};
 
 // One command of a primitive, as a value: a script with its keys and arguments, or a plain command. The protocols make
 // calls, and a session sends them. Few words need no allocation.
@@ -123,6 +133,7 @@ public:
     const Word& operator[](std::size_t i) const { return many_.empty() ? few_[i] : many_[i]; }
 
     Effect effect;
+    std::optional<Replication> replication{};  // of what it grants; none: that of the client
 
 private:
     explicit Call(Effect of) : effect(of) {}

@@ -45,7 +45,8 @@ public:
         std::vector<PermitId> ids{};  // at least one
         PermitLease lease{};
         bool served = false;
-        bool lets_pass = false;  // True if callers behind it may be served when there is not enough for it
+        bool lets_pass = false;     // True if callers behind it may be served when there is not enough for it
+        Replication replication{};  // of its renewals
         std::shared_ptr<PermitHolder> holder{};  // the object that will hold the permits, if any
 
         std::int64_t amount() const { return static_cast<std::int64_t>(ids.size()); }
@@ -60,20 +61,15 @@ public:
     PermitProtocol(const ProtocolContext& context, std::string key)
         : marks_(context, std::move(key), "redlatch_permit_requests"),
           channel_(prefixed_key("redisson_sc", marks_.key())),
-          leases_(suffixed_key(marks_.key(), "timeout")),
-          watchdog_timeout_(context.options.watchdog_timeout) {}
+          leases_(suffixed_key(marks_.key(), "timeout")) {}
 
     const RequestMarks& marks() const noexcept { return marks_; }
     const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    // Returns the lease for the server in ms: the watchdog timeout for watched permits, -1 for permits without a TTL.
-    std::int64_t milliseconds_of(const PermitLease& lease) const {
-        switch (lease.kind) {
-            case PermitLease::Kind::limited: return lease.length.count();
-            case PermitLease::Kind::forever: return -1;
-            default: return watchdog_timeout_.count();
-        }
+    // Returns the lease for the server in ms: -1 for permits without a TTL.
+    static std::int64_t milliseconds_of(const PermitLease& lease) {
+        return lease.kind == PermitLease::Kind::forever ? -1 : lease.length.count();
     }
 
     Call ask(std::span<const Want> wants, const RequestId& request_id) const {
@@ -189,7 +185,6 @@ private:
     const RequestMarks marks_;
     const std::string channel_;
     const std::string leases_;
-    const Milliseconds watchdog_timeout_;
 };
 
 }  // namespace detail

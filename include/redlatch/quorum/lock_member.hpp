@@ -42,7 +42,7 @@ public:
     }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
-        state().try_in_background(owner, lease, LockAccess::reentry(lock_), std::move(tell), receiver);
+        state().try_in_background(owner, lease, settings(), LockAccess::reentry(lock_), std::move(tell), receiver);
     }
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                Receiver receiver) override {
@@ -69,7 +69,7 @@ public:
     }
 
     std::shared_ptr<OperationHost> operation_host() override { return LockAccess::keeper_of_holds(lock_).host; }
-    const ClientOptions& options() override { return session().options(); }
+    const Settings& settings() override { return LockAccess::settings(lock_); }
     Timers& timers() override { return session().timers(); }
     void start_background() override { session().start_background(); }
     void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept override {

@@ -12,6 +12,7 @@
 #include "redlatch/session/losses.hpp"
 #include "redlatch/session/running.hpp"
 #include "redlatch/session/session.hpp"
+#include "redlatch/session/settings.hpp"
 #include "redlatch/session/timers.hpp"
 #include "redlatch/transport/transport.hpp"
 #include "redlatch/wait/lock_request.hpp"
@@ -77,9 +78,9 @@ public:
     // Calls `done` with the reply to INFO.
     virtual void ask_info(Completion done) = 0;
 
-    // Access to its client.
+    // Access to its options and its client.
     virtual std::shared_ptr<OperationHost> operation_host() = 0;
-    virtual const ClientOptions& options() = 0;
+    virtual const Settings& settings() = 0;
     virtual Timers& timers() = 0;
     virtual void start_background() = 0;
     virtual void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept = 0;

@@ -246,10 +246,11 @@ private:
     }
 
     Instant give_up_at(const LockRequest& request, Instant begun, Instant failing_since) const {
-        const ClientOptions& options = core_.client().options();
+        const Settings& settings = core_.client().settings();
         if (request.one_try)
-            return begun + std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
-        return deadline_after(failing_since, options.unreachable_timeout);
+            return begun +
+                   std::max(Milliseconds(100), std::min(settings.command_timeout, settings.unreachable_timeout));
+        return deadline_after(failing_since, settings.unreachable_timeout);
     }
 
     // --- a round ----------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ struct QuorumCore {
 
     Milliseconds longest_watchdog() const {
         Milliseconds longest{0};
-        for (const auto& member : members) longest = std::max(longest, member->options().watchdog_timeout);
+        for (const auto& member : members) longest = std::max(longest, member->settings().watchdog_timeout);
         return longest;
     }
 

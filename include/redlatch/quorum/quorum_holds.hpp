@@ -95,7 +95,6 @@ public:
     // longer than the votes last. `begun`: when the round began.
     bool accept(const LockRequest& request, QuorumRound& round, Instant begun) {
         const Instant now = Clock::now();
-        const ClientOptions& options = core_.client().options();
         const Milliseconds drift = core_.drift_over(request.lease.value_or(core_.longest_watchdog()));
         const auto votes = [&](std::size_t i) { return round.had(i) && round.votes_from(i) <= now; };
         const Instant end = request.lease ? redlatch::valid_until(begun, *request.lease) - drift : never;
@@ -124,7 +123,7 @@ public:
         shares.drift = first ? drift : std::max(shares.drift, drift);
         if (first) shares.leases_end = {};
         if (request.lease) shares.leases_end = std::max(shares.leases_end, end);
-        hold->enter(begun, request.lease, options.watchdog_timeout);
+        hold->enter(begun, request.lease, core_.client().settings().watchdog_timeout);
         hold->valid_until = end_of(*hold, until);
         round.over = true;
         round.hold = hold->id;
@@ -204,7 +203,7 @@ public:
         for (HoldRecord& hold : holds_) {
             look_at(hold, now);
             if (!hold.live() || !hold.watched() || hold.renew_at > horizon) continue;
-            const Milliseconds timeout = core_.client().options().watchdog_timeout;
+            const Milliseconds timeout = core_.client().settings().watchdog_timeout;
             hold.renew_at = now + timeout / 3;
             // The watchdogs of the members renew now, too. Their replies will have come by then.
             Shares& shares = shares_.at(hold.owner);

@@ -7,6 +7,7 @@
 #include "redlatch/semaphore/permits.ipp"
 #include "redlatch/session/continuations.hpp"
 #include "redlatch/session/session_handle.hpp"
+#include "redlatch/session/settings.hpp"
 #include "redlatch/wait/wait_request.hpp"
 
 #include <memory>
@@ -21,8 +22,11 @@ namespace detail {
 template <class State>
 class KeptState {
 public:
-    KeptState(std::shared_ptr<SessionHandle> session, State& state)
-        : session_(std::move(session)), keep_(state.shared_from_this()), state_(state) {}
+    KeptState(std::shared_ptr<SessionHandle> session, State& state, const Settings& settings)
+        : session_(std::move(session)), keep_(state.shared_from_this()), state_(state), settings_(settings) {}
+
+    // The options of the object that it was made from.
+    const Settings& settings() const noexcept { return settings_; }
 
     State& operator*() const noexcept { return state_; }
     State* operator->() const noexcept { return &state_; }
@@ -31,6 +35,7 @@ public:
     Task<bool> obtain(typename State::Want& want, WaitRequest request, std::stop_token stop, WaitBy by) const {
         request.stop = std::move(stop);
         request.by = by;
+        request.settings = settings_;
         const bool served = co_await state_.obtain(want, request);
         if (!served && by && request.stop.stop_requested())
             throw Error(errc::cancelled, state_.key(), "it was cancelled before it succeeded");
@@ -42,6 +47,7 @@ private:
     std::shared_ptr<SessionHandle> session_;
     std::shared_ptr<BackgroundTask> keep_;
     State& state_;
+    Settings settings_;
 };
 
 // The common part of the keepers of permits. `State` is the semaphore's state in this process.

@@ -3,6 +3,7 @@
 
 #include "redlatch/base/suspended.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/permit_expirable_semaphore.hpp"
 #include "redlatch/protocol/permit_lease.hpp"
 #include "redlatch/semaphore/request_deliveries.hpp"
@@ -40,13 +41,23 @@ public:
     PermitLeases(SynchronizerCore<PermitProtocol>& core, RequestDeliveries<PermitProtocol>& deliveries)
         : core_(core), deliveries_(deliveries) {}
 
+    // How a permit is renewed. Those of one kind share a command.
+    struct RenewalKind {
+        bool prolongs;  // False if the renewal only asks whether the server still has the permit
+        Milliseconds lease;
+        Replication replication;
+
+        friend bool operator==(const RenewalKind&, const RenewalKind&) = default;
+    };
+
     // A permit on record.
     struct Watch {
         PermitId id;
-        Instant valid_until;  // never: without a lease
-        Instant ask_at;       // when to renew it, or to query whether the server still has it
-        bool watched;         // under the watchdog
-        Milliseconds lease;
+        Instant valid_until;                   // never: without a lease
+        Instant ask_at;                        // when to renew it, or to query whether the server still has it
+        bool watched;                          // under the watchdog
+        Milliseconds lease;                    // unused without a lease
+        Replication replication;               // of its renewals
         std::shared_ptr<PermitHolder> holder;  // null if the program has only the id
         bool renewing = false;                 // True if a renewal or a query is in flight
         bool lost = false;                     // then it stays on record until its object gives it back
@@ -57,6 +68,10 @@ public:
             return lost || valid_until == never ? never : valid_until - notice_of(needed, lease);
         }
         Instant next_deadline() const { return lost || renewing ? never : ask_at; }
+
+        RenewalKind renewal() const {
+            return watched ? RenewalKind{true, lease, replication} : RenewalKind{false, Milliseconds(1), replication};
+        }
     };
 
     // --- called by the public class, without the mutex ----------------------------------------------------------
@@ -102,6 +117,7 @@ public:
             } else if (Watch* const watch = find(was.id)) {
                 watch->watched = was.watched;
                 watch->ask_at = was.ask_at;
+                watch->lease = was.lease;
             }
         }
         core_.task.schedule();
@@ -122,7 +138,7 @@ public:
         if (!watch) return;
         const Instant until = end_of(lease, sent);
         watch->valid_until = in_flight ? std::min(watch->valid_until, until) : until;
-        watch->lease = length_of(lease);
+        if (lease.kind == PermitLease::Kind::limited) watch->lease = lease.length;
         core_.task.schedule();
     }
 
@@ -259,9 +275,10 @@ public:
                 too_late.push_back(want);
                 want.served = false;
             } else if (watched || want.holder) {
-                const Instant renew_at = watched ? sent.as_of_now() + timeout() / 3 : never;
+                const Instant renew_at = watched ? sent.as_of_now() + want.lease.length / 3 : never;
                 for (const PermitId& id : want.ids)
-                    watches_.push_back({id, until, renew_at, watched, length_of(want.lease), want.holder});
+                    watches_.push_back(
+                        {id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
             }
         }
         if (!watches_.empty()) {
@@ -300,15 +317,9 @@ private:
         return std::find(ids.begin(), ids.end(), id) != ids.end();
     }
 
-    Milliseconds timeout() const { return core_.session.options().watchdog_timeout; }
-
-    Milliseconds length_of(const PermitLease& lease) const {
-        return lease.kind == PermitLease::Kind::limited ? lease.length : timeout();
-    }
     Clock::duration notice() const { return core_.session.losses().notice(watches_.size()); }
-    Instant end_of(const PermitLease& lease, const SendTime& sent) const {
-        return lease.kind == PermitLease::Kind::forever ? never
-                                                        : redlatch::valid_until(sent.as_of_now(), length_of(lease));
+    static Instant end_of(const PermitLease& lease, const SendTime& sent) {
+        return lease.kind == PermitLease::Kind::forever ? never : redlatch::valid_until(sent.as_of_now(), lease.length);
     }
 
     Watch* find(const PermitId& id) {
@@ -334,18 +345,21 @@ private:
     // are renewed together from then on. About those with a lease of their own it asks by a renewal that prolongs
     // nothing.
     void ask_due(std::unique_lock<std::mutex>& lock, Instant now) {
-        const auto first_due = [&](Instant until) {
+        Milliseconds longest{0};
+        for (const Watch& watch : watches_)
+            if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
+        if (longest == Milliseconds(0)) return;
+        const Instant soon = now + longest / 6;
+        const auto first_due = [&] {
             return std::find_if(watches_.begin(), watches_.end(),
-                                [&](const Watch& w) { return w.next_deadline() <= until; });
+                                [&](const Watch& w) { return w.next_deadline() <= soon; });
         };
-        if (first_due(now) == watches_.end()) return;
-        const Instant soon = now + timeout() / 6;
         const std::size_t most = core_.session.options().renewal_batch;
-        for (auto due = first_due(soon); due != watches_.end(); due = first_due(soon)) {
-            const bool renews = due->watched;
+        for (auto due = first_due(); due != watches_.end(); due = first_due()) {
+            const RenewalKind kind = due->renewal();
             std::vector<PermitId> batch;
             for (; due != watches_.end() && batch.size() < most; ++due) {
-                if (due->next_deadline() > soon || due->watched != renews) continue;
+                if (due->next_deadline() > soon || due->renewal() != kind) continue;
                 batch.push_back(due->id);
                 due->renewing = true;
                 due->renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
@@ -354,14 +368,15 @@ private:
             const SendTime sent_at;
             const Instant sent = Clock::now();
             try {
-                core_.session.post(core_.protocol.renew(batch, renews ? timeout() : Milliseconds(1),
-                                                        core_.session.wanted_until(core_.key())),
-                                   [this, keep = core_.keep(), batch, renews, sent, sent_at](const Reply& reply) {
-                                       core_.session.learn_if_late(core_.key(), sent, reply);
-                                       renewed_all(batch, renews, reply, sent_at.as_of_now());
-                                   });
+                Call call = core_.protocol.renew(batch, kind.lease, core_.session.wanted_until(core_.key()));
+                call.replication = kind.replication;
+                core_.session.post(call, [this, keep = core_.keep(), batch, renews = kind.prolongs, sent,
+                                          sent_at](const Reply& reply) {
+                    core_.session.learn_if_late(core_.key(), sent, reply);
+                    renewed_all(batch, renews, reply, sent_at.as_of_now());
+                });
             } catch (...) {  // no memory: retried after a pause
-                renewed_all(batch, renews, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+                renewed_all(batch, kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
             lock.lock();
         }
@@ -378,7 +393,7 @@ private:
             watch->renewing = false;
             if (reply.answered() || reply.is_unsent()) watch->renewal_ends = {};
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
-                if (watch->watched == renews) watch->ask_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
+                if (watch->watched == renews) watch->ask_at = Clock::now() + pause_after(*watch);
             } else if (reply.elements[i].integer != 1) {
                 lose(*watch, "the server no longer has this permit");
             } else if (renews) {
@@ -393,9 +408,15 @@ private:
         core_.task.schedule();
     }
 
+    // Returns how long to wait with the next renewal or query if one was not answered.
+    Milliseconds pause_after(const Watch& watch) const {
+        const Milliseconds lease = watch.watched ? watch.lease : core_.session.options().watchdog_timeout;
+        return std::max(Milliseconds(10), lease / 60);
+    }
+
     void renewed(Watch& watch, Instant sent) const {
-        watch.valid_until = std::max(watch.valid_until, redlatch::valid_until(sent, timeout()));
-        watch.ask_at = sent + timeout() / 3;
+        watch.valid_until = std::max(watch.valid_until, redlatch::valid_until(sent, watch.lease));
+        watch.ask_at = sent + watch.lease / 3;
     }
 
     bool has_lost(const PermitHolder& holder) const noexcept {

@@ -28,6 +28,7 @@ struct RequestWaiter : Waiter {
     explicit RequestWaiter(Want what, WaitBy by = by_thread) : Waiter(by), want(std::move(what)) {}
 
     Want want;
+    unsigned require_replicas = 0;
     std::optional<RefusedQuery> refusal{};  // of its query before it joined the queue
     std::uint64_t refused_at = 0;           // the generation at its last refused query
 };

@@ -85,9 +85,7 @@ public:
     using Member = typename Queue::Member;
 
     Synchronizer(Session& session, const std::string& key)
-        : core_(*this, session, key),
-          room_(core_.mutex, session, *this, core_.protocol.channel()),
-          patience_(session.options().command_timeout, patience_of(session.options())) {
+        : core_(*this, session, key), room_(core_.mutex, session, *this, core_.protocol.channel()) {
         // Redisson's latches cannot have such names in a cluster, either.
         if (session.transport().route(room_.channel()) != session.transport().route(core_.key()))
             throw Error(errc::invalid_argument, core_.key(),
@@ -117,11 +115,13 @@ public:
 
     // Returns true if `want` was served. Returns false if the deadline passes or a stop is requested; then nothing was
     // taken. Throws Error. Both arguments must outlive the task.
-    Task<bool> obtain(Want& want, const WaitRequest& request) {
+    Task<bool> obtain(Want& want, WaitRequest& request) {
+        request.settings.unreachable_timeout = patience_of(request.settings);
         if (request.stop.stop_requested()) co_return false;
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) patience_.answered();
         Member me(want, request.by);
+        me.require_replicas = request.settings.require_replicas;
         if (request.one_try || room_.queue.empty() || !Protocol::takes) {
             const std::uint64_t generation = room_.queue.generation();
             const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(&want, 1), request, true);
@@ -146,11 +146,12 @@ public:
 
     // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
     // unreachable_timeout. Throws Error.
-    Reply change(const MakeCall& make, Undelivered then = Undelivered::call_off) {
+    Reply change(const Settings& settings, const MakeCall& make, Undelivered then = Undelivered::call_off) {
         std::unique_lock lock(core_.mutex);
         RequestId request_id = core_.take_lane();
         lock.unlock();
-        Retry retry = core_.session.retry(Clock::now() + patience_.unreachable());
+        Retry retry = core_.session.retry(
+            {.deadline = Clock::now() + patience_of(settings), .command_timeout = settings.command_timeout});
         Reply reply;
         do reply = change_once(request_id, make, retry.deadline());
         while (retry.again(reply));
@@ -211,6 +212,8 @@ public:
         std::vector<std::uint64_t> numbers;
         const Instant asked = Clock::now();
         for (const Member* member : room_.queue.first(Protocol::most_at_once)) {
+            // One request is confirmed by one number of replicas. Who requires another number asks next.
+            if (member->require_replicas != me.require_replicas) break;
             wants.push_back(member->want);
             if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
             if constexpr (Protocol::takes) wants.back().lets_pass = room_.queue.lets_pass(member->want, asked);
@@ -313,9 +316,9 @@ private:
 
     // --- asking the server ------------------------------------------------------------------------------------
 
-    // Returns for how long a command is resent.
-    static Milliseconds patience_of(const ClientOptions& options) {
-        return std::min(options.unreachable_timeout, RequestMarks::longest_ttl(options) / 2);
+    // Returns for how long a command is resent. Its mark has to last longer, by the options of the client.
+    Milliseconds patience_of(const Settings& settings) const {
+        return std::min(settings.unreachable_timeout, RequestMarks::longest_ttl(core_.session.options()) / 2);
     }
 
     // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
@@ -328,14 +331,19 @@ private:
         const Instant begun = Clock::now();
         const SendTime begun_at;
         lock.unlock();
-        Retry retry = core_.session.retry({give_up, request.stop, request.one_try, request.by});
+        Retry retry =
+            core_.session.retry({give_up, request.stop, request.one_try, request.by, request.settings.command_timeout});
         Reply reply;
         std::optional<Instant> rest;
         do {
             const Instant deadline = retry.deadline();
             try {
                 if constexpr (Protocol::takes) {
-                    const MakeCall make = [&](const RequestId& one) { return core_.protocol.ask(wants, one); };
+                    const MakeCall make = [&](const RequestId& one) {
+                        Call call = core_.protocol.ask(wants, one);
+                        call.replication = request.settings.replication();
+                        return call;
+                    };
                     reply = co_await core_.sender.send(request_id, request.by, deadline, make);
                 } else {
                     const Call call = core_.protocol.ask(wants, request_id);
@@ -350,7 +358,7 @@ private:
         } while (rest && retry.goes_on());
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
-            patience_.failed(begun, reply);
+            patience_.failed(request, begun, reply);
             settle(lock, request_id, wants, request_id.may_be_done);
             if (request.stop.stop_requested()) co_return std::nullopt;
             if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) co_return std::nullopt;

@@ -13,22 +13,22 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 template <class Synchronizer>
-bool exists(Synchronizer& synchronizer) {
-    const Reply reply = query(synchronizer.session(), synchronizer.key(), synchronizer.protocol().exists());
+bool exists(const Settings& settings, Synchronizer& synchronizer) {
+    const Reply reply = query(synchronizer.session(), settings, synchronizer.key(), synchronizer.protocol().exists());
     number_of(reply, synchronizer.key());
     return !reply.is_nil();
 }
 
 template <class Synchronizer>
-bool remove(Synchronizer& synchronizer) {
-    return synchronizer.is_one(
-        synchronizer.change([&](const RequestId& request_id) { return synchronizer.protocol().remove(request_id); }));
+bool remove(const Settings& settings, Synchronizer& synchronizer) {
+    return synchronizer.is_one(synchronizer.change(
+        settings, [&](const RequestId& request_id) { return synchronizer.protocol().remove(request_id); }));
 }
 
 template <class Synchronizer>
-bool expire(Synchronizer& synchronizer, Milliseconds after) {
+bool expire(const Settings& settings, Synchronizer& synchronizer, Milliseconds after) {
     return synchronizer.is_one(synchronizer.change(
-        [&](const RequestId& request_id) { return synchronizer.protocol().expire(request_id, after); }));
+        settings, [&](const RequestId& request_id) { return synchronizer.protocol().expire(request_id, after); }));
 }
 
 }  // namespace detail

@@ -88,7 +88,7 @@ private:
         std::vector<Renewal> due;
         try {
             serve_due(now, now, due);
-            if (!due.empty()) serve_due(now, now + watchdog_.early(), due);
+            if (!due.empty()) serve_due(now, now + Watchdog::early(due), due);
         } catch (...) {
             watchdog_.renew(std::move(due));
             throw;

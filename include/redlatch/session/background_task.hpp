@@ -3,6 +3,7 @@
 
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/protocol/call.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/transport/reply.hpp"
 
@@ -30,7 +31,9 @@ struct Renewal {
     std::uint64_t hold;    // which of the owner's holds, so that a late reply never applies to a later hold
     const Script* script;  // see scripts::rlock_renew
     OwnerText field;       // the name of the hold on the server
-    std::optional<Milliseconds> lease = std::nullopt;  // none: the watchdog's. Never shortens the lease
+    Milliseconds lease;    // never shortens the one that it has
+    bool asks = false;     // true if it only asks whether the server still has the hold
+    std::optional<Replication> replication{};  // none: that of the client
 };
 
 // The times at which Timers serves each task.

@@ -80,32 +80,33 @@ public:
     // have it cached. One round trip; two for a script that is new to the server. A call for which memory was short
     // counts as not sent.
     Reply call(const Call& call, Instant deadline) try {
-        const bool is_grant = call.effect == Effect::grants && replicas_.are_required();
+        const Replication replicas = replicas_.wanted_for(call);
         CallWords words(call, publish_command_for(call));
         counters_.commands.add();
-        Reply reply = is_grant ? call_granting(words.command(), deadline) : transport_.call(words.command(), deadline);
+        Reply reply = call_confirmed(words.command(), replicas, deadline);
         if (!call.script() || classify(reply) != ReplyClass::no_script) return reply;
         counters_.commands.add();
-        return is_grant ? call_granting(words.by_text(), deadline) : transport_.call(words.by_text(), deadline);
+        return call_confirmed(words.by_text(), replicas, deadline);
     } catch (const std::bad_alloc&) {
         return detail::short_of_memory();
     }
 
     // Decides whether a call is sent again: see Retry.
     Retry retry(Retry::Limits limits) {
-        return Retry(std::move(limits), options_.command_timeout, clock_, events_, counters_);
+        const Milliseconds command_timeout = limits.command_timeout.value_or(options_.command_timeout);
+        return Retry(std::move(limits), command_timeout, clock_, events_, counters_);
     }
 
     // --- without waiting: needs a thread in run() of the transport ----------------------------------------------
 
     // Sends a command without waiting. `done` is called on any thread.
-    void post(const Command& command, Completion done, Receiver receiver, Effect effect = Effect::any) {
+    void post(const Command& command, Completion done, Receiver receiver, const Replication& replicas = {}) {
         Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
         counters_.commands.add();
         posts_.begin();
         try {
-            if (effect == Effect::grants && replicas_.are_required())
-                post_granting(command, std::move(finish));
+            if (replicas.required > 0)
+                post_granting(command, replicas, std::move(finish));
             else
                 pass_on(receiver, command, std::move(finish));
         } catch (...) {
@@ -116,23 +117,24 @@ public:
 
     void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
         const CallWords words(call, publish_command_for(call));
-        if (!call.script()) return post(words.command(), std::move(done), receiver, call.effect);
+        const Replication replicas = replicas_.wanted_for(call);
+        if (!call.script()) return post(words.command(), std::move(done), receiver, replicas);
         // The texts live on the caller's stack, so sending the script itself later needs its own copy of them.
         post(
             words.command(),
-            [this, &script = *call.script(), effect = call.effect, kept = words.copy(),
+            [this, &script = *call.script(), replicas, kept = words.copy(),
              done = std::move(done)](Reply reply) mutable {
                 if (classify(reply) != ReplyClass::no_script) return done(std::move(reply));
                 try {
                     std::vector<std::string_view> again(kept.begin(), kept.end());
                     again[0] = "EVAL";
                     again[1] = script.text;
-                    post(Command{again, 3}, done, Receiver::background, effect);
+                    post(Command{again, 3}, done, Receiver::background, replicas);
                 } catch (...) {
                     done(Reply::of(Reply::Kind::not_sent, detail::no_memory));
                 }
             },
-            receiver, call.effect);
+            receiver, replicas);
     }
 
     // Makes the posting thread receive the replies that have arrived.
@@ -160,21 +162,23 @@ public:
 private:
     static constexpr Milliseconds longest_farewell{1000};
 
-    // Sends a command whose grant counts only if enough replicas have it. The reply tells whether they do.
-    Reply call_granting(const Command& command, Instant deadline) {
+    // Sends a command. If replicas are wanted, what it grants counts only if they have it. The reply tells whether they
+    // do.
+    Reply call_confirmed(const Command& command, const Replication& replicas, Instant deadline) {
+        if (replicas.required == 0) return transport_.call(command, deadline);
         const std::uint32_t route = route_of(command);
-        if (replicas_.are_unknown(route)) {
+        if (replicas_.are_unknown(replicas, route)) {
             const std::array<std::string_view, 1> role{"ROLE"};
             replicas_.learn(route, call({role, 0, command.words[command.key]}, deadline));
         }
-        const ReplicaAcks::Batch batch(replicas_, command, route);
+        const ReplicaAcks::Batch batch(replicas_, replicas, command, route);
         counters_.commands.add(batch.commands().size() - 1);
         std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
         return replicas_.merged(replies, route, batch.wanted);
     }
 
-    void post_granting(const Command& command, Completion done) {
-        const ReplicaAcks::Batch batch(replicas_, command, route_of(command));
+    void post_granting(const Command& command, const Replication& replicas, Completion done) {
+        const ReplicaAcks::Batch batch(replicas_, replicas, command, route_of(command));
         std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
         counters_.commands.add(batch.commands().size() - 1);
         transport_.post_all(batch.commands(), receivers);

@@ -3,6 +3,8 @@
 
 #include "redlatch/base/ids.hpp"
 #include "redlatch/options.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/session/settings.hpp"
 #include "redlatch/transport/transport.hpp"
 
 #include <algorithm>
@@ -24,17 +26,21 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Makes replicas confirm what is granted: ClientOptions::require_replicas. WAIT follows a granting command in the same
-// write, because WAIT concerns the writes of its own connection. Thread-safe.
+// Makes replicas confirm what is granted: require_replicas of a client or an object. WAIT follows a granting command in
+// the same write, because WAIT concerns the writes of its own connection. Thread-safe.
 class ReplicaAcks {
 public:
-    explicit ReplicaAcks(const ClientOptions& options)
-        : required_(options.require_replicas), patience_(std::max(Milliseconds(1), options.command_timeout / 4)) {}
+    explicit ReplicaAcks(const ClientOptions& options) : by_default_(settings_of(options).replication()) {}
 
-    bool are_required() const noexcept { return required_ > 0; }
+    // Returns which replicas must confirm the call.
+    Replication wanted_for(const Call& call) const noexcept {
+        return call.effect == Effect::grants ? call.replication.value_or(by_default_) : Replication{};
+    }
 
     // Returns true if all replicas are required and their number at the master of this route is unknown.
-    bool are_unknown(std::uint32_t route) const { return required_ == all_replicas && known(route) == 0; }
+    bool are_unknown(const Replication& wanted, std::uint32_t route) const {
+        return wanted.required == all_replicas && known(route) == 0;
+    }
     void forget() {
         const std::lock_guard lock(mutex_);
         known_.clear();
@@ -52,15 +58,14 @@ public:
     // A command and the queries sent with it. Must live until they are sent.
     class Batch {
     public:
-        Batch(const ReplicaAcks& replicas, const Command& command, std::uint32_t to)
+        Batch(const ReplicaAcks& replicas, const Replication& by, const Command& command, std::uint32_t to)
             : route(to),
-              wanted(replicas.required_ == all_replicas ? std::max<std::size_t>(1, replicas.known(to))
-                                                        : replicas.required_),
+              wanted(by.required == all_replicas ? std::max<std::size_t>(1, replicas.known(to)) : by.required),
               number_(static_cast<std::int64_t>(wanted)),
-              time_(replicas.patience_.count()),
+              time_(by.within.count()),
               wait_{"WAIT", number_, time_},
               commands_{command, Command{wait_, 0}, Command{role_, 0}},
-              size_(replicas.required_ == all_replicas ? 3 : 2) {}
+              size_(by.required == all_replicas ? 3 : 2) {}
         Batch(const Batch&) = delete;
         Batch& operator=(const Batch&) = delete;
 
@@ -120,8 +125,7 @@ private:
         return entry == known_.end() ? 0 : entry->second;
     }
 
-    const unsigned required_;
-    const Milliseconds patience_;
+    const Replication by_default_;
     mutable std::mutex mutex_;                    // guards known_
     std::map<std::uint32_t, std::size_t> known_;  // the most that the current master of each route has had
 };

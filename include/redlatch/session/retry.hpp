@@ -32,6 +32,7 @@ public:
         std::stop_token stop{};
         bool one_try = false;  // true if a temporary refusal ends the call, too
         WaitBy by = by_thread;
+        std::optional<Milliseconds> command_timeout{};  // none: that of the client
     };
 
     Retry(Limits limits, Milliseconds command_timeout, RemoteClock& clock, Events& events, Counters& counters)

@@ -81,10 +81,10 @@ public:
         return late.has_value();
     }
 
-    // Returns when a lease that begins now expires by the server's clock, for a command that is wanted `until`. Never
-    // later than the server's own result; earlier by the error of the clock at most.
-    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
-        return until - options_.command_timeout.count() + lease.count() - clock().error_at(Clock::now()).count();
+    // Returns when a lease that begins `now` expires by the server's clock. Never later than the server's own result;
+    // earlier by the error of the clock at most.
+    ServerMilliseconds lease_end(ServerMilliseconds now, Milliseconds lease) const {
+        return now + lease.count() - clock().error_at(Clock::now()).count();
     }
 
 private:

@@ -135,8 +135,8 @@ public:
     bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
         return server_time_.learn_if_late(key, sent, reply);
     }
-    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
-        return server_time_.lease_end(until, lease);
+    ServerMilliseconds lease_end(ServerMilliseconds now, Milliseconds lease) const {
+        return server_time_.lease_end(now, lease);
     }
     Milliseconds clock_error() { return executor_.clock().error_at(Clock::now()); }
     Clock::duration clock_age() { return executor_.clock().age_at(Clock::now()); }
@@ -223,7 +223,7 @@ private:
     Losses losses_;
     Executor executor_{*transport_, options_, counters_, events_};
     ServerTime server_time_{executor_, options_};
-    Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.watchdog_timeout, options_.renewal_batch};
+    Watchdog watchdog_{executor_, server_time_, events_, counters_, options_.renewal_batch};
     Timers timers_;
     Continuations continuations_;
     Subscriptions subscriptions_;

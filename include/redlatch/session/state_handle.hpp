@@ -2,6 +2,8 @@
 #pragma once
 
 #include "redlatch/base/config.hpp"
+#include "redlatch/options.hpp"
+#include "redlatch/session/settings.hpp"
 
 #include <atomic>
 #include <memory>
@@ -21,13 +23,18 @@ struct StateMaker;
 // state. Keeps the client's session alive.
 class StateHandle {
 public:
-    // Throws Error(errc::invalid_argument) if the name is bad. `maker` must outlive the handle.
-    StateHandle(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name);
+    // Throws Error(errc::invalid_argument) if the name or an option is bad, and errc::unsupported: see ObjectOptions.
+    // `maker` must outlive the handle.
+    StateHandle(std::shared_ptr<SessionHandle> core, const StateMaker& maker, std::string_view name,
+                const ObjectOptions& own);
     StateHandle(const StateHandle&) = delete;
     StateHandle& operator=(const StateHandle&) = delete;
     ~StateHandle();
 
     const std::string& name() const noexcept { return name_; }
+
+    // The options of this object.
+    const Settings& settings() const noexcept { return settings_; }
 
     NamedState& state();
 
@@ -39,6 +46,7 @@ private:
     const std::shared_ptr<SessionHandle> core_;
     const StateMaker& maker_;
     const std::string name_;
+    Settings settings_;  // constant from the constructor on
     std::string key_;
     std::atomic<NamedState*> state_{nullptr};
 };

@@ -4,6 +4,7 @@
 #include "redlatch/base/config.hpp"
 #include "redlatch/base/keep_errno.hpp"
 #include "redlatch/base/names.hpp"
+#include "redlatch/error.hpp"
 #include "redlatch/session/named_state.hpp"
 #include "redlatch/session/session.hpp"
 #include "redlatch/session/session_handle.hpp"
@@ -19,12 +20,17 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 REDLATCH_INLINE StateHandle::StateHandle(std::shared_ptr<SessionHandle> core, const StateMaker& maker,
-                                         std::string_view name)
+                                         std::string_view name, const ObjectOptions& own)
     : core_(std::move(core)), maker_(maker), name_(name) {
     Session& session = core_->session();
     key_ = session.options().key_prefix + name_;
     check_name(name_);
     check_name(key_);
+    settings_ = settings_of(session.options(), own);
+    check_settings(settings_, name_);
+    if (settings_.command_timeout > session.options().command_timeout)
+        throw Error(errc::invalid_argument, name_, "command_timeout of an object must not exceed that of its client");
+    check_replication(settings_, session.transport().posts_several(), name_);
     state_ = &use(session);
 }
 

@@ -25,13 +25,12 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Sorts renewals into batches that one call can carry out, those with the same route, script and lease, at most `most` in
-// each, and calls `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep their order.
+// Sorts renewals into batches that one call can carry out, those with the same route, script, lease and replication, at
+// most `most` in each, and calls `send(batch)` for each. `route(key)` returns the route. Renewals of one batch keep
+// their order.
 template <class Route, class Send>
-void for_each_batch(std::span<Renewal> due, Milliseconds watchdog_timeout, std::size_t most, Route route, Send send) {
-    const auto way = [&](const Renewal& r) {
-        return std::tuple(route(r.key), r.script, r.lease.value_or(watchdog_timeout));
-    };
+void for_each_batch(std::span<Renewal> due, std::size_t most, Route route, Send send) {
+    const auto way = [&](const Renewal& r) { return std::tuple(route(r.key), r.script, r.lease, r.replication); };
     std::stable_sort(due.begin(), due.end(), [&](const Renewal& a, const Renewal& b) { return way(a) < way(b); });
     while (!due.empty()) {
         std::size_t size = 1;
@@ -42,12 +41,13 @@ void for_each_batch(std::span<Renewal> due, Milliseconds watchdog_timeout, std::
 }
 
 // Returns the call that renews a batch. The batch must outlive it.
-inline Call renewal_call(std::span<const Renewal> batch, Milliseconds watchdog_timeout, ServerMilliseconds until) {
+inline Call renewal_call(std::span<const Renewal> batch, ServerMilliseconds until) {
     Call call(*batch.front().script, {}, {}, Effect::grants);
     for (const Renewal& renewal : batch) call.append_key(renewal.key);
-    call.append(batch.front().lease.value_or(watchdog_timeout));
+    call.append(batch.front().lease);
     call.append(until);
     for (const Renewal& renewal : batch) call.append(renewal.field);
+    call.replication = batch.front().replication;
     return call;
 }
 
@@ -62,24 +62,22 @@ inline BackgroundTask::Renewed outcome_of(const Reply& reply, std::size_t index,
 // Sends renewals, up to `batch` in one call. Used by the background thread only, which never waits for a reply.
 class Watchdog {
 public:
-    Watchdog(Executor& executor, ServerTime& server_time, Events& events, Counters& counters,
-             Milliseconds watchdog_timeout, std::size_t batch)
-        : executor_(executor),
-          server_time_(server_time),
-          events_(events),
-          counters_(counters),
-          watchdog_timeout_(watchdog_timeout),
-          batch_(batch) {}
+    Watchdog(Executor& executor, ServerTime& server_time, Events& events, Counters& counters, std::size_t batch)
+        : executor_(executor), server_time_(server_time), events_(events), counters_(counters), batch_(batch) {}
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
-    // Returns how much earlier than necessary to renew a hold if another one is due. So holds that were acquired at
-    // different times are renewed together from then on.
-    Milliseconds early() const noexcept { return watchdog_timeout_ / 6; }
+    // Returns how much earlier than necessary to renew a hold if these are due. So holds that were acquired at
+    // different times are renewed together from then on. Short leases, which are due often, do not hurry the long ones.
+    static Milliseconds early(std::span<const Renewal> due) noexcept {
+        Milliseconds longest{0};
+        for (const Renewal& renewal : due) longest = std::max(longest, renewal.lease);
+        return longest / 6;
+    }
 
     void renew(std::vector<Renewal> due) {
         for_each_batch(
-            due, watchdog_timeout_, batch_, [this](std::string_view key) { return executor_.transport().route(key); },
+            due, batch_, [this](std::string_view key) { return executor_.transport().route(key); },
             [this](std::span<const Renewal> batch) { send_or_try_again(batch); });
     }
 
@@ -94,7 +92,7 @@ private:
     }
 
     void send(std::vector<Renewal> batch) {
-        const Call call = renewal_call(batch, watchdog_timeout_, server_time_.wanted_until(batch.front().key));
+        const Call call = renewal_call(batch, server_time_.wanted_until(batch.front().key));
         const SendTime sent_at;
         const Instant sent = Clock::now();
         executor_.post(call, [this, sent, sent_at, batch = std::move(batch)](const Reply& reply) {
@@ -102,7 +100,7 @@ private:
             server_time_.learn_if_late(batch.front().key, sent, reply);
             for (std::size_t i = 0; i < batch.size(); ++i) {
                 const auto outcome = outcome_of(reply, i, batch.size());
-                if (outcome == BackgroundTask::Renewed::yes && !batch[i].lease) counters_.renewals.add();
+                if (outcome == BackgroundTask::Renewed::yes && !batch[i].asks) counters_.renewals.add();
                 batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
             }
         });
@@ -112,7 +110,6 @@ private:
     ServerTime& server_time_;
     Events& events_;
     Counters& counters_;
-    const Milliseconds watchdog_timeout_;
     const std::size_t batch_;
 };
 

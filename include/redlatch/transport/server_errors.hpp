@@ -164,7 +164,7 @@ inline bool has_sharded_channels(const Reply& reply) {
            (reply.text.starts_with("NOPERM") && reply.text.find("pubsub|shardnumsub") != std::string::npos);
 }
 
-// Returns the error for a grant that fewer replicas have than ClientOptions::require_replicas demands.
+// Returns the error for a grant that fewer replicas have than require_replicas demands.
 inline Error not_replicated(std::string_view name) {
     return {errc::not_replicated, name,
             "the client acquired it, but releases it again; check the replicas, and this user's right to WAIT"};

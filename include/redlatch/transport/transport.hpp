@@ -125,7 +125,8 @@ concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completi
 };
 
 // Optional. post_all(commands, done): like post() for each of the commands, with one completion each in `done`, but in
-// one write: either all on one connection with nothing between them, or none. ClientOptions::require_replicas needs it.
+// one write: either all on one connection with nothing between them, or none. require_replicas of a client or an object
+// needs it.
 template <class T>
 concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::span<Completion> done) {
     t.post_all(commands, done);

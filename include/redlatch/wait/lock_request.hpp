@@ -4,6 +4,7 @@
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/session/continuations.hpp"
+#include "redlatch/session/settings.hpp"
 
 #include <concepts>
 #include <optional>
@@ -31,6 +32,7 @@ struct LockRequest {
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
     WaitBy by = by_thread;
+    Settings settings{};      // of the object that it is made through
     bool one_try = false;     // do not wait, whatever the deadline
     bool precedence = false;  // true for a writer that keeps new readers out while it waits
     Reentry reentry = Reentry::allowed;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "redlatch/base/time.hpp"
-#include "redlatch/options.hpp"
+#include "redlatch/session/settings.hpp"
 #include "redlatch/transport/reply.hpp"
 
 #include <algorithm>
@@ -13,25 +13,19 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Decides for how long the calls of one name go on while no server answers. The waiting callers of the name share that
-// time. The mutex of the name's state guards it.
+// time, each by its own settings: those of its request. The mutex of the name's state guards it.
 class Patience {
 public:
-    // `unreachable`: how long a call goes on trying to reach a server before it fails.
-    Patience(Milliseconds command_timeout, Milliseconds unreachable)
-        : command_timeout_(command_timeout), unreachable_(unreachable) {}
-
-    Milliseconds unreachable() const noexcept { return unreachable_; }
-
     // Returns until when a query is retried. `first`: true for the first query of a call. It always gets the time of one
     // try, because the deadline is meant for the waiting: a short timeout must not do worse than none.
     template <class Request>
     Instant give_up_at(const Request& request, bool first) const {
         const Instant now = Clock::now();
-        if (request.one_try) return now + one_try();
+        if (request.one_try) return now + one_try(request.settings);
         // Waiting callers share the time for which a server was unreachable, but each gets a full try.
-        const Instant give_up = deadline_after(failing_since_.value_or(now), unreachable_);
+        const Instant give_up = deadline_after(failing_since_.value_or(now), request.settings.unreachable_timeout);
         const Instant deadline = std::min(request.deadline, std::max(give_up, now + shortest_try));
-        return first ? std::max(deadline, now + std::min(one_try(), honest_try)) : deadline;
+        return first ? std::max(deadline, now + std::min(one_try(request.settings), honest_try)) : deadline;
     }
 
     // Returns true if a query that began at `begun` and was not answered failed for want of time only: a server that got
@@ -40,15 +34,17 @@ public:
     bool was_too_short(const Request& request, Instant begun, const Reply& reply, bool reached) const {
         const Instant now = Clock::now();
         if (now < request.deadline || !(reached || reply.kind == Reply::Kind::no_time)) return false;
-        return (request.one_try ? now : request.deadline) - begun < command_timeout_;
+        return (request.one_try ? now : request.deadline) - begun < request.settings.command_timeout;
     }
 
     void answered() { failing_since_.reset(); }
 
     // Records that a query that began at `begun` got this reply, which is no answer.
-    void failed(Instant begun, const Reply& reply) {
+    template <class Request>
+    void failed(const Request& request, Instant begun, const Reply& reply) {
         // A server that was given less than its time may only be slow.
-        const bool is_away = reply.kind != Reply::Kind::no_time || Clock::now() - begun >= command_timeout_;
+        const bool is_away =
+            reply.kind != Reply::Kind::no_time || Clock::now() - begun >= request.settings.command_timeout;
         if (!failing_since_ && is_away) failing_since_ = begun;
     }
 
@@ -59,10 +55,10 @@ public:
 private:
     static constexpr Milliseconds shortest_try{100};
 
-    Milliseconds one_try() const { return std::max(shortest_try, std::min(command_timeout_, unreachable_)); }
+    static Milliseconds one_try(const Settings& settings) {
+        return std::max(shortest_try, std::min(settings.command_timeout, settings.unreachable_timeout));
+    }
 
-    const Milliseconds command_timeout_;
-    const Milliseconds unreachable_;
     std::optional<Instant> failing_since_;  // since then no server has replied
 };
 

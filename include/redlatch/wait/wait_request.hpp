@@ -3,6 +3,7 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/session/continuations.hpp"
+#include "redlatch/session/settings.hpp"
 
 #include <concepts>
 #include <stop_token>
@@ -18,6 +19,7 @@ struct WaitRequest {
     bool one_try = false;  // do not wait, whatever the deadline
     std::stop_token stop{};
     WaitBy by = by_thread;
+    Settings settings{};  // of the object that it is made through
 };
 
 // Returns a request with the deadline and the stop token among the arguments, if there is one.

@@ -282,6 +282,7 @@ TEST_CASE("leases that run out without an unlock() take no memory, whoever had t
         const std::uint64_t before = client.stats().acquisitions;
         for (int i = from; i < from + round; ++i) {
             LockRequest request;
+            LockAccess::prepare(shared.read_lock(), request);
             request.owner = 1'000'000 + static_cast<std::uint64_t>(i);
             request.lease = 10ms;
             request.one_try = true;

@@ -225,8 +225,9 @@ private:
         std::vector<PermitProtocol::Want> wants(below(2) + 1);
         for (auto& want : wants) {
             for (auto left = few(); left > 0; --left) want.ids.push_back(permit());
-            want.lease = below(2) ? PermitLease{PermitLease::Kind::limited, lease()}
-                                  : PermitLease{below(2) ? PermitLease::Kind::watched : PermitLease::Kind::forever, {}};
+            want.lease = below(2)
+                             ? PermitLease{PermitLease::Kind::limited, lease()}
+                             : PermitLease{below(2) ? PermitLease::Kind::watched : PermitLease::Kind::forever, lease()};
             want.lets_pass = below(2) == 0;
         }
         const std::vector<PermitId> ids{permit(), permit()};
@@ -239,7 +240,7 @@ private:
             case 5: return words_of(seats.add(request(), few() - 2));
             case 6: return words_of(seats.count());
             case 7: return words_of(seats.remaining(permit()));
-            case 8: return words_of(seats.renew(ids, until()));
+            case 8: return words_of(seats.renew(ids, lease(), until()));
             case 9: return marks(seats);
             default: return words_of(seats.ask(wants, request()));
         }

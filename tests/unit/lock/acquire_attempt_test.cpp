@@ -44,7 +44,7 @@ struct Bench {
     using Attempt = AcquireAttempt;
     using Next = Attempt::Next;
 
-    explicit Bench(bool first = true) : attempt(core, claim(first)) {
+    explicit Bench(bool first = true) : attempt(core, claim(first), settings_of(session.options())) {
         session.server_clock().learn(0, Clock::now(), Clock::now(), noon);
     }
 
@@ -155,7 +155,7 @@ TEST_CASE("a Mutex is acquired by the script if the reading of the server's cloc
     CHECK(bench.attempt.replied(text("OK " + std::to_string(noon + 61'100))) == Next::done);
     CHECK(bench.core.protocol.read_acquire(bench.attempt.asked.reply).kind == AcquireAnswer::Kind::held);
     CHECK(bench.session.server_clock().at(0, Clock::now()) >= noon + 61'100);
-    AcquireAttempt next(bench.core, bench.claim(true));
+    AcquireAttempt next(bench.core, bench.claim(true), settings_of(bench.session.options()));
     next.asks_time();
     next.begin(noon + 61'100);
     CHECK_FALSE(next.call().script());
@@ -182,7 +182,7 @@ TEST_CASE("a try in the background that came too late is sent again if the lock 
         std::vector<Kind> answers;
         std::mutex mutex;  // guards answers
         LockAccess::state(lock).try_in_background(
-            1, std::nullopt,
+            1, std::nullopt, LockAccess::settings(lock), Reentry::allowed,
             [&](const TryAnswer& one) {
                 const std::lock_guard guard(mutex);
                 answers.push_back(one.kind);

@@ -104,7 +104,7 @@ TEST_CASE("PermitExpirableSemaphore: calls") {
         wants[0].lets_pass = lets_pass;
         return words_of(slots.ask(wants, bench.request));
     };
-    CHECK(asked({}) == keys + request_words + " PUBLISH 2 30000 " + ids);
+    CHECK(asked({.length = 30s}) == keys + request_words + " PUBLISH 2 30000 " + ids);
     CHECK(asked(PermitLease::of(Lease(2s)), true) == keys + request_words + " PUBLISH -2 2000 " + ids);
     CHECK(asked(PermitLease::of(Lease::forever())) == keys + request_words + " PUBLISH 2 -1 " + ids);
     CHECK(words_of(slots.take_back(bench.request, wants)) == keys + request_words + " PUBLISH " + ids);
@@ -114,7 +114,7 @@ TEST_CASE("PermitExpirableSemaphore: calls") {
           keys + request_words + " PUBLISH " + std::string(a.bytes()) + " 2000");
     CHECK(words_of(slots.set_total(bench.request, 6)) == keys + request_words + " PUBLISH 6");
     CHECK(words_of(slots.add(bench.request, -1)) == keys + request_words + " PUBLISH -1");
-    const Call renew = slots.renew(both, 7000);
+    const Call renew = slots.renew(both, 30s, 7000);
     CHECK(renew.effect == Effect::grants);
     CHECK(words_of(renew) == "{slots}:timeout 30000 7000 " + ids);
     CHECK(words_of(slots.remaining(b)) == "{slots}:timeout " + std::string(b.bytes()));

@@ -79,10 +79,10 @@ TEST_CASE("after a failover the clock and the replicas of the server are unknown
     role.elements[2] = {Reply::Kind::array, 0, {}, {Reply::of(1)}, true};
     fixture.replicas.learn(0, role);
     REQUIRE(fixture.clock.at(0, now));
-    REQUIRE_FALSE(fixture.replicas.are_unknown(0));
+    REQUIRE_FALSE(fixture.replicas.are_unknown({.required = all_replicas}, 0));
     fixture.listener.on_failover();
     CHECK_FALSE(fixture.clock.at(0, now));
-    CHECK(fixture.replicas.are_unknown(0));
+    CHECK(fixture.replicas.are_unknown({.required = all_replicas}, 0));
     CHECK(fixture.raised() == Kinds{Kind::moved});
 }
 

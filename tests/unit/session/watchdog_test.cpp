@@ -30,7 +30,7 @@ constexpr Milliseconds timeout = 30s;
 const Script& rlock = digested<scripts::rlock_renew>;
 const Script& mutex = digested<scripts::mutex_renew>;
 
-Renewal renewal(std::string key, const Script& script = rlock, std::optional<Milliseconds> lease = std::nullopt) {
+Renewal renewal(std::string key, const Script& script = rlock, Milliseconds lease = timeout) {
     return {nullptr, std::move(key), 7, 1, &script, OwnerText("uuid", 7), lease};
 }
 
@@ -39,7 +39,7 @@ std::uint32_t one_route(std::string_view) { return 0; }
 template <class Route = std::uint32_t (*)(std::string_view)>
 std::vector<Keys> batches(std::vector<Renewal> due, Route route = one_route, std::size_t most = 100) {
     std::vector<Keys> found;
-    for_each_batch(due, timeout, most, route, [&](std::span<const Renewal> batch) {
+    for_each_batch(due, most, route, [&](std::span<const Renewal> batch) {
         Keys keys;
         for (const Renewal& r : batch) keys.push_back(r.key);
         found.push_back(std::move(keys));
@@ -97,15 +97,28 @@ TEST_CASE("leases do not share a call; a lease as long as the watchdog's does") 
           std::vector<Keys>{{"b"}, {"a", "c"}});
 }
 
+TEST_CASE("what other replicas must confirm does not share a call") {
+    std::vector<Renewal> due{renewal("a"), renewal("b"), renewal("c")};
+    due[0].replication = due[2].replication = Replication{1, 50ms};
+    due[1].replication = Replication{1, 60ms};
+    CHECK(batches(due) == std::vector<Keys>{{"a", "c"}, {"b"}});
+    CHECK(renewal_call(std::span(due).first(1), 1234).replication == Replication{1, 50ms});
+}
+
+TEST_CASE("what is due early is that of the longest lease that is due") {
+    CHECK(Watchdog::early(std::vector{renewal("a", rlock, 6s), renewal("b", rlock, 600ms)}) == 1s);
+    CHECK(Watchdog::early(std::vector{renewal("b", rlock, 600ms)}) == 100ms);
+}
+
 TEST_CASE("the call names the keys, the lease, until when it is wanted, and the field of each hold") {
     const std::vector<Renewal> batch{renewal("a"), renewal("b")};
-    const Call call = renewal_call(batch, timeout, 1234);
+    const Call call = renewal_call(batch, 1234);
     CHECK(call.script() == &rlock);
     CHECK(call.key_count() == 2);
     CHECK(call.effect == Effect::grants);
     CHECK(words_of(call) == "a b 30000 1234 uuid:7 uuid:7");
     const std::vector<Renewal> leased{renewal("a", rlock, 10s)};
-    CHECK(words_of(renewal_call(leased, timeout, 1234)) == "a 10000 1234 uuid:7");
+    CHECK(words_of(renewal_call(leased, 1234)) == "a 10000 1234 uuid:7");
 }
 
 TEST_CASE("each hold has its own answer") {

@@ -163,39 +163,56 @@ TEST_CASE("wait loop: a waiter that may receive lends itself to the session once
     CHECK(waiting.receiver.watched == 3);
 }
 
+namespace {
+
+const Settings usual = settings_of(ClientOptions{.command_timeout = 3s, .unreachable_timeout = 30s});
+const WaitRequest unlimited{.settings = usual};
+
+}  // namespace
+
 TEST_CASE("patience: the first query gets a quarter of a second, whatever the deadline; later ones do not") {
-    const Patience patience(3s, 30s);
+    const Patience patience;
     const Instant now = Clock::now();
-    const WaitRequest request{.deadline = now + 1ms};
+    const WaitRequest request{.deadline = now + 1ms, .settings = usual};
     CHECK(patience.give_up_at(request, true) >= now + 250ms);
     CHECK(patience.give_up_at(request, false) == request.deadline);
-    CHECK(patience.give_up_at(WaitRequest{.deadline = now, .one_try = true}, true) >= now + 3s);
+    CHECK(patience.give_up_at(WaitRequest{.deadline = now, .one_try = true, .settings = usual}, true) >= now + 3s);
 }
 
 TEST_CASE("patience: waiters share the time for which no server answered, but each gets a tenth of a second") {
-    Patience patience(3s, 30s);
+    Patience patience;
     const Reply none = Reply::of(Reply::Kind::unanswered, "nothing");
-    patience.failed(Clock::now() - 20s, none);
-    patience.failed(Clock::now() - 1s, none);  // the first failure counts
-    CHECK(patience.give_up_at(WaitRequest{}, false) <= Clock::now() + 10s);
-    CHECK(patience.give_up_at(WaitRequest{}, false) >= Clock::now() + 9s);
+    patience.failed(unlimited, Clock::now() - 20s, none);
+    patience.failed(unlimited, Clock::now() - 1s, none);  // the first failure counts
+    CHECK(patience.give_up_at(unlimited, false) <= Clock::now() + 10s);
+    CHECK(patience.give_up_at(unlimited, false) >= Clock::now() + 9s);
     patience.answered();
-    patience.failed(Clock::now() - 40s, none);
+    patience.failed(unlimited, Clock::now() - 40s, none);
     const Instant now = Clock::now();
-    CHECK(patience.give_up_at(WaitRequest{}, false) >= now + 100ms);
-    CHECK(patience.give_up_at(WaitRequest{}, false) <= now + 1s);
+    CHECK(patience.give_up_at(unlimited, false) >= now + 100ms);
+    CHECK(patience.give_up_at(unlimited, false) <= now + 1s);
 }
 
 TEST_CASE("patience: a server that got less than its time is slow, not away") {
-    Patience patience(3s, 30s);
+    Patience patience;
     const Reply no_time = Reply::of(Reply::Kind::no_time, "too little");
-    patience.failed(Clock::now() - 1s, no_time);
-    CHECK(patience.give_up_at(WaitRequest{}, false) >= Clock::now() + 29s);
-    const WaitRequest brief{.deadline = Clock::now()};
+    patience.failed(unlimited, Clock::now() - 1s, no_time);
+    CHECK(patience.give_up_at(unlimited, false) >= Clock::now() + 29s);
+    const WaitRequest brief{.deadline = Clock::now(), .settings = usual};
     CHECK(patience.was_too_short(brief, Clock::now() - 1s, no_time, false));
     CHECK_FALSE(patience.was_too_short(brief, Clock::now() - 4s, no_time, false));
     const Reply unanswered = Reply::of(Reply::Kind::unanswered, "nothing");
     CHECK(patience.was_too_short(brief, Clock::now() - 1s, unanswered, true));
     CHECK_FALSE(patience.was_too_short(brief, Clock::now() - 1s, unanswered, false));
-    CHECK_FALSE(patience.was_too_short(WaitRequest{}, Clock::now() - 1s, no_time, false));
+    CHECK_FALSE(patience.was_too_short(unlimited, Clock::now() - 1s, no_time, false));
+}
+
+TEST_CASE("patience: callers of one name share the time of the failure, each by its own settings") {
+    Patience patience;
+    const WaitRequest hasty{.settings = {.command_timeout = 1s, .unreachable_timeout = 25s}};
+    const Instant now = Clock::now();
+    patience.failed(hasty, now - 20s, Reply::of(Reply::Kind::unanswered, "nothing"));
+    CHECK(patience.give_up_at(hasty, false) <= now + 5s);
+    CHECK(patience.give_up_at(unlimited, false) >= now + 9s);
+    CHECK(patience.give_up_at(WaitRequest{.one_try = true, .settings = hasty.settings}, true) < now + 3s);
 }
