@@ -169,7 +169,7 @@ struct ClientOptions {
 // meaning: see ClientOptions. They belong to the object, not to its name, so two objects with one name may differ:
 //   - A call goes by the options of the object that it is made through, also if other objects of this name wait.
 //   - A hold keeps those of the object that acquired its first level, for its lease, its renewals and its releases,
-//     whichever object unlocks it. Permits keep them for their lease and their renewals.
+//     whichever object unlocks it, and for Hold::again(). Permits keep them for their lease and their renewals.
 // Both sides of a ReadWriteLock have those of the lock. Members of a MultiLock or RedLock keep their own. A MultiLock
 // or RedLock tries to reach its servers for as long as its first member does.
 //

@@ -676,7 +676,7 @@ struct ClientOptions {
 // meaning: see ClientOptions. They belong to the object, not to its name, so two objects with one name may differ:
 //   - A call goes by the options of the object that it is made through, also if other objects of this name wait.
 //   - A hold keeps those of the object that acquired its first level, for its lease, its renewals and its releases,
-//     whichever object unlocks it. Permits keep them for their lease and their renewals.
+//     whichever object unlocks it, and for Hold::again(). Permits keep them for their lease and their renewals.
 // Both sides of a ReadWriteLock have those of the lock. Members of a MultiLock or RedLock keep their own. A MultiLock
 // or RedLock tries to reach its servers for as long as its first member does.
 //
@@ -15195,6 +15195,10 @@ public:
     };
     virtual Facts facts(OwnerNumber owner) = 0;
 
+    // Returns what the hold of this owner goes by; unused for a lock over several. Objects that hold do not keep it
+    // themselves, because there may be very many.
+    virtual Settings settings(OwnerNumber owner) = 0;
+
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error. The request must outlive
     // the task.
     virtual Task<bool> acquire(const LockRequest& request) = 0;
@@ -15220,7 +15224,6 @@ struct HeldLevel {
     std::shared_ptr<HoldKeeper> keeper{};
     OwnerNumber owner = 0;
     HoldKeeper::Facts facts{};
-    Settings settings{};  // of the object that acquired it
     Reentry reentry = Reentry::allowed;
 };
 
@@ -15314,7 +15317,6 @@ public:
             [&] {
                 detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);
                 request.again = true;
-                request.settings = level_.settings;
                 request.reentry = level_.reentry;
                 return another_level(request);
             },
@@ -15328,7 +15330,7 @@ private:
     // Holds the level, which its owner has acquired.
     explicit Hold(detail::HeldLevel level) noexcept : level_(std::move(level)) {}
 
-    Hold another_level(const detail::LockRequest& request) const;
+    Hold another_level(detail::LockRequest request) const;
 
     detail::HeldLevel level_;
 };
@@ -15606,9 +15608,11 @@ REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
         });
 }
 
-REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) const {
+REDLATCH_INLINE Hold Hold::another_level(detail::LockRequest request) const {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
-    if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request).run())
+    const bool is_ours = level_.keeper->is_of_this_process();
+    if (is_ours) request.settings = level_.keeper->settings(level_.owner);
+    if (!is_ours || !level_.keeper->acquire(request).run())
         throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
     detail::HeldLevel level = level_;
     level.facts = level.keeper->facts(level.owner);
@@ -16130,7 +16134,7 @@ private:
         Hold result(const std::shared_ptr<OperationHost>& host) {
             if (!std::exchange(held_, false)) return Hold();
             return Hold(
-                HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.settings, request_.reentry});
+                HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.reentry});
         }
 
     private:
@@ -18702,9 +18706,15 @@ public:
         return {parts_.leases.part(owner).hold, parts_.leases.token(owner).value_or(0)};
     }
 
+    Settings settings(OwnerNumber owner) override {
+        const std::lock_guard lock(core_.mutex);
+        const HoldRecord* hold = parts_.leases.live_hold(owner);
+        return hold ? hold->settings : settings_of(session().options());
+    }
+
     Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
         if (by == by_thread) co_return release(owner);
-        const Instant until = Clock::now() + command_timeout_of(owner);
+        const Instant until = Clock::now() + settings(owner).command_timeout;
         std::shared_ptr<Delivery<std::error_code>> outcome;
         std::function<void(std::error_code)> told;
         try {
@@ -18801,13 +18811,6 @@ public:
     }
 
 private:
-    // Returns how long the release of this owner's hold may take.
-    Milliseconds command_timeout_of(OwnerNumber owner) {
-        const std::lock_guard lock(core_.mutex);
-        const HoldRecord* hold = parts_.leases.live_hold(owner);
-        return hold ? hold->settings.command_timeout : session().options().command_timeout;
-    }
-
     LockParts parts_;
     LockCore& core_ = parts_.core;
     BackgroundTries tries_{parts_};
@@ -21549,6 +21552,7 @@ public:
     std::string name_as_given() const override { return core_.name; }
 
     Facts facts(OwnerNumber owner) override { return {owner.sort == OwnerNumber::Sort::object ? owner.number : 0}; }
+    Settings settings(OwnerNumber) override { return {}; }
 
     // --- queries without a command ----------------------------------------------------------------------------
 

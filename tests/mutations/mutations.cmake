@@ -702,8 +702,8 @@ mutate(non_reentrant_lock_is_silent lock/acquires.hpp
 
 # An object that holds it gets one more level.
 mutate(non_reentrant_hold_nests lock/lock_api.hpp
-    "request_.settings, request_.reentry}"
-    "request_.settings}"
+    "facts_, request_.reentry}"
+    "facts_}"
     "integration/(hold_test|non_reentrant)")
 
 # As a member of a MultiLock it is reentrant.
@@ -1748,8 +1748,8 @@ mutate(release_takes_its_time lock/releases.hpp
     "integration/object_options")
 
 # Hold::again() goes by no options.
-mutate(again_without_options lock/hold.hpp
-    "                request.settings = level_.settings;\n"
+mutate(again_without_options lock/hold.ipp
+    "    if (is_ours) request.settings = level_.keeper->settings(level_.owner);\n"
     ""
     "integration/object_options")
 

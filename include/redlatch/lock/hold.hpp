@@ -96,7 +96,6 @@ public:
             [&] {
                 detail::LockRequest request = detail::lock_request(level_.owner, never, tail...);
                 request.again = true;
-                request.settings = level_.settings;
                 request.reentry = level_.reentry;
                 return another_level(request);
             },
@@ -110,7 +109,7 @@ private:
     // Holds the level, which its owner has acquired.
     explicit Hold(detail::HeldLevel level) noexcept : level_(std::move(level)) {}
 
-    Hold another_level(const detail::LockRequest& request) const;
+    Hold another_level(detail::LockRequest request) const;
 
     detail::HeldLevel level_;
 };

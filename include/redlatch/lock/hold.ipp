@@ -90,9 +90,11 @@ REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
         });
 }
 
-REDLATCH_INLINE Hold Hold::another_level(const detail::LockRequest& request) const {
+REDLATCH_INLINE Hold Hold::another_level(detail::LockRequest request) const {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
-    if (!level_.keeper->is_of_this_process() || !level_.keeper->acquire(request).run())
+    const bool is_ours = level_.keeper->is_of_this_process();
+    if (is_ours) request.settings = level_.keeper->settings(level_.owner);
+    if (!is_ours || !level_.keeper->acquire(request).run())
         throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
     detail::HeldLevel level = level_;
     level.facts = level.keeper->facts(level.owner);

@@ -38,6 +38,10 @@ public:
     };
     virtual Facts facts(OwnerNumber owner) = 0;
 
+    // Returns what the hold of this owner goes by; unused for a lock over several. Objects that hold do not keep it
+    // themselves, because there may be very many.
+    virtual Settings settings(OwnerNumber owner) = 0;
+
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error. The request must outlive
     // the task.
     virtual Task<bool> acquire(const LockRequest& request) = 0;
@@ -63,7 +67,6 @@ struct HeldLevel {
     std::shared_ptr<HoldKeeper> keeper{};
     OwnerNumber owner = 0;
     HoldKeeper::Facts facts{};
-    Settings settings{};  // of the object that acquired it
     Reentry reentry = Reentry::allowed;
 };
 

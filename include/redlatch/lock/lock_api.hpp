@@ -331,8 +331,7 @@ private:
 
         Hold result(const std::shared_ptr<OperationHost>& host) {
             if (!std::exchange(held_, false)) return Hold();
-            return Hold(
-                HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.settings, request_.reentry});
+            return Hold(HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.reentry});
         }
 
     private:

@@ -13,6 +13,7 @@
 #include "redlatch/session/named_state.hpp"
 #include "redlatch/session/release_round.hpp"
 #include "redlatch/session/session.hpp"
+#include "redlatch/session/settings.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
 #include <cstdint>
@@ -117,9 +118,15 @@ public:
         return {parts_.leases.part(owner).hold, parts_.leases.token(owner).value_or(0)};
     }
 
+    Settings settings(OwnerNumber owner) override {
+        const std::lock_guard lock(core_.mutex);
+        const HoldRecord* hold = parts_.leases.live_hold(owner);
+        return hold ? hold->settings : settings_of(session().options());
+    }
+
     Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
         if (by == by_thread) co_return release(owner);
-        const Instant until = Clock::now() + command_timeout_of(owner);
+        const Instant until = Clock::now() + settings(owner).command_timeout;
         std::shared_ptr<Delivery<std::error_code>> outcome;
         std::function<void(std::error_code)> told;
         try {
@@ -216,13 +223,6 @@ public:
     }
 
 private:
-    // Returns how long the release of this owner's hold may take.
-    Milliseconds command_timeout_of(OwnerNumber owner) {
-        const std::lock_guard lock(core_.mutex);
-        const HoldRecord* hold = parts_.leases.live_hold(owner);
-        return hold ? hold->settings.command_timeout : session().options().command_timeout;
-    }
-
     LockParts parts_;
     LockCore& core_ = parts_.core;
     BackgroundTries tries_{parts_};

@@ -15,6 +15,7 @@
 #include "redlatch/quorum/quorum_rules.hpp"
 #include "redlatch/quorum/quorum_votes.hpp"
 #include "redlatch/session/background_task.hpp"
+#include "redlatch/session/settings.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
 #include <memory>
@@ -93,6 +94,7 @@ public:
     std::string name_as_given() const override { return core_.name; }
 
     Facts facts(OwnerNumber owner) override { return {owner.sort == OwnerNumber::Sort::object ? owner.number : 0}; }
+    Settings settings(OwnerNumber) override { return {}; }
 
     // --- queries without a command ----------------------------------------------------------------------------
 
