@@ -17201,8 +17201,7 @@ private:
         if (!lock.owns_lock()) lock.lock();
         end(owner);
         lock.unlock();
-        if (answer.kind == TryAnswer::Kind::held && !wanted)
-            parts_.releases.release_later(owner);
+        if (answer.kind == TryAnswer::Kind::held && !wanted) parts_.releases.release_later(owner);
     }
 
     TryAnswer answer_of(std::unique_lock<std::mutex>& lock, const Try& one) {
