@@ -1443,3 +1443,9 @@ mutate(late_grant_throws lock/background_tries.hpp
     "!wanted) parts_.releases.release_later(owner);"
     "!wanted)\n            parts_.releases.release_in_background(\n                owner, [](std::error_code) {}, Receiver::background);"
     "faults/(no_memory|failing)")
+
+# What the server has said before it closed the connection is not read if a write fails.
+mutate(deaf_after_a_failed_write redis/command_connection.hpp
+    "if (is_connected() && !is_reading()) read(lock, {});"
+    ""
+    "integration/command_connection")
