@@ -122,7 +122,8 @@ TEST_CASE("a server that has no room for a connection says so, also to a client 
     Client client{server.url(), options};
     RLock orders{client, "orders"};
     redis.text("CONFIG", "SET", "maxclients", 1);
-    CHECK(error_of_call([&] { static_cast<void>(orders.is_locked()); }) == errc::overloaded);
+    // One try: the last of several may begin too late for a reply.
+    CHECK(error_of_call([&] { static_cast<void>(orders.try_lock()); }) == errc::overloaded);
     redis.text("CONFIG", "SET", "maxclients", 1000);
     CHECK_FALSE(orders.is_locked());
 }
