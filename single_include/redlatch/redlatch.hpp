@@ -8449,7 +8449,11 @@ private:
             lock.lock();
             pipeline_.wrote(bytes, sent == Socket::Sent::some);
         }
-        if (sent == Socket::Sent::failed) fail(lock, Reply::Kind::unanswered, "a write to it failed");
+        if (sent == Socket::Sent::failed) {
+            // A server that closes a connection may have said why: that it has no room for one more, for instance.
+            if (is_connected() && !is_reading()) read(lock, {});
+            fail(lock, Reply::Kind::unanswered, "a write to it failed");
+        }
         writing_ = false;
         close_if_failed(lock);
     }
@@ -16133,8 +16137,7 @@ private:
 
         Hold result(const std::shared_ptr<OperationHost>& host) {
             if (!std::exchange(held_, false)) return Hold();
-            return Hold(
-                HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.reentry});
+            return Hold(HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.reentry});
         }
 
     private:

@@ -30,7 +30,7 @@ const std::string slots = "redlatch_lock_slots:{orders}";
 const std::string channels = "redisson_lock__channel:{orders}:";
 
 const std::string acquire{digested<scripts::fair_acquire>.digest()};
-const std::string release{digested<scripts::fair_release>.digest()};
+const std::string release_digest{digested<scripts::fair_release>.digest()};
 const std::string leave{digested<scripts::fair_leave>.digest()};
 const std::string refresh{digested<scripts::fair_refresh>.digest()};
 
@@ -110,7 +110,7 @@ TEST_CASE("fair lock acquired with a lost reply: it is acquired once") {
         orders.lock();
         CHECK(line.redis.list("HVALS", "orders") == Words{"2"});
         orders.unlock();
-        line.proxy.drop_next_replies(1, release, then);
+        line.proxy.drop_next_replies(1, release_digest, then);
         std::error_code ec;
         orders.unlock(ec);
         if (ec == errc::unreachable) ec.clear();  // no time for a second try in the foreground
@@ -139,7 +139,7 @@ TEST_CASE("release with a lost reply: it serves the next waiter, and no other") 
         return still_held;
     });
     REQUIRE(line.are_waiting(1));
-    line.proxy.drop_next_replies(1, release);
+    line.proxy.drop_next_replies(1, release_digest);
     std::error_code ec;
     orders.unlock(ec);
     CHECK_FALSE(ec);

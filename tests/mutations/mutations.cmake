@@ -1828,3 +1828,10 @@ mutate(permit_valid_by_the_client semaphore/permit_leases.hpp
     "redlatch::valid_until(sent, watch.lease));"
     "redlatch::valid_until(sent, core_.session.options().watchdog_timeout));"
     "integration/object_options")
+
+
+# What the server has said before it closed the connection is not read if a write fails.
+mutate(deaf_after_a_failed_write redis/command_connection.hpp
+    "if (is_connected() && !is_reading()) read(lock, {});"
+    ""
+    "integration/command_connection")

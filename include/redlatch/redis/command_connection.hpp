@@ -314,7 +314,11 @@ private:
             lock.lock();
             pipeline_.wrote(bytes, sent == Socket::Sent::some);
         }
-        if (sent == Socket::Sent::failed) fail(lock, Reply::Kind::unanswered, "a write to it failed");
+        if (sent == Socket::Sent::failed) {
+            // A server that closes a connection may have said why: that it has no room for one more, for instance.
+            if (is_connected() && !is_reading()) read(lock, {});
+            fail(lock, Reply::Kind::unanswered, "a write to it failed");
+        }
         writing_ = false;
         close_if_failed(lock);
     }

@@ -18,6 +18,7 @@
 
 #include "support/scripted_server.hpp"
 #include "support/socket.hpp"
+#include "support/temp_dir.hpp"
 #include "support/wait.hpp"
 
 using namespace redlatch::test;
@@ -359,6 +360,24 @@ TEST_CASE("a posted command does not use a connection that was closed while idle
         return answered.load();
     }));
     CHECK(reply.text == "one");
+}
+
+// On a Unix socket the write fails at once, and what the server has said can still be read.
+TEST_CASE("the reason that a server gives before it closes a connection is heard, although the write fails") {
+    const TempDir directory;
+    const Endpoint endpoint{directory.path() + "/full"};
+    const Fd listener = listen_on(endpoint);
+    const Url url = Url::parse(endpoint.url());
+    CommandConnection link(
+        url,
+        [&](Connection& one, Instant deadline) {
+            auto refusal = one.open(url, deadline);
+            const Fd peer{::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+            send_all(peer, "-ERR max number of clients reached\r\n", deadline);
+            return refusal;
+        },
+        10s, [] {});
+    CHECK(link.call(ping, Clock::now() + 10s).text == "ERR max number of clients reached");
 }
 
 // The driver looks for a connected connection, and another thread may connect this very one meanwhile. Locking both of

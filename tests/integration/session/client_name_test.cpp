@@ -52,13 +52,16 @@ TEST_CASE("each connection shows the name in CLIENT LIST: for commands, for mess
         RLock same{client, "orders"};
         orders.lock();
         auto waiter = start_waiting(client, [&] { return same.try_lock_for(20s) ? (same.unlock(), true) : false; });
-        REQUIRE(eventually([&] { return names(redis).size() >= 2; }));
-        CHECK(all_are(names(redis), "shop@host-1"));
+        // A connection that the server has just accepted has no name yet.
+        const auto all_named = [&] {
+            const std::vector<std::string> found = names(redis);
+            return found.size() >= 2 && all_are(found, "shop@host-1");
+        };
+        CHECK(eventually(all_named));
         redis.kill_clients("normal");
         redis.kill_clients("pubsub");
         CHECK(orders.is_held());
-        CHECK(eventually([&] { return names(redis).size() >= 2; }));
-        CHECK(all_are(names(redis), "shop@host-1"));
+        CHECK(eventually(all_named));
         orders.unlock();
         CHECK(waiter.get());
     }
@@ -122,7 +125,8 @@ TEST_CASE("a server that has no room for a connection says so, also to a client 
     Client client{server.url(), options};
     RLock orders{client, "orders"};
     redis.text("CONFIG", "SET", "maxclients", 1);
-    CHECK(error_of_call([&] { static_cast<void>(orders.is_locked()); }) == errc::overloaded);
+    // One try: the last of several may begin too late for a reply.
+    CHECK(error_of_call([&] { static_cast<void>(orders.try_lock()); }) == errc::overloaded);
     redis.text("CONFIG", "SET", "maxclients", 1000);
     CHECK_FALSE(orders.is_locked());
 }

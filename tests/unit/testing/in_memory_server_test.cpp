@@ -559,9 +559,9 @@ TEST_CASE("replies to posted commands and messages come in order, and only withi
 TEST_CASE("a posted command is completed even if nobody runs the transport any more") {
     InMemoryServer server;
     int completed = 0;
+    const std::array<std::string_view, 1> words{"PING"};
     {
         redlatch::testing::InMemoryTransport transport = server.transport();
-        const std::array<std::string_view, 1> words{"PING"};
         transport.post({words, 0}, [&](const Reply&) {
             ++completed;
             transport.post({words, 0}, [&](const Reply&) { ++completed; });
