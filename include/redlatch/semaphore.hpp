@@ -245,8 +245,8 @@ public:
         return detail::answer([&] { return expire(after); }, false, ec);
     }
 
-    // Returns the state on the server: see SemaphoreInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
-    // to something else.
+    // Returns the state on the server: see SemaphoreInspection. One round trip. Changes nothing. Throws wrong_type if the
+    // key belongs to something else.
     SemaphoreInspection inspect();
     SemaphoreInspection inspect(std::error_code& ec) {
         return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);

@@ -1060,6 +1060,17 @@ private:
     std::coroutine_handle<promise_type> coroutine_;
 };
 
+// A coroutine of its own, which nobody awaits.
+struct Detached {
+    struct promise_type {
+        Detached get_return_object() const noexcept { return {}; }
+        std::suspend_never initial_suspend() const noexcept { return {}; }
+        std::suspend_never final_suspend() const noexcept { return {}; }
+        void return_void() const noexcept {}
+        void unhandled_exception() const noexcept { std::terminate(); }
+    };
+};
+
 }  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -3501,18 +3512,14 @@ public:
         std::stop_token stop{};
         bool one_try = false;  // true if a temporary refusal ends the call, too
         WaitBy by = by_thread;
-        std::optional<Milliseconds> command_timeout{};  // none: that of the client
+        Milliseconds command_timeout{};  // zero: that of the client
     };
 
-    Retry(Limits limits, Milliseconds command_timeout, RemoteClock& clock, Events& events, Counters& counters)
-        : limits_(std::move(limits)),
-          command_timeout_(command_timeout),
-          clock_(clock),
-          events_(events),
-          counters_(counters) {}
+    Retry(Limits limits, RemoteClock& clock, Events& events, Counters& counters)
+        : limits_(std::move(limits)), clock_(clock), events_(events), counters_(counters) {}
 
     // Returns until when the next try may take. Each has command_timeout.
-    Instant deadline() const { return std::min(limits_.deadline, Clock::now() + command_timeout_); }
+    Instant deadline() const { return std::min(limits_.deadline, Clock::now() + limits_.command_timeout); }
 
     // Returns true if an earlier try may have taken effect.
     bool is_resend() const noexcept { return is_resend_; }
@@ -3560,7 +3567,6 @@ public:
 
 private:
     const Limits limits_;
-    const Milliseconds command_timeout_;
     RemoteClock& clock_;
     Events& events_;
     Counters& counters_;
@@ -3639,8 +3645,8 @@ public:
 
     // Decides whether a call is sent again: see Retry.
     Retry retry(Retry::Limits limits) {
-        const Milliseconds command_timeout = limits.command_timeout.value_or(options_.command_timeout);
-        return Retry(std::move(limits), command_timeout, clock_, events_, counters_);
+        if (limits.command_timeout == Milliseconds(0)) limits.command_timeout = options_.command_timeout;
+        return Retry(std::move(limits), clock_, events_, counters_);
     }
 
     // --- without waiting: needs a thread in run() of the transport ----------------------------------------------
@@ -15743,17 +15749,6 @@ struct ResultOf<Returned> {
 template <class F>
 using RunResult = typename ResultOf<std::invoke_result_t<F&, std::stop_token>>::type;
 
-// A coroutine of its own, which nobody awaits.
-struct Detached {
-    struct promise_type {
-        Detached get_return_object() const noexcept { return {}; }
-        std::suspend_never initial_suspend() const noexcept { return {}; }
-        std::suspend_never final_suspend() const noexcept { return {}; }
-        void return_void() const noexcept {}
-        void unhandled_exception() const noexcept { std::terminate(); }
-    };
-};
-
 template <class R, class Awaitable>
 Detached fulfil(Awaitable awaitable, std::promise<R> promise) {
     try {
@@ -17508,23 +17503,12 @@ public:
     std::error_code release_level(std::unique_lock<std::mutex>& lock, HoldRecord& held) {
         const OwnerNumber owner = held.owner;
         const Leaving leaving = leave_level(held);
-        Instant sent{};
-        bool unknown = false;
         lock.unlock();
-        Reply reply;
-        try {
-            Retry retry = core_.session.retry(foreground_deadline(leaving.settings));
-            do {
-                sent = Clock::now();
-                unknown = retry.is_resend();
-                reply = call_level(leaving, retry.deadline());
-            } while (retry.again(reply));
-        } catch (...) {  // no memory: handled as if nothing had been sent
-            reply = Reply::of(Reply::Kind::not_sent, std::string());
-        }
+        const Attempt last =
+            send(leaving.settings, [&](bool, Instant deadline) { return call_level(leaving, deadline); });
         lock.lock();
-        if (unknown || !reply.answered()) note_unanswered(owner, leaving);
-        return level_released(reply, owner, leaving, sent);
+        if (last.resent || !last.reply.answered()) note_unanswered(owner, leaving);
+        return level_released(last.reply, owner, leaving, last.sent);
     }
 
     // Sends the last level back to the server. Calls `released(answer, resent)` with the mutex.
@@ -17536,21 +17520,15 @@ public:
     // Does the same for a hold that is no longer recorded here.
     template <class Released>
     std::error_code send_last(std::unique_lock<std::mutex>& lock, const Leaving& leaving, Released released) {
-        bool resent = false;
-        Reply reply;
-        try {
+        Attempt last;
+        {
             const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
-            Retry retry = core_.session.retry(foreground_deadline(leaving.settings));
-            do {
-                resent = retry.is_resend();
-                reply = call_release(leaving.hold, resent, retry.deadline());
-            } while (retry.again(reply));
-        } catch (...) {  // no memory: handled as if nothing had been sent
-            reply = Reply::of(Reply::Kind::not_sent, std::string());
+            last = send(leaving.settings,
+                        [&](bool again, Instant deadline) { return call_release(leaving.hold, again, deadline); });
         }
-        return last_released(lock, reply, leaving, resent,
-                             [&](const ReleaseAnswer& answer) { released(answer, resent); });
+        return last_released(lock, last.reply, leaving, last.resent,
+                             [&](const ReleaseAnswer& answer) { released(answer, last.resent); });
     }
 
     // --- for locks over several servers -----------------------------------------------------------------------
@@ -17652,6 +17630,30 @@ public:
     }
 
 private:
+    // The last sending of a command.
+    struct Attempt {
+        Reply reply{};
+        Instant sent{};
+        bool resent = false;  // true if an earlier sending may have taken effect
+    };
+
+    // Sends a release until it is answered, or refused for good, or its time is over.
+    template <class Call>
+    Attempt send(const Settings& settings, Call call) noexcept {
+        Attempt last;
+        try {
+            Retry retry = core_.session.retry(foreground_deadline(settings));
+            do {
+                last.sent = Clock::now();
+                last.resent = retry.is_resend();
+                last.reply = call(last.resent, retry.deadline());
+            } while (retry.again(last.reply));
+        } catch (...) {  // no memory: handled as if nothing had been sent
+            last.reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+        return last;
+    }
+
     // Returns who holds the key, according to the server.
     std::vector<std::string_view> owners_in(const Reply& reply) const {
         if (reply.is_nil()) return {};
@@ -22547,9 +22549,8 @@ public:
         return detail::answer([&] { return expire(after); }, false, ec);
     }
 
-    // Returns the state on the server, with the acquired permits of anyone: see SemaphoreInspection. One round trip. Changes nothing. An expired
-    // permit counts as available. Throws wrong_type if the key belongs
-    // to something else.
+    // Returns the state on the server, with the acquired permits of anyone: see SemaphoreInspection. One round trip.
+    // Changes nothing. An expired permit counts as available. Throws wrong_type if the key belongs to something else.
     SemaphoreInspection inspect();
     SemaphoreInspection inspect(std::error_code& ec) {
         return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
@@ -25164,8 +25165,8 @@ public:
         return detail::answer([&] { return expire(after); }, false, ec);
     }
 
-    // Returns the state on the server: see SemaphoreInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
-    // to something else.
+    // Returns the state on the server: see SemaphoreInspection. One round trip. Changes nothing. Throws wrong_type if the
+    // key belongs to something else.
     SemaphoreInspection inspect();
     SemaphoreInspection inspect(std::error_code& ec) {
         return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);

@@ -136,6 +136,17 @@ private:
     std::coroutine_handle<promise_type> coroutine_;
 };
 
+// A coroutine of its own, which nobody awaits.
+struct Detached {
+    struct promise_type {
+        Detached get_return_object() const noexcept { return {}; }
+        std::suspend_never initial_suspend() const noexcept { return {}; }
+        std::suspend_never final_suspend() const noexcept { return {}; }
+        void return_void() const noexcept {}
+        void unhandled_exception() const noexcept { std::terminate(); }
+    };
+};
+
 }  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -93,23 +93,12 @@ public:
     std::error_code release_level(std::unique_lock<std::mutex>& lock, HoldRecord& held) {
         const OwnerNumber owner = held.owner;
         const Leaving leaving = leave_level(held);
-        Instant sent{};
-        bool unknown = false;
         lock.unlock();
-        Reply reply;
-        try {
-            Retry retry = core_.session.retry(foreground_deadline(leaving.settings));
-            do {
-                sent = Clock::now();
-                unknown = retry.is_resend();
-                reply = call_level(leaving, retry.deadline());
-            } while (retry.again(reply));
-        } catch (...) {  // no memory: handled as if nothing had been sent
-            reply = Reply::of(Reply::Kind::not_sent, std::string());
-        }
+        const Attempt last =
+            send(leaving.settings, [&](bool, Instant deadline) { return call_level(leaving, deadline); });
         lock.lock();
-        if (unknown || !reply.answered()) note_unanswered(owner, leaving);
-        return level_released(reply, owner, leaving, sent);
+        if (last.resent || !last.reply.answered()) note_unanswered(owner, leaving);
+        return level_released(last.reply, owner, leaving, last.sent);
     }
 
     // Sends the last level back to the server. Calls `released(answer, resent)` with the mutex.
@@ -121,21 +110,15 @@ public:
     // Does the same for a hold that is no longer recorded here.
     template <class Released>
     std::error_code send_last(std::unique_lock<std::mutex>& lock, const Leaving& leaving, Released released) {
-        bool resent = false;
-        Reply reply;
-        try {
+        Attempt last;
+        {
             const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
-            Retry retry = core_.session.retry(foreground_deadline(leaving.settings));
-            do {
-                resent = retry.is_resend();
-                reply = call_release(leaving.hold, resent, retry.deadline());
-            } while (retry.again(reply));
-        } catch (...) {  // no memory: handled as if nothing had been sent
-            reply = Reply::of(Reply::Kind::not_sent, std::string());
+            last = send(leaving.settings,
+                        [&](bool again, Instant deadline) { return call_release(leaving.hold, again, deadline); });
         }
-        return last_released(lock, reply, leaving, resent,
-                             [&](const ReleaseAnswer& answer) { released(answer, resent); });
+        return last_released(lock, last.reply, leaving, last.resent,
+                             [&](const ReleaseAnswer& answer) { released(answer, last.resent); });
     }
 
     // --- for locks over several servers -----------------------------------------------------------------------
@@ -237,6 +220,30 @@ public:
     }
 
 private:
+    // The last sending of a command.
+    struct Attempt {
+        Reply reply{};
+        Instant sent{};
+        bool resent = false;  // true if an earlier sending may have taken effect
+    };
+
+    // Sends a release until it is answered, or refused for good, or its time is over.
+    template <class Call>
+    Attempt send(const Settings& settings, Call call) noexcept {
+        Attempt last;
+        try {
+            Retry retry = core_.session.retry(foreground_deadline(settings));
+            do {
+                last.sent = Clock::now();
+                last.resent = retry.is_resend();
+                last.reply = call(last.resent, retry.deadline());
+            } while (retry.again(last.reply));
+        } catch (...) {  // no memory: handled as if nothing had been sent
+            last.reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+        return last;
+    }
+
     // Returns who holds the key, according to the server.
     std::vector<std::string_view> owners_in(const Reply& reply) const {
         if (reply.is_nil()) return {};

@@ -56,17 +56,6 @@ struct ResultOf<Returned> {
 template <class F>
 using RunResult = typename ResultOf<std::invoke_result_t<F&, std::stop_token>>::type;
 
-// A coroutine of its own, which nobody awaits.
-struct Detached {
-    struct promise_type {
-        Detached get_return_object() const noexcept { return {}; }
-        std::suspend_never initial_suspend() const noexcept { return {}; }
-        std::suspend_never final_suspend() const noexcept { return {}; }
-        void return_void() const noexcept {}
-        void unhandled_exception() const noexcept { std::terminate(); }
-    };
-};
-
 template <class R, class Awaitable>
 Detached fulfil(Awaitable awaitable, std::promise<R> promise) {
     try {

@@ -93,8 +93,8 @@ public:
 
     // Decides whether a call is sent again: see Retry.
     Retry retry(Retry::Limits limits) {
-        const Milliseconds command_timeout = limits.command_timeout.value_or(options_.command_timeout);
-        return Retry(std::move(limits), command_timeout, clock_, events_, counters_);
+        if (limits.command_timeout == Milliseconds(0)) limits.command_timeout = options_.command_timeout;
+        return Retry(std::move(limits), clock_, events_, counters_);
     }
 
     // --- without waiting: needs a thread in run() of the transport ----------------------------------------------

@@ -32,18 +32,14 @@ public:
         std::stop_token stop{};
         bool one_try = false;  // true if a temporary refusal ends the call, too
         WaitBy by = by_thread;
-        std::optional<Milliseconds> command_timeout{};  // none: that of the client
+        Milliseconds command_timeout{};  // zero: that of the client
     };
 
-    Retry(Limits limits, Milliseconds command_timeout, RemoteClock& clock, Events& events, Counters& counters)
-        : limits_(std::move(limits)),
-          command_timeout_(command_timeout),
-          clock_(clock),
-          events_(events),
-          counters_(counters) {}
+    Retry(Limits limits, RemoteClock& clock, Events& events, Counters& counters)
+        : limits_(std::move(limits)), clock_(clock), events_(events), counters_(counters) {}
 
     // Returns until when the next try may take. Each has command_timeout.
-    Instant deadline() const { return std::min(limits_.deadline, Clock::now() + command_timeout_); }
+    Instant deadline() const { return std::min(limits_.deadline, Clock::now() + limits_.command_timeout); }
 
     // Returns true if an earlier try may have taken effect.
     bool is_resend() const noexcept { return is_resend_; }
@@ -91,7 +87,6 @@ public:
 
 private:
     const Limits limits_;
-    const Milliseconds command_timeout_;
     RemoteClock& clock_;
     Events& events_;
     Counters& counters_;

@@ -4,62 +4,14 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <array>
-#include <functional>
-#include <memory>
 #include <mutex>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 
-#include "integration/rlock_helpers.hpp"
+#include "integration/lock/lock_kinds.hpp"
 
 namespace redlatch::test {
-
-// One server and one client.
-struct Bench {
-    RedisServer server{};
-    RawRedis redis{server};
-    Client client{server.url()};
-
-    // Returns true if nothing is left but the counter of a FencedLock, which stays.
-    bool is_clean() {
-        const auto keys = redis.keys();
-        return std::all_of(keys.begin(), keys.end(),
-                           [](const std::string& key) { return key.starts_with("redisson_lock_token"); });
-    }
-};
-
-struct Kind {
-    const char* name;
-    std::function<std::shared_ptr<LockApi>(Client&)> make;
-};
-
-template <class Lock>
-Kind kind(const char* name) {
-    return {name, [](Client& client) { return std::make_shared<Lock>(client, "orders"); }};
-}
-
-struct ThreeLocks {
-    explicit ThreeLocks(Client& client) : a{client, "a"}, b{client, "b"}, c{client, "c"} {}
-    RLock a, b, c;
-    MultiLock all{a, b, c};
-};
-
-inline const std::array kinds{kind<RLock>("RLock"),
-                              kind<FairLock>("FairLock"),
-                              kind<FencedLock>("FencedLock"),
-                              kind<SpinLock>("SpinLock"),
-                              kind<ReadWriteLock>("ReadWriteLock"),
-                              kind<Mutex>("Mutex"),
-                              kind<NonReentrantLock>("NonReentrantLock"),
-                              kind<NonReentrantFairLock>("NonReentrantFairLock"),
-                              Kind{"MultiLock", [](Client& client) {
-                                       auto whole = std::make_shared<ThreeLocks>(client);
-                                       return std::shared_ptr<LockApi>(whole, &whole->all);
-                                   }}};
 
 template <class Test>
 void with_each_kind(const Test& test) {

@@ -4,20 +4,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <condition_variable>
 #include <deque>
-#include <functional>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "integration/rlock_helpers.hpp"
-
-#include "support/any_server.hpp"
+#include "integration/lock/lock_kinds.hpp"
 
 using namespace redlatch;
 using namespace redlatch::test;
@@ -28,57 +23,6 @@ namespace {
 static_assert(std::is_nothrow_move_constructible_v<Hold> && std::is_nothrow_move_assignable_v<Hold>);
 static_assert(!std::is_copy_constructible_v<Hold> && !std::is_copy_assignable_v<Hold>);
 static_assert(std::is_nothrow_default_constructible_v<Hold>);
-
-struct Bench {
-    RedisServer server{};
-    RawRedis redis{server};
-    Client client{server.url()};
-
-    // Returns true if nothing is left but the counter of a FencedLock, which stays.
-    bool is_clean() {
-        const auto keys = redis.keys();
-        return std::all_of(keys.begin(), keys.end(),
-                           [](const std::string& key) { return key.starts_with("redisson_lock_token"); });
-    }
-};
-
-// One lock of each kind, by its name.
-struct Kind {
-    const char* name;
-    std::function<std::shared_ptr<LockApi>(Client&)> make;
-    bool reentrant = true;
-};
-
-template <class Lock>
-Kind kind(const char* name, bool reentrant = true) {
-    return {name, [](Client& client) { return std::make_shared<Lock>(client, "orders"); }, reentrant};
-}
-
-// A lock over several keeps its members.
-template <class Several>
-struct WithMembers {
-    explicit WithMembers(Client& client) : a{client, "a"}, b{client, "b"}, c{client, "c"} {}
-    RLock a, b, c;
-    Several several{a, b, c};
-};
-
-template <class Several>
-Kind several(const char* name) {
-    return {name, [](Client& client) {
-                auto whole = std::make_shared<WithMembers<Several>>(client);
-                return std::shared_ptr<LockApi>(whole, &whole->several);
-            }};
-}
-
-const std::array kinds{kind<RLock>("RLock"),
-                       kind<FairLock>("FairLock"),
-                       kind<FencedLock>("FencedLock"),
-                       kind<SpinLock>("SpinLock"),
-                       kind<ReadWriteLock>("ReadWriteLock"),
-                       kind<Mutex>("Mutex", false),
-                       kind<NonReentrantLock>("NonReentrantLock", false),
-                       kind<NonReentrantFairLock>("NonReentrantFairLock", false),
-                       several<MultiLock>("MultiLock")};
 
 }  // namespace
 

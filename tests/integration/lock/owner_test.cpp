@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <barrier>
@@ -22,10 +21,9 @@
 #include <thread>
 #include <vector>
 
-#include "integration/rlock_helpers.hpp"
 #include "support/plain_counter.hpp"
 
-#include "support/any_server.hpp"
+#include "integration/lock/lock_kinds.hpp"
 
 using namespace redlatch;
 using namespace redlatch::test;
@@ -36,30 +34,6 @@ namespace {
 constexpr Owner alice{7};
 constexpr Owner bob{8};
 
-struct Bench {
-    RedisServer server{};
-    RawRedis redis{server};
-    Client client{server.url()};
-
-    // Returns true if nothing is left but the counter of a FencedLock, which stays.
-    bool is_clean() {
-        const auto keys = redis.keys();
-        return std::all_of(keys.begin(), keys.end(),
-                           [](const std::string& key) { return key.starts_with("redisson_lock_token"); });
-    }
-};
-
-// One lock of each kind, by its name.
-struct Kind {
-    const char* name;
-    std::function<std::shared_ptr<LockApi>(Client&)> make;
-};
-
-template <class Lock>
-Kind kind(const char* name) {
-    return {name, [](Client& client) { return std::make_shared<Lock>(client, "orders"); }};
-}
-
 // The read side, as a lock of its own. Readers do not exclude each other.
 Kind read_side() {
     return {"ReadLock", [](Client& client) {
@@ -68,25 +42,12 @@ Kind read_side() {
             }};
 }
 
-// A lock over several keeps its members.
-struct WithMembers {
-    explicit WithMembers(Client& client) : a{client, "a"}, b{client, "b"}, c{client, "c"} {}
-    RLock a;
-    FairLock b;
-    SpinLock c;
-    MultiLock several{a, b, c};
-};
-
-Kind several() {
-    return {"MultiLock", [](Client& client) {
-                auto whole = std::make_shared<WithMembers>(client);
-                return std::shared_ptr<LockApi>(whole, &whole->several);
-            }};
-}
-
-const std::array reentrant_kinds{
-    kind<RLock>("RLock"),       kind<FairLock>("FairLock"),           kind<FencedLock>("FencedLock"),
-    kind<SpinLock>("SpinLock"), kind<ReadWriteLock>("ReadWriteLock"), several()};
+const std::array reentrant_kinds{kind<RLock>("RLock"),
+                                 kind<FairLock>("FairLock"),
+                                 kind<FencedLock>("FencedLock"),
+                                 kind<SpinLock>("SpinLock"),
+                                 kind<ReadWriteLock>("ReadWriteLock"),
+                                 several<MultiLock, RLock, FairLock, SpinLock>("MultiLock")};
 
 // Runs the function in as many threads at once, and waits for all.
 void in_threads(int threads, const std::function<void(int)>& function) {

@@ -54,23 +54,12 @@ Task<void> fail_after(Signal& event) {
     throw std::runtime_error("failed");
 }
 
-// Runs a task to its end without a caller.
-struct Root {
-    struct promise_type {
-        Root get_return_object() noexcept { return {}; }
-        std::suspend_never initial_suspend() noexcept { return {}; }
-        std::suspend_never final_suspend() noexcept { return {}; }
-        void return_void() noexcept {}
-        void unhandled_exception() { std::terminate(); }
-    };
-};
-
 template <class T>
-Root keep_result(Task<T> task, std::optional<T>& result) {
+Detached keep_result(Task<T> task, std::optional<T>& result) {
     result = co_await task;
 }
 
-Root keep_error(Task<void> task, std::string& error) {
+Detached keep_error(Task<void> task, std::string& error) {
     try {
         co_await task;
     } catch (const std::exception& e) {
@@ -213,7 +202,7 @@ TEST_CASE("task: continues its caller on the thread on which it ends, however so
         if (ended_on != std::this_thread::get_id()) ++elsewhere;
         co_return ended_on;
     };
-    const auto root = [&]() -> Root {
+    const auto root = [&]() -> Detached {
         const auto ended_on = co_await middle();
         if (ended_on != bringer.get_id() || ended_on != std::this_thread::get_id()) ++elsewhere;
         ++met;

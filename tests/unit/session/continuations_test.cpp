@@ -27,19 +27,9 @@ struct Sleeping {
     void await_resume() const noexcept {}
 };
 
-struct Root {
-    struct promise_type {
-        Root get_return_object() noexcept { return {}; }
-        std::suspend_never initial_suspend() noexcept { return {}; }
-        std::suspend_never final_suspend() noexcept { return {}; }
-        void return_void() noexcept {}
-        void unhandled_exception() { std::terminate(); }
-    };
-};
-
 struct Bench {
     // Sleeps `times` times, and notes its number after each.
-    Root sleep(int number, Sleeper& sleeper, Instant until, int times = 1) {
+    Detached sleep(int number, Sleeper& sleeper, Instant until, int times = 1) {
         for (; times > 0; --times) {
             co_await Sleeping{continuations, sleeper, until};
             resumed.push_back(number);
@@ -122,7 +112,7 @@ TEST_CASE("continuations: one that is woken before it sleeps does not fall aslee
 TEST_CASE("continuations: those that are woken meanwhile wait for the next turn, so that timers get theirs") {
     Bench bench;
     std::deque<Sleeper> sleepers(3);
-    const auto chain = [&](std::size_t i) -> Root {
+    const auto chain = [&](std::size_t i) -> Detached {
         co_await Sleeping{bench.continuations, sleepers[i], never};
         bench.resumed.push_back(static_cast<int>(i));
         if (i + 1 < sleepers.size()) bench.continuations.wake(sleepers[i + 1]);
