@@ -92,6 +92,12 @@ function(expand header)
     if(header IN_LIST seen)
         return()
     endif()
+    # Definitions follow their header, also if another header's definitions need them first.
+    string(REGEX REPLACE "\\.ipp$" ".hpp" declared_in "${header}")
+    if(NOT declared_in IN_LIST seen AND NOT declared_in STREQUAL header AND EXISTS ${include_dir}/${declared_in})
+        expand(${declared_in})
+        return()
+    endif()
     set_property(GLOBAL APPEND PROPERTY seen ${header})
     read_header(${header} text)
 
