@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/keep_errno.hpp"
+#include "redlatch/base/process.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
 #include "redlatch/inspection.hpp"
@@ -337,16 +338,18 @@ public:
     // Takes ownership of a permit that is held already.
     [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
 
-    Permit(Permit&& other) noexcept : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
+    Permit(Permit&& other) noexcept
+        : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)), process_(other.process_) {}
     Permit& operator=(Permit&& other) noexcept {
         std::swap(semaphore_, other.semaphore_);
         std::swap(id_, other.id_);
+        std::swap(process_, other.process_);
         return *this;
     }
-    // Posts the release and does not wait for the reply.
+    // Posts the release and does not wait for the reply. Does nothing in a forked child, where the permit is the parent's.
     ~Permit() {
         const detail::KeepErrno kept;
-        if (id_) semaphore_->release_later(*id_);
+        if (id_ && process_ == detail::this_process()) semaphore_->release_later(*id_);
     }
 
     // Returns the id, or nothing after release() and detach().
@@ -365,6 +368,7 @@ public:
 private:
     PermitExpirableSemaphore* semaphore_;
     std::optional<PermitId> id_;
+    detail::ProcessMark process_ = detail::this_process();
 };
 
 }  // namespace REDLATCH_ABI

@@ -48,16 +48,28 @@ inline void check_permits(std::ptrdiff_t n, std::ptrdiff_t least, std::ptrdiff_t
 
 // Releases all of the permits or none. Returns true if they were held.
 inline bool release(const Settings& settings, PermitState& semaphore, std::span<const PermitId> ids) {
-    // Made first: from unwatch() on nothing may fail for want of memory.
     const MakeCall make = [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](
                               const RequestId& request_id) { return semaphore.protocol().release(request_id, kept); };
-    const auto watches = semaphore.leases().unwatch(ids);
-    const bool released = semaphore.is_one(semaphore.change(settings, make, PermitState::Undelivered::retry));
-    if (released)
-        semaphore.leases().lose(ids, PermitLeases::released_by_id);
-    else
-        semaphore.leases().watch_again(watches);
-    return released;
+    PermitLeases& leases = semaphore.leases();
+    const auto watches = leases.unwatch(ids);
+    auto failure = PermitState::Failure::not_made;
+    try {
+        const Reply reply = semaphore.change(settings, make, PermitState::Undelivered::retry, &failure);
+        failure = PermitState::Failure::unknown;
+        const bool released = semaphore.is_one(reply);
+        if (released)
+            leases.lose(ids, PermitLeases::released_by_id);
+        else
+            leases.watch_again(watches, false);
+        return released;
+    } catch (...) {
+        // What the background goes on to release is lost to its object. Else the next renewal tells.
+        if (failure == PermitState::Failure::left)
+            leases.lose(ids, PermitLeases::released_by_id);
+        else
+            leases.watch_again(watches, false);
+        throw;
+    }
 }
 
 inline PermitProtocol::Want want_of(std::ptrdiff_t n, const PermitLease& lease, const Settings& settings) {
@@ -229,16 +241,21 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
     const auto watches = leases.unwatch_settled(std::span(&id, 1));
     const detail::SendTime sent;
     leases.change_lease(id, sent, lease, true);
-    Reply reply;
+    const detail::MakeCall make = [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().set_lease(request_id, id, lease);
+    };
+    bool is_held = false;
+    auto failure = detail::PermitState::Failure::not_made;
     try {
-        reply = semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
-            return semaphore.protocol().set_lease(request_id, id, lease);
-        });
+        const Reply reply =
+            semaphore.change(handle_.settings(), make, detail::PermitState::Undelivered::call_off, &failure);
+        failure = detail::PermitState::Failure::unknown;
+        is_held = semaphore.is_one(reply);
     } catch (...) {
-        leases.watch_again(watches);
+        leases.watch_again(watches, failure == detail::PermitState::Failure::not_made);
         throw;
     }
-    if (!semaphore.is_one(reply)) {
+    if (!is_held) {
         leases.lose(std::span(&id, 1), "the server no longer has this permit");
         throw Error(errc::unknown_permit, name(), "this permit is not held");
     }

@@ -1242,6 +1242,10 @@ private:
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
+
+class Hold;
+class Permits;
+
 namespace detail {
 
 // What is stored of a result.
@@ -1429,7 +1433,7 @@ protected:
     virtual void complete() = 0;
 
     // Gives back what the task got, if there is a result that nobody has taken.
-    virtual void discard() noexcept = 0;
+    virtual void give_back() noexcept = 0;
 
     std::stop_token take_stop() noexcept { return std::move(wanted_stop_); }
 
@@ -1446,8 +1450,8 @@ protected:
             parts_ = 1;
             post_completion();
         } else {
-            discard();
-            if (parts_.fetch_sub(1) == 1) host_->completions().notify(*this);
+            give_back();
+            if (parts_.fetch_sub(1) == 1) last_thread().notify(*this);
         }
     }
 
@@ -1477,10 +1481,10 @@ private:
         post_completion();
     }
 
-    void post_completion() noexcept {
-        const bool dispatches = executors_ && executors_->completes_on;
-        (dispatches ? host_->dispatcher() : host_->completions()).notify(*this);
-    }
+    void post_completion() noexcept { last_thread().notify(*this); }
+
+    // Where the operation ends: on the thread that calls the user's executors, so that none is destroyed during a call.
+    Notifier& last_thread() const noexcept { return executors_ ? host_->dispatcher() : host_->completions(); }
 
     // The job: completes the operation. When it is queued once more, nothing is left to do.
     void run() override {
@@ -1627,7 +1631,12 @@ private:
         this->work_ended(std::move(error));
     }
 
-    void discard() noexcept override {
+    // Any other result is the user's. It is destroyed with this object, because its destructor may block.
+    void give_back() noexcept override {
+        if constexpr (std::is_same_v<R, Hold> || std::is_same_v<R, Permits>) discard();
+    }
+
+    void discard() noexcept {
         if (!std::exchange(has_result_, false)) return;
         try {
             static_cast<void>(work_.result(this->host_));
@@ -4705,6 +4714,20 @@ public:
     // Counts one user less. A state without users and holds is removed.
     void leave(NamedState& state) { forget(state, 1); }
 
+    // Returns a pointer for operations and holds, which may outlive the objects of their name. All copies together count
+    // as one user, until the last is gone: it must not be destroyed under the state's mutex. The caller is a user.
+    std::shared_ptr<NamedState> share(NamedState& state) {
+        const std::lock_guard lock(mutex_);
+        Entry& entry = states_.find({state.kind(), state.key()})->second;
+        std::shared_ptr<Use> use = entry.shared.lock();
+        if (!use) {
+            use = std::make_shared<Use>(*this, entry.state);
+            entry.shared = use;
+            ++entry.users;
+        }
+        return {use, &state};
+    }
+
     void forget_if_unused(NamedState& state) { forget(state, 0); }
 
     void on_failover() {
@@ -4729,9 +4752,26 @@ private:
         }
     };
 
+    // One user of a state. In a forked child it stays one, because nobody may use the mutexes of the parent there.
+    class Use {
+    public:
+        Use(Registry& registry, std::shared_ptr<NamedState> state) : registry_(registry), state_(std::move(state)) {}
+        Use(const Use&) = delete;
+        Use& operator=(const Use&) = delete;
+        ~Use() {
+            if (process_ == this_process()) registry_.leave(*state_);
+        }
+
+    private:
+        Registry& registry_;
+        const std::shared_ptr<NamedState> state_;
+        const ProcessMark process_ = this_process();
+    };
+
     struct Entry {
         std::shared_ptr<NamedState> state;
         std::size_t users = 0;
+        std::weak_ptr<Use> shared{};
     };
 
     void forget(NamedState& state, std::size_t users_less) {
@@ -5422,6 +5462,7 @@ public:
 
     NamedState& use_state(const StateMaker& maker, const std::string& key) { return registry_.use(maker, *this, key); }
     void leave_state(NamedState& state) { registry_.leave(state); }
+    std::shared_ptr<NamedState> share_state(NamedState& state) { return registry_.share(state); }
     void forget_if_unused(NamedState& state) { registry_.forget_if_unused(state); }
 
     // Gives back all holds of this process: see Client::release_all(). Waits for no reply.
@@ -13344,6 +13385,8 @@ public:
 private:
     friend struct detail::PermitsAccess;
 
+    void leak() noexcept;
+
     std::shared_ptr<detail::PermitsKeeper> keeper_{};
     std::ptrdiff_t count_ = 0;
     std::vector<PermitId> ids_{};
@@ -13375,12 +13418,16 @@ struct PermitsAccess {
 REDLATCH_INLINE Permits::~Permits() {
     if (count_ == 0) return;
     const detail::KeepErrno kept;
-    // In a forked child the parent's objects must not be destroyed: threads that do not exist here may have locked their
-    // mutexes.
     if (keeper_->is_of_this_process())
         keeper_->give_back_later(count_, std::move(ids_));
     else
-        static_cast<void>(new (std::nothrow) std::shared_ptr<detail::PermitsKeeper>(std::move(keeper_)));
+        leak();
+}
+
+// In a forked child the parent's objects must not be destroyed: threads that do not exist here may have locked their
+// mutexes.
+REDLATCH_INLINE void Permits::leak() noexcept {
+    static_cast<void>(new (std::nothrow) std::shared_ptr<detail::PermitsKeeper>(std::move(keeper_)));
 }
 
 REDLATCH_INLINE Instant Permits::valid_until() const {
@@ -13400,7 +13447,8 @@ REDLATCH_INLINE Permits Permits::split(std::ptrdiff_t n) {
     if (n == count_) return std::move(*this);
     std::vector<PermitId> ids;
     if (!ids_.empty()) ids.assign(ids_.end() - n, ids_.end());
-    auto keeper = keeper_->split(ids);
+    // In a forked child both objects do nothing.
+    auto keeper = keeper_->is_of_this_process() ? keeper_->split(ids) : keeper_;
     Permits others = detail::PermitsAccess::make(std::move(keeper), n, std::move(ids));
     if (!ids_.empty()) ids_.erase(ids_.end() - n, ids_.end());
     count_ -= n;
@@ -13416,7 +13464,10 @@ REDLATCH_INLINE void Permits::merge(Permits&& other) {
     if (!keeper_->is_same(*other.keeper_))
         throw Error(errc::invalid_argument, {}, "these permits belong to different semaphores");
     ids_.insert(ids_.end(), other.ids_.begin(), other.ids_.end());
-    keeper_->merge(*other.keeper_);
+    if (keeper_->is_of_this_process())
+        keeper_->merge(*other.keeper_);
+    else
+        other.leak();
     count_ += std::exchange(other.count_, 0);
     other.ids_.clear();
     other.keeper_.reset();
@@ -13425,9 +13476,13 @@ REDLATCH_INLINE void Permits::merge(Permits&& other) {
 REDLATCH_INLINE std::error_code Permits::release() noexcept {
     if (count_ == 0) return errc::not_owner;
     const detail::KeepErrno kept;
-    if (!keeper_->is_of_this_process()) return errc::hold_lost;
-    const auto keeper = std::exchange(keeper_, nullptr);
     const std::ptrdiff_t n = std::exchange(count_, 0);
+    if (!keeper_->is_of_this_process()) {
+        leak();
+        ids_.clear();
+        return errc::hold_lost;
+    }
+    const auto keeper = std::exchange(keeper_, nullptr);
     const std::error_code ec = keeper->give_back(n, ids_);
     ids_.clear();
     return ec;
@@ -13442,12 +13497,12 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The state of a semaphore or latch in this process, kept alive for an operation or an object.
+// The state of a semaphore or latch in this process, kept in use for an operation or an object.
 template <class State>
 class KeptState {
 public:
     KeptState(std::shared_ptr<SessionHandle> session, State& state, const Settings& settings)
-        : session_(std::move(session)), keep_(state.shared_from_this()), state_(state), settings_(settings) {}
+        : session_(std::move(session)), use_(state.session().share_state(state)), state_(state), settings_(settings) {}
 
     // The options of the object that it was made from.
     const Settings& settings() const noexcept { return settings_; }
@@ -13469,7 +13524,7 @@ public:
 private:
     // The state refers to the session, so it is destroyed first.
     std::shared_ptr<SessionHandle> session_;
-    std::shared_ptr<BackgroundTask> keep_;
+    std::shared_ptr<NamedState> use_;
     State& state_;
     Settings settings_;
 };
@@ -14719,9 +14774,20 @@ public:
         retry,     // the background goes on to deliver it; then `make` outlives the call, and must own what it uses
     };
 
+    // What is known of a change when change() throws.
+    enum class Failure {
+        not_made,
+        unknown,
+        left,  // the background goes on to deliver it
+    };
+
     // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
-    // unreachable_timeout. Throws Error.
-    Reply change(const Settings& settings, const MakeCall& make, Undelivered then = Undelivered::call_off) {
+    // unreachable_timeout. Throws Error or std::bad_alloc; `failure` then says what is known.
+    Reply change(const Settings& settings, const MakeCall& make, Undelivered then = Undelivered::call_off,
+                 Failure* failure = nullptr) {
+        Failure known{};
+        if (!failure) failure = &known;
+        *failure = Failure::not_made;
         std::unique_lock lock(core_.mutex);
         RequestId request_id = core_.take_lane();
         lock.unlock();
@@ -14731,15 +14797,18 @@ public:
         do reply = change_once(request_id, make, retry.deadline());
         while (retry.again(reply));
         lock.lock();
+        if (request_id.may_be_done) *failure = Failure::unknown;
         if (!core_.is_settled(reply)) {
-            if (then == Undelivered::retry)
+            if (then == Undelivered::retry) {
                 deliveries_.add(lock, PendingRequest::Kind::change, request_id, make);
-            else if (request_id.may_be_done)
+                *failure = Failure::left;
+            } else if (request_id.may_be_done) {
                 deliveries_.add(lock, PendingRequest::Kind::call_off, request_id, [this](const RequestId& given_up) {
                     return core_.protocol.marks().void_request(given_up);
                 });
-            else
+            } else {
                 core_.lanes.give_back(request_id);
+            }
             throw core_.sender.failure(request_id, reply);
         }
         core_.lanes.give_back(request_id);
@@ -14794,9 +14863,11 @@ public:
             if constexpr (Protocol::takes) wants.back().lets_pass = room_.queue.lets_pass(member->want, asked);
             numbers.push_back(member->number);
         }
+        std::vector<Want> unclaimed;
+        unclaimed.reserve(wants.size());  // once the server has answered, nothing may fail for want of memory
         const std::uint64_t generation = room_.queue.generation();
         const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(wants), request, false);
-        if (answer) hand_out(lock, me, wants, numbers, {generation, *answer});
+        if (answer) hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
     }
 
     void left(std::unique_lock<std::mutex>&, Member&) {
@@ -14859,21 +14930,20 @@ public:
     }
 
 private:
-    // Gives each caller what the request got for it. Gives back what it got for callers that have left.
-    void hand_out(std::unique_lock<std::mutex>& lock, const Member& me, const std::vector<Want>& wants,
-                  const std::vector<std::uint64_t>& numbers, const RefusedQuery& refusal) {
+    // Gives each caller what the request got for it. Gives back what it got for callers that have left, for whom
+    // `unclaimed` has room.
+    void hand_out(std::unique_lock<std::mutex>& lock, const Member& me, std::vector<Want>& wants,
+                  const std::vector<std::uint64_t>& numbers, const RefusedQuery& refusal, std::vector<Want> unclaimed) {
         const Instant now = Clock::now();
         bool refused = false;
-        std::vector<Want> unclaimed;
-        unclaimed.reserve(wants.size());
         for (std::size_t i = 0; i < wants.size(); ++i) {
             Member* member = room_.queue.find(numbers[i]);
             if (!member) {
-                if (wants[i].served) unclaimed.push_back(wants[i]);
+                if (wants[i].served) unclaimed.push_back(std::move(wants[i]));
                 continue;
             }
-            member->want = wants[i];
-            if (wants[i].served) {
+            member->want = std::move(wants[i]);
+            if (member->want.served) {
                 member->phase = Waiter::Phase::served;
                 room_.queue.leave(*member);
                 if (member != &me) room_.wake(*member);
@@ -14885,7 +14955,10 @@ private:
         if constexpr (Protocol::takes)
             if (!unclaimed.empty()) {
                 for (const Want& want : unclaimed) leases_.discard(want);
-                deliveries_.give_back(lock, std::move(unclaimed));
+                try {
+                    deliveries_.give_back(lock, std::move(unclaimed));
+                } catch (const std::bad_alloc&) {  // no command is made without memory; the callers have theirs
+                }
             }
     }
 
@@ -14944,12 +15017,13 @@ private:
             const Answer answer = core_.protocol.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_replicated(key());
-            core_.lanes.give_back(request_id);
             if constexpr (Protocol::takes) {
                 leases_.accept(lock, wants, begun_at);
                 for (const Want& want : wants)
                     if (want.served) core_.session.count_acquisition();
             }
+            // Last: what fails before is undone in the same lane.
+            core_.lanes.give_back(request_id);
             co_return answer;
         } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
             for (const Want& want : wants) leases_.discard(want);
@@ -18519,11 +18593,15 @@ public:
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, ReleaseWaiter& me, const ReleaseRequest& request) {
         const std::uint64_t generation = room_.queue.generation();
+        const std::uint64_t last = room_.queue.last_number();
         const std::optional<Inspection> found = co_await look(lock, request, false);
         if (!found) co_return;
         room_.queue.asked(generation, look_again_after(*found));
         pause(me);
         room_.queue.for_each([&](ReleaseWaiter& waiter) {
+            // Who has joined meanwhile may have looked after this look: what it found may be newer.
+            if (waiter.number > last)
+                return room_.queue.set_ask_again(std::min(room_.queue.ask_again(), waiter.look_again));
             if (!waiter.is_over(*found)) return;
             waiter.phase = Waiter::Phase::served;
             if (&waiter != &me) room_.wake(waiter);
@@ -18839,7 +18917,7 @@ REDLATCH_INLINE HoldKeeper& NamedLock::keeper() { return state(); }
 
 REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     LockState& s = state();
-    return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
+    return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.session().share_state(s), &s)};
 }
 
 REDLATCH_INLINE void NamedLock::prepare(LockRequest& request) {
@@ -22632,16 +22710,18 @@ public:
     // Takes ownership of a permit that is held already.
     [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
 
-    Permit(Permit&& other) noexcept : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
+    Permit(Permit&& other) noexcept
+        : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)), process_(other.process_) {}
     Permit& operator=(Permit&& other) noexcept {
         std::swap(semaphore_, other.semaphore_);
         std::swap(id_, other.id_);
+        std::swap(process_, other.process_);
         return *this;
     }
-    // Posts the release and does not wait for the reply.
+    // Posts the release and does not wait for the reply. Does nothing in a forked child, where the permit is the parent's.
     ~Permit() {
         const detail::KeepErrno kept;
-        if (id_) semaphore_->release_later(*id_);
+        if (id_ && process_ == detail::this_process()) semaphore_->release_later(*id_);
     }
 
     // Returns the id, or nothing after release() and detach().
@@ -22660,6 +22740,7 @@ public:
 private:
     PermitExpirableSemaphore* semaphore_;
     std::optional<PermitId> id_;
+    detail::ProcessMark process_ = detail::this_process();
 };
 
 }  // namespace REDLATCH_ABI
@@ -23407,7 +23488,8 @@ public:
         std::shared_ptr<PermitHolder> holder;  // null if the program has only the id
         bool renewing = false;                 // True if a renewal or a query is in flight
         bool lost = false;                     // then it stays on record until its object gives it back
-        Instant renewal_ends{};                // an unanswered renewal can no longer take effect from then on
+        Instant renewal_ends{};                // the last renewal can no longer take effect from then on
+        Instant unanswered_ends{};             // the same of the last one without a reply
 
         // `needed`: how long it takes to report all losses.
         Instant lost_at(Clock::duration needed) const {
@@ -23418,52 +23500,59 @@ public:
         RenewalKind renewal() const {
             return watched ? RenewalKind{true, lease, replication} : RenewalKind{false, Milliseconds(1), replication};
         }
+
+        void come_nearer(Clock::duration by) {
+            if (valid_until != never) valid_until -= by;
+            if (ask_at != never) ask_at -= by;
+        }
+    };
+
+    // Permits that were removed from the watchdog.
+    struct Unwatched {
+        std::vector<Watch> watches;
+        Clock::duration suspended;  // what their deadlines were computed with
     };
 
     // --- called by the public class, without the mutex ----------------------------------------------------------
 
     // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were on
     // record. Permits of objects stay on record: they may expire meanwhile.
-    std::vector<Watch> unwatch(std::span<const PermitId> ids) {
+    Unwatched unwatch(std::span<const PermitId> ids) {
         const std::lock_guard lock(core_.mutex);
-        std::vector<Watch> were;
-        were.reserve(watches_.size());  // so that a failure changes nothing
-        for (Watch& watch : watches_) {
-            if (watch.lost || !is_among(ids, watch.id)) continue;
-            were.push_back(watch);
-            watch.watched = false;
-            watch.ask_at = never;
-        }
-        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && is_among(ids, watch.id); });
-        return were;
+        return take_off(ids);
     }
 
     // Does the same once no renewal of these permits can take effect any more, so that a late one cannot prolong what
     // comes next. Waits for the replies, or until an unanswered renewal is void: usually command_timeout.
-    std::vector<Watch> unwatch_settled(std::span<const PermitId> ids) {
+    Unwatched unwatch_settled(std::span<const PermitId> ids) {
         std::unique_lock lock(core_.mutex);
         const auto settled_at = [&] {
             Instant at{};
+            Among among(ids);
             for (const Watch& watch : watches_)
-                if (is_among(ids, watch.id)) at = std::max(at, watch.renewal_ends);
+                if (among(watch.id)) at = std::max(at, watch.renewal_ends);
             return at;
         };
         for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) renewals_.wait_until(lock, at);
-        lock.unlock();
-        return unwatch(ids);
+        return take_off(ids);
     }
 
-    // Renews these permits again, because they were not released after all.
-    void watch_again(const std::vector<Watch>& watches) {
+    // Renews these permits again, because they were not released after all. `restores_validity`: True if they are valid
+    // for as long as before.
+    void watch_again(const Unwatched& were, bool restores_validity) {
         const std::lock_guard lock(core_.mutex);
-        for (const Watch& was : watches) {
+        check_suspension();
+        const Clock::duration slept = suspended_ - were.suspended;
+        for (Watch was : were.watches) {
+            was.renewing = false;
+            was.come_nearer(slept);
             if (!was.holder) {
                 watches_.push_back(was);
-                watches_.back().renewing = false;
             } else if (Watch* const watch = find(was.id)) {
                 watch->watched = was.watched;
-                watch->ask_at = was.ask_at;
+                watch->ask_at = std::min(watch->ask_at, was.ask_at);  // a failover may have made it due
                 watch->lease = was.lease;
+                if (restores_validity) watch->valid_until = was.valid_until;
             }
         }
         core_.task.schedule();
@@ -23472,7 +23561,7 @@ public:
     // Reports to their objects that these permits are gone.
     void lose(std::span<const PermitId> ids, const char* why) {
         const std::lock_guard lock(core_.mutex);
-        lose_if([&](const Watch& watch) { return is_among(ids, watch.id); }, why);
+        lose_if([among = Among(ids)](const Watch& watch) mutable { return among(watch.id); }, why);
     }
 
     // Records a lease of its own that a permit gets by a command sent at `sent`. While the command is in flight
@@ -23492,8 +23581,9 @@ public:
     // no longer renewed in any case.
     void release_later(std::span<const PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
-        lose_if([&](const Watch& watch) { return watch.holder && is_among(ids, watch.id); }, released_by_id);
-        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && is_among(ids, watch.id); });
+        Among among(ids);
+        lose_if([&](const Watch& watch) { return watch.holder && among(watch.id); }, released_by_id);
+        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && among(watch.id); });
         deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
                         [this, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
                             return core_.protocol.release(request_id, kept);
@@ -23547,8 +23637,9 @@ public:
     // Gives these permits to another object.
     void split(std::span<const PermitId> ids, const std::shared_ptr<PermitHolder>& to) noexcept {
         const std::lock_guard lock(core_.mutex);
+        Among among(ids);
         for (Watch& watch : watches_)
-            if (is_among(ids, watch.id)) watch.holder = to;
+            if (among(watch.id)) watch.holder = to;
     }
 
     // Gives all permits of one object to another. The tokens of both speak for these permits from then on.
@@ -23636,7 +23727,8 @@ public:
 
     // Drops the record of `want`, which no caller claims any more.
     void discard(const Want& want) {
-        std::erase_if(watches_, [&](const Watch& watch) { return is_among(want.ids, watch.id); });
+        Among among(want.ids);
+        std::erase_if(watches_, [&](const Watch& watch) { return among(watch.id); });
     }
 
     // Returns when the background has to renew or query a permit.
@@ -23659,8 +23751,40 @@ public:
 private:
     static constexpr std::size_t releases_a_call = 1000;
 
-    static bool is_among(std::span<const PermitId> ids, const PermitId& id) {
-        return std::find(ids.begin(), ids.end(), id) != ids.end();
+    // Tells whether an id is among some. The search begins behind the last one found, because ids and records usually
+    // have the same order, and there may be thousands.
+    class Among {
+    public:
+        explicit Among(std::span<const PermitId> ids) : ids_(ids) {}
+
+        bool operator()(const PermitId& id) {
+            for (std::size_t i = 0; i < ids_.size(); ++i) {
+                const std::size_t at = next_ < ids_.size() ? next_ : 0;
+                next_ = at + 1;
+                if (ids_[at] == id) return true;
+            }
+            return false;
+        }
+
+    private:
+        const std::span<const PermitId> ids_;
+        std::size_t next_ = 0;
+    };
+
+    // Removes permits from the watchdog, and those of no object from the record. Without memory it changes nothing.
+    Unwatched take_off(std::span<const PermitId> ids) {
+        check_suspension();
+        Unwatched were{{}, suspended_};
+        were.watches.reserve(watches_.size());
+        Among among(ids);
+        for (Watch& watch : watches_) {
+            if (watch.lost || !among(watch.id)) continue;
+            were.watches.push_back(watch);
+            watch.watched = false;
+            watch.ask_at = never;
+        }
+        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && among(watch.id); });
+        return were;
     }
 
     Clock::duration notice() const { return core_.session.losses().notice(watches_.size()); }
@@ -23668,10 +23792,14 @@ private:
         return lease.kind == PermitLease::Kind::forever ? never : redlatch::valid_until(sent.as_of_now(), lease.length);
     }
 
+    // Begins behind the last one found, for the same reason.
     Watch* find(const PermitId& id) {
-        const auto found =
-            std::find_if(watches_.begin(), watches_.end(), [&](const Watch& w) { return !w.lost && w.id == id; });
-        return found == watches_.end() ? nullptr : &*found;
+        for (std::size_t i = 0; i < watches_.size(); ++i) {
+            const std::size_t at = find_next_ < watches_.size() ? find_next_ : 0;
+            find_next_ = at + 1;
+            if (Watch& watch = watches_[at]; !watch.lost && watch.id == id) return &watch;
+        }
+        return nullptr;
     }
 
     // Brings all deadlines nearer by the time for which the machine was suspended since the last call: the steady clock
@@ -23680,10 +23808,7 @@ private:
         const Clock::duration grown = suspended_since(suspended_);
         if (grown == Clock::duration::zero()) return false;
         suspended_ += grown;
-        for (Watch& watch : watches_) {
-            if (watch.valid_until != never) watch.valid_until -= grown;
-            if (watch.ask_at != never) watch.ask_at -= grown;
-        }
+        for (Watch& watch : watches_) watch.come_nearer(grown);
         return true;
     }
 
@@ -23695,38 +23820,63 @@ private:
         for (const Watch& watch : watches_)
             if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
         if (longest == Milliseconds(0)) return;
-        const Instant soon = now + longest / 6;
-        const auto first_due = [&] {
-            return std::find_if(watches_.begin(), watches_.end(),
-                                [&](const Watch& w) { return w.next_deadline() <= soon; });
-        };
-        const std::size_t most = core_.session.options().renewal_batch;
-        for (auto due = first_due(); due != watches_.end(); due = first_due()) {
-            const RenewalKind kind = due->renewal();
-            std::vector<PermitId> batch;
-            for (; due != watches_.end() && batch.size() < most; ++due) {
-                if (due->next_deadline() > soon || due->renewal() != kind) continue;
-                batch.push_back(due->id);
-                due->renewing = true;
-                due->renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
-            }
+        // All are chosen before any is sent: one that cannot be sent is due again at once, which must not delay others.
+        for (const Batch& due : take_due(now + longest / 6)) {
+            const Instant ends = renewal_ends();
+            for (const PermitId& id : due.ids)
+                if (Watch* const watch = find(id)) watch->renewal_ends = ends;
             lock.unlock();
             const SendTime sent_at;
             const Instant sent = Clock::now();
             try {
-                Call call = core_.protocol.renew(batch, kind.lease, core_.session.wanted_until(core_.key()));
-                call.replication = kind.replication;
-                core_.session.post(call, [this, keep = core_.keep(), batch, renews = kind.prolongs, sent,
+                Call call = core_.protocol.renew(due.ids, due.kind.lease, core_.session.wanted_until(core_.key()));
+                call.replication = due.kind.replication;
+                core_.session.post(call, [this, keep = core_.keep(), ids = due.ids, renews = due.kind.prolongs, sent,
                                           sent_at](const Reply& reply) {
                     core_.session.learn_if_late(core_.key(), sent, reply);
-                    renewed_all(batch, renews, reply, sent_at.as_of_now());
+                    renewed_all(ids, renews, reply, sent_at.as_of_now());
                 });
             } catch (...) {  // no memory: retried after a pause
-                renewed_all(batch, kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+                renewed_all(due.ids, due.kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
             lock.lock();
         }
     }
+
+    // Permits that one call renews.
+    struct Batch {
+        RenewalKind kind;
+        std::vector<PermitId> ids;
+    };
+
+    // Returns the permits that are due until then, and marks their renewals as in flight.
+    std::vector<Batch> take_due(Instant until) {
+        const std::size_t most = core_.session.options().renewal_batch;
+        const auto is_due = [until](const Watch& watch) { return watch.next_deadline() <= until; };
+        std::vector<Batch> batches;
+        for (const Watch& watch : watches_) {
+            if (!is_due(watch)) continue;
+            const RenewalKind kind = watch.renewal();
+            // The latest batch of a kind is the one that is not full.
+            auto open = std::find_if(batches.rbegin(), batches.rend(), [&](const Batch& b) { return b.kind == kind; });
+            if (open == batches.rend() || open->ids.size() == most) {
+                batches.push_back({kind, {}});
+                open = batches.rbegin();
+            }
+            open->ids.push_back(watch.id);
+        }
+        // From here on nothing needs memory.
+        const Instant ends = renewal_ends();
+        for (Watch& watch : watches_) {
+            if (!is_due(watch)) continue;
+            watch.renewing = true;
+            watch.renewal_ends = ends;
+        }
+        return batches;
+    }
+
+    // Returns when a renewal that is sent now is void.
+    Instant renewal_ends() const { return Clock::now() + core_.session.options().command_timeout + Milliseconds(1); }
 
     // `renews`: False if it was only a query. By now a permit may no longer be under the watchdog.
     void renewed_all(const std::vector<PermitId>& batch, bool renews, const Reply& reply, Instant sent) {
@@ -23737,7 +23887,10 @@ private:
             Watch* const watch = find(batch[i]);
             if (!watch) continue;
             watch->renewing = false;
-            if (reply.answered() || reply.is_unsent()) watch->renewal_ends = {};
+            if (reply.answered() || reply.is_unsent())
+                watch->renewal_ends = watch->unanswered_ends;
+            else
+                watch->unanswered_ends = watch->renewal_ends;
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
                 if (watch->watched == renews) watch->ask_at = Clock::now() + pause_after(*watch);
             } else if (reply.elements[i].integer != 1) {
@@ -23808,6 +23961,7 @@ private:
     SynchronizerCore<PermitProtocol>& core_;
     RequestDeliveries<PermitProtocol>& deliveries_;
     std::vector<Watch> watches_;
+    std::size_t find_next_ = 0;                // where find() begins
     Clock::duration suspended_ = suspended();  // when the deadlines in watches_ were computed
     std::condition_variable renewals_;         // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
@@ -23841,16 +23995,28 @@ inline void check_permits(std::ptrdiff_t n, std::ptrdiff_t least, std::ptrdiff_t
 
 // Releases all of the permits or none. Returns true if they were held.
 inline bool release(const Settings& settings, PermitState& semaphore, std::span<const PermitId> ids) {
-    // Made first: from unwatch() on nothing may fail for want of memory.
     const MakeCall make = [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](
                               const RequestId& request_id) { return semaphore.protocol().release(request_id, kept); };
-    const auto watches = semaphore.leases().unwatch(ids);
-    const bool released = semaphore.is_one(semaphore.change(settings, make, PermitState::Undelivered::retry));
-    if (released)
-        semaphore.leases().lose(ids, PermitLeases::released_by_id);
-    else
-        semaphore.leases().watch_again(watches);
-    return released;
+    PermitLeases& leases = semaphore.leases();
+    const auto watches = leases.unwatch(ids);
+    auto failure = PermitState::Failure::not_made;
+    try {
+        const Reply reply = semaphore.change(settings, make, PermitState::Undelivered::retry, &failure);
+        failure = PermitState::Failure::unknown;
+        const bool released = semaphore.is_one(reply);
+        if (released)
+            leases.lose(ids, PermitLeases::released_by_id);
+        else
+            leases.watch_again(watches, false);
+        return released;
+    } catch (...) {
+        // What the background goes on to release is lost to its object. Else the next renewal tells.
+        if (failure == PermitState::Failure::left)
+            leases.lose(ids, PermitLeases::released_by_id);
+        else
+            leases.watch_again(watches, false);
+        throw;
+    }
 }
 
 inline PermitProtocol::Want want_of(std::ptrdiff_t n, const PermitLease& lease, const Settings& settings) {
@@ -24022,16 +24188,21 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
     const auto watches = leases.unwatch_settled(std::span(&id, 1));
     const detail::SendTime sent;
     leases.change_lease(id, sent, lease, true);
-    Reply reply;
+    const detail::MakeCall make = [&](const detail::RequestId& request_id) {
+        return semaphore.protocol().set_lease(request_id, id, lease);
+    };
+    bool is_held = false;
+    auto failure = detail::PermitState::Failure::not_made;
     try {
-        reply = semaphore.change(handle_.settings(), [&](const detail::RequestId& request_id) {
-            return semaphore.protocol().set_lease(request_id, id, lease);
-        });
+        const Reply reply =
+            semaphore.change(handle_.settings(), make, detail::PermitState::Undelivered::call_off, &failure);
+        failure = detail::PermitState::Failure::unknown;
+        is_held = semaphore.is_one(reply);
     } catch (...) {
-        leases.watch_again(watches);
+        leases.watch_again(watches, failure == detail::PermitState::Failure::not_made);
         throw;
     }
-    if (!semaphore.is_one(reply)) {
+    if (!is_held) {
         leases.lose(std::span(&id, 1), "the server no longer has this permit");
         throw Error(errc::unknown_permit, name(), "this permit is not held");
     }

@@ -576,6 +576,48 @@ mutate(permits_beyond_an_int scripts/semaphore.hpp
     ""
     "integration/semaphore")
 
+# The destructor of a Permit waits for the reply.
+mutate(permit_waits_when_it_goes permit_expirable_semaphore.hpp
+    "semaphore_->release_later(*id_);"
+    "{ std::error_code ec; semaphore_->release(*id_, ec); }"
+    "unit/permit_expirable")
+
+# The copy of a Permit in a forked child releases the parent's.
+mutate(permit_of_the_parent_released permit_expirable_semaphore.hpp
+    "if (id_ && process_ == detail::this_process())"
+    "if (id_)"
+    "integration/client_fork")
+
+# In a forked child permits are divided with the parent's mutex.
+mutate(permits_split_by_the_parents_mutex semaphore/permits.ipp
+    "keeper_->is_of_this_process() ? keeper_->split(ids) : keeper_;"
+    "keeper_->split(ids);"
+    "integration/client_fork")
+
+# Operations, holds and permits do not count as users of a state.
+mutate(state_goes_with_its_objects session/registry.hpp
+    "            ++entry.users;\n"
+    "            entry.users += entry.users == 0 ? 1 : 0;\n"
+    "unit/registry|integration/(release_all|permits_test)")
+
+# A look ends the wait of a caller that joined after it.
+mutate(release_watch_tells_old_news lock/release_watch.hpp
+    "if (waiter.number > last)"
+    "if (waiter.number == 0)"
+    "unit/release_watch")
+
+# An object does not notice that a release by id goes on in the background.
+mutate(release_left_to_the_background_is_silent permit_expirable_semaphore.ipp
+    "if (failure == PermitState::Failure::left)"
+    "if (false)"
+    "unit/permit_expirable")
+
+# A refused update_lease() leaves the permit as valid as the lease that it did not get.
+mutate(refused_lease_counts semaphore/permit_leases.hpp
+    "if (restores_validity) "
+    "if (false) "
+    "unit/permit_expirable")
+
 # A request for more permits than there can ever be blocks all requests behind it.
 mutate(big_request_blocks_for_good semaphore/request_queue.hpp
     "return !is_within_reach(want, now);"
@@ -602,7 +644,7 @@ mutate(unknown_permits_left_behind semaphore/synchronizer.hpp
 
 # Permits for a thread that left during the request are not given back.
 mutate(unclaimed_permits_left_behind semaphore/synchronizer.hpp
-    "if (wants[i].served) unclaimed.push_back(wants[i]);"
+    "if (wants[i].served) unclaimed.push_back(std::move(wants[i]));"
     ""
     "unit.semaphore")
 
@@ -770,8 +812,8 @@ mutate(write_raises_a_signal net/socket.hpp
 
 # A change of a latch that was given up takes effect after the reset that followed.
 mutate(given_up_change_comes_late semaphore/synchronizer.hpp
-    "else if (request_id.may_be_done)\n"
-    "else if (request_id.may_be_done && !request_id.request)\n"
+    "else if (request_id.may_be_done) {\n"
+    "else if (request_id.may_be_done && !request_id.request) {\n"
     "(unit|integration)/count_down_latch")
 
 # Two threads use one OpenSSL session at the same time.
@@ -1160,10 +1202,16 @@ mutate(no_thread_for_lost_permits semaphore/permit_leases.hpp
     "void prepare() {}"
     "integration/permits_lost")
 
+# Permits whose renewal was not sent are due again at once.
+mutate(unsent_renewal_without_a_pause semaphore/permit_leases.hpp
+    "return std::max(Milliseconds(10), lease / 60);"
+    "return Milliseconds(lease.count() * 0);"
+    "unit/permit_expirable")
+
 # An object does not report the loss of a permit that it got by a split; the other one does.
 mutate(split_permits_stay_with_the_other semaphore/permit_leases.hpp
-    "if (is_among(ids, watch.id)) watch.holder = to;"
-    "static_cast<void>(watch), static_cast<void>(to), static_cast<void>(ids);"
+    "if (among(watch.id)) watch.holder = to;"
+    "static_cast<void>(watch), static_cast<void>(to);"
     "integration/permits_lost")
 
 # A merge forgets the token of the object that was merged.
@@ -1204,13 +1252,13 @@ mutate(other_permits_not_dropped permit_expirable_semaphore.ipp
 
 # A release by id is unknown to the object of the permit.
 mutate(release_by_id_unnoticed permit_expirable_semaphore.ipp
-    "    if (released)\n        semaphore.leases().lose(ids, PermitLeases::released_by_id);\n    else\n"
-    "    if (!released)\n"
+    "        if (released)\n            leases.lose(ids, PermitLeases::released_by_id);\n        else\n"
+    "        if (!released)\n"
     "integration/permits_lost")
 
 # A refused release by id ends the renewal of an object's permits.
 mutate(refused_release_ends_renewals semaphore/permit_leases.hpp
-    "watch->ask_at = was.ask_at;"
+    "watch->ask_at = std::min(watch->ask_at, was.ask_at);"
     ""
     "integration/permits_lost")
 
@@ -1222,8 +1270,8 @@ mutate(telling_many_permits_begins_late semaphore/permit_leases.hpp
 
 # The validity of permits counts from the reply to their renewal.
 mutate(permits_valid_from_the_reply semaphore/permit_leases.hpp
-    "renewed_all(batch, renews, reply, sent_at.as_of_now());"
-    "renewed_all(batch, renews, reply, Clock::now());"
+    "renewed_all(ids, renews, reply, sent_at.as_of_now());"
+    "renewed_all(ids, renews, reply, Clock::now());"
     "unit/permit_expirable")
 
 # While update_lease() is in flight, the old lease counts.
@@ -1240,7 +1288,7 @@ mutate(new_lease_unnoticed permit_expirable_semaphore.ipp
 
 # A suspension of the machine does not bring the end of permits nearer.
 mutate(permits_outlive_a_suspension semaphore/permit_leases.hpp
-    "if (watch.valid_until != never) watch.valid_until -= grown;"
+    "if (valid_until != never) valid_until -= by;"
     ""
     "integration/suspended")
 
@@ -1273,6 +1321,28 @@ mutate(several_locks_try_again quorum/quorum_acquire.hpp
     "(request.one_try && outcome.by_servers)"
     "false"
     "faults/refusal")
+
+# A key without a lease is waited for.
+mutate(key_without_a_lease_is_a_lock scripts/giving_back.hpp
+    "return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end"
+    "return -1 end"
+    "integration/(rlock_protocol|bad_inputs|fair_lock_script)")
+
+# The server does not tell two kinds of lock on one key apart.
+mutate(rlock_on_a_read_write_lock scripts/rlock.hpp
+    "if redis.call('hexists', lock, 'mode') == 1 then"
+    "if false then"
+    "integration/(bad_inputs|read_write_lock|rlock_protocol)")
+mutate(fair_lock_on_a_read_write_lock scripts/fair_lock.hpp
+    "if not free and redis.call('hexists', lock, 'mode') == 1 then"
+    "if false then"
+    "integration/fair_lock_script")
+
+# A try of one lock is repeated after a temporary refusal.
+mutate(one_try_tries_again session/retry.hpp
+    "if (limits_.one_try && verdict"
+    "if (false && verdict"
+    "faults/refusal|unit/rlock_acquire")
 
 # The first round of a short wait gets no time of its own.
 mutate(first_round_is_too_short quorum/quorum_acquire.hpp
@@ -1534,8 +1604,8 @@ mutate(hold_destructor_waits lock/hold.ipp
 
 # Completions run on the thread that renews and receives.
 mutate(callback_on_the_background_thread session/running.hpp
-    "(dispatches ? host_->dispatcher() : host_->completions()).notify(*this);"
-    "static_cast<void>(dispatches);\n        run();\n        end();"
+    "void post_completion() noexcept { last_thread().notify(*this); }"
+    "void post_completion() noexcept {\n        run();\n        end();\n    }"
     "integration/async_lock")
 
 # A task that was suspended continues its caller on another thread than the one on which it ended.
@@ -1731,7 +1801,7 @@ mutate(renewal_as_the_client_requires lock/leases.hpp
 
 # The same for permits.
 mutate(renewal_of_permits_as_the_client_requires semaphore/permit_leases.hpp
-    "                call.replication = kind.replication;\n"
+    "                call.replication = due.kind.replication;\n"
     ""
     "integration/object_options")
 
@@ -1773,8 +1843,8 @@ mutate(one_request_for_all_requirements semaphore/synchronizer.hpp
 
 # Permits with different leases are renewed by one command.
 mutate(leases_of_permits_mixed semaphore/permit_leases.hpp
-    "due->renewal() != kind)"
-    "due->watched != kind.prolongs)"
+    "return b.kind == kind;"
+    "return b.kind.prolongs == kind.prolongs;"
     "integration/object_options")
 
 # A short lease hurries the renewals of the long ones.

@@ -2,7 +2,8 @@
 // Many operations on a few names of every primitive, most of them cancelled in one way or another, while the connections
 // are cut and replies are late or lost: for REDLATCH_STRESS_SECONDS (6).
 //
-// The leases are far longer than the faults, so no hold may be lost. Whoever holds a lock changes plain variables, which
+// The leases are far longer than the faults, so no hold may be lost. One of the three servers of the RedLock is behind the
+// faults, the others are its majority. Whoever holds a lock changes plain variables, which
 // nothing but the lock guards: ThreadSanitizer sees two holders at once, and so does the sum at the end.
 #include <doctest/doctest.h>
 
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <future>
 #include <list>
@@ -46,6 +48,8 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr int permits = 3;
+constexpr auto lease = 60s;
+constexpr auto lease_of_red_lock = patient(3s);  // a server that has not run for as long has no vote
 constexpr std::size_t drivers = 3;
 constexpr std::size_t at_once = 24;  // operations of one driver
 
@@ -134,7 +138,7 @@ struct Attempt {
 enum class Release { by_destructor, by_unlock, by_operation };
 
 struct Storm {
-    explicit Storm(const std::string& url) : client(url, options()) {
+    Storm(const std::string& url, const std::array<RedisServer, 2>& undisturbed) : client(url, options(lease)) {
         for (const char* name : {"rlock a", "rlock b"}) add(std::make_shared<RLock>(client, name));
         add(std::make_shared<FairLock>(client, "fair"));
         add(std::make_shared<FencedLock>(client, "fenced"));
@@ -142,13 +146,18 @@ struct Storm {
         add(std::make_shared<Mutex>(client, "mutex"));
         add(table);
         add(std::make_shared<MultiLock>(part_a, part_b));
+        for (const std::string& server : {url, undisturbed[0].url(), undisturbed[1].url()}) {
+            voters.emplace_back(server, options(lease_of_red_lock));
+            votes.emplace_back(voters.back(), "voted");
+        }
+        add(std::make_shared<RedLock>(votes, RedLockOptions{.node_timeout = patient(500ms)}), lease_of_red_lock);
         static_cast<void>(semaphore.try_set_permits(permits));
         static_cast<void>(leased.try_set_permits(permits));
     }
 
-    static ClientOptions options() {
+    static ClientOptions options(std::chrono::milliseconds watchdog) {
         ClientOptions options;
-        options.watchdog_timeout = 60s;
+        options.watchdog_timeout = watchdog;
         options.command_timeout = patient(1s);
         options.unreachable_timeout = patient(30s);
         return options;
@@ -156,9 +165,12 @@ struct Storm {
 
     struct Subject {
         std::shared_ptr<redlatch::detail::LockApi> lock;
+        Lease lease;
         std::unique_ptr<Guarded> guarded = std::make_unique<Guarded>();
     };
-    void add(std::shared_ptr<redlatch::detail::LockApi> lock) { subjects.push_back({std::move(lock)}); }
+    void add(std::shared_ptr<redlatch::detail::LockApi> lock, std::chrono::milliseconds longest = lease) {
+        subjects.push_back({std::move(lock), Lease{longest}});
+    }
 
     bool is_whole() const {
         return std::all_of(subjects.begin(), subjects.end(), [](const Subject& s) { return s.guarded->is_whole(); });
@@ -166,6 +178,8 @@ struct Storm {
 
     Client client;
     RLock part_a{client, "part a"}, part_b{client, "part b"};
+    std::deque<Client> voters;
+    std::deque<RLock> votes;
     std::shared_ptr<ReadWriteLock> table = std::make_shared<ReadWriteLock>(client, "table");
     std::vector<Subject> subjects;
     Semaphore semaphore{client, "permits"};
@@ -241,7 +255,7 @@ private:
                             [this](Permits& got, auto time) { storm_.room.visit(got.count(), storm_.tally, time); });
             case 2:
                 return with(
-                    storm_.leased.async_acquire(1 + any(2), Lease{60s}, stop()),
+                    storm_.leased.async_acquire(1 + any(2), Lease{lease}, stop()),
                     [this](Permits& got, auto time) { storm_.leased_room.visit(got.count(), storm_.tally, time); });
             case 3: return with(storm_.latch.async_wait(stop()), [](bool, auto) {});
             case 4:
@@ -262,7 +276,7 @@ private:
         };
         switch (any(4)) {
             case 0: return with(subject.lock->async_try_lock_for(soon(), stop()), section);
-            case 1: return with(subject.lock->async_try_lock(lease()), section);
+            case 1: return with(subject.lock->async_try_lock(subject.lease), section);
             default: return with(subject.lock->async_lock(stop()), section);
         }
     }
@@ -275,7 +289,6 @@ private:
         return attempt;
     }
     std::stop_token stop() const { return next_->stop.get_token(); }
-    static Lease lease() { return Lease{60s}; }
 
     // Begins the operation in one of the ways.
     template <class R, class Section>
@@ -392,11 +405,16 @@ void disturb(Proxy& proxy, std::mt19937& random) {
 TEST_CASE("operations in a storm of cancellations and faults: one completion each, one holder, nothing left") {
     RedisServer server;
     RawRedis redis{server};
+    std::array<RedisServer, 2> undisturbed;
+    std::array<RawRedis, 2> looks{RawRedis{undisturbed[0]}, RawRedis{undisturbed[1]}};
     Proxy proxy{server.url()};
+    REQUIRE(eventually(
+        [&] { return std::stoll(looks[1].info("server", "uptime_in_seconds")) * 1s > lease_of_red_lock + 2s; }, 60s,
+        20ms));
     const auto seed = static_cast<std::uint32_t>(SteadyClock::now().time_since_epoch().count());
     CAPTURE(seed);
     {
-        auto owned = std::make_unique<Storm>(proxy.url());
+        auto owned = std::make_unique<Storm>(proxy.url(), undisturbed);
         Storm& storm = *owned;
         std::mt19937 random{seed};
         std::vector<std::unique_ptr<Driver>> all;
@@ -465,7 +483,7 @@ TEST_CASE("operations in a storm of cancellations and faults: one completion eac
         CHECK(tally.in_vain > 0);
         CHECK(proxy.counts().dropped > 0);
 
-        // The leases last for a minute, so what is free before that was released.
+        // All leases but the RedLock's last for a minute, so what is free before that was released.
         Client beside{server.url()};
         Semaphore semaphore{beside, "permits"};
         PermitExpirableSemaphore leased{beside, "leased permits"};
@@ -477,10 +495,13 @@ TEST_CASE("operations in a storm of cancellations and faults: one completion eac
         CHECK(eventually(
             [&] {
                 left = leftover_keys(redis, documented_keys());
+                for (RawRedis& look : looks)
+                    for (std::string& key : leftover_keys(look, documented_keys())) left.push_back(std::move(key));
                 return left.empty() && storm.client.stats().held == 0 && storm.client.stats().waiting == 0;
             },
             patient(20s)));
         for (const std::string& one : left) FAIL_CHECK(one);
     }
     CHECK(eventually([&] { return redis.connected_clients() == 0; }));
+    for (RawRedis& look : looks) CHECK(eventually([&] { return look.connected_clients() == 0; }));
 }

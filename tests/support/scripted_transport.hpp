@@ -109,6 +109,12 @@ public:
         always(what, [reply](const SentCommand&) { return std::optional(reply); });
     }
 
+    /// From now on, post() itself says of commands of this name that they were not sent, as a transport may.
+    void refuse_to_post(const std::string& what) {
+        const std::lock_guard lock(state_->mutex);
+        state_->not_posted.insert(what);
+    }
+
     /// Answers a command whose reply was held back.
     void answer(const SentCommand& command, Reply reply) {
         const std::lock_guard lock(state_->mutex);
@@ -203,6 +209,7 @@ private:
         std::map<std::size_t, Completion> unanswered;
         std::deque<Job> jobs;
         std::set<std::string> channels;
+        std::set<std::string> not_posted;
         bool by_hand = false;
         bool woken = false;
 
@@ -389,10 +396,14 @@ public:
     }
 
     void post(const Command& command, Completion done) {
-        const std::lock_guard lock(state_->mutex);
+        std::unique_lock lock(state_->mutex);
         if (state_->asks_only_for_time(command))
             return state_->add_job([done = std::move(done)](Listener&) { done(ScriptedRedis::time()); });
         auto [sent, handler] = state_->take(command, true, never);
+        if (state_->not_posted.contains(sent.what)) {
+            lock.unlock();
+            return done(unreachable());
+        }
         state_->add_job([state = state_.get(), sent = sent, handler = handler, done = std::move(done)](Listener&) {
             if (std::optional<Reply> reply = handler(sent)) return done(std::move(*reply));
             const std::lock_guard guard(state->mutex);

@@ -31,7 +31,7 @@ REDLATCH_INLINE HoldKeeper& NamedLock::keeper() { return state(); }
 
 REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
     LockState& s = state();
-    return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.shared_from_this(), &s)};
+    return {handle_.session_handle(), std::shared_ptr<HoldKeeper>(s.session().share_state(s), &s)};
 }
 
 REDLATCH_INLINE void NamedLock::prepare(LockRequest& request) {

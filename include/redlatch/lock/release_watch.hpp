@@ -120,11 +120,15 @@ public:
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, ReleaseWaiter& me, const ReleaseRequest& request) {
         const std::uint64_t generation = room_.queue.generation();
+        const std::uint64_t last = room_.queue.last_number();
         const std::optional<Inspection> found = co_await look(lock, request, false);
         if (!found) co_return;
         room_.queue.asked(generation, look_again_after(*found));
         pause(me);
         room_.queue.for_each([&](ReleaseWaiter& waiter) {
+            // Who has joined meanwhile may have looked after this look: what it found may be newer.
+            if (waiter.number > last)
+                return room_.queue.set_ask_again(std::min(room_.queue.ask_again(), waiter.look_again));
             if (!waiter.is_over(*found)) return;
             waiter.phase = Waiter::Phase::served;
             if (&waiter != &me) room_.wake(waiter);

@@ -6,6 +6,8 @@
 #include "redlatch/semaphore/permits.hpp"
 #include "redlatch/semaphore/permits.ipp"
 #include "redlatch/session/continuations.hpp"
+#include "redlatch/session/named_state.hpp"
+#include "redlatch/session/session.hpp"
 #include "redlatch/session/session_handle.hpp"
 #include "redlatch/session/settings.hpp"
 #include "redlatch/wait/wait_request.hpp"
@@ -18,12 +20,12 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The state of a semaphore or latch in this process, kept alive for an operation or an object.
+// The state of a semaphore or latch in this process, kept in use for an operation or an object.
 template <class State>
 class KeptState {
 public:
     KeptState(std::shared_ptr<SessionHandle> session, State& state, const Settings& settings)
-        : session_(std::move(session)), keep_(state.shared_from_this()), state_(state), settings_(settings) {}
+        : session_(std::move(session)), use_(state.session().share_state(state)), state_(state), settings_(settings) {}
 
     // The options of the object that it was made from.
     const Settings& settings() const noexcept { return settings_; }
@@ -45,7 +47,7 @@ public:
 private:
     // The state refers to the session, so it is destroyed first.
     std::shared_ptr<SessionHandle> session_;
-    std::shared_ptr<BackgroundTask> keep_;
+    std::shared_ptr<NamedState> use_;
     State& state_;
     Settings settings_;
 };

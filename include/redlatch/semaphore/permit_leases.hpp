@@ -61,7 +61,8 @@ public:
         std::shared_ptr<PermitHolder> holder;  // null if the program has only the id
         bool renewing = false;                 // True if a renewal or a query is in flight
         bool lost = false;                     // then it stays on record until its object gives it back
-        Instant renewal_ends{};                // an unanswered renewal can no longer take effect from then on
+        Instant renewal_ends{};                // the last renewal can no longer take effect from then on
+        Instant unanswered_ends{};             // the same of the last one without a reply
 
         // `needed`: how long it takes to report all losses.
         Instant lost_at(Clock::duration needed) const {
@@ -72,52 +73,59 @@ public:
         RenewalKind renewal() const {
             return watched ? RenewalKind{true, lease, replication} : RenewalKind{false, Milliseconds(1), replication};
         }
+
+        void come_nearer(Clock::duration by) {
+            if (valid_until != never) valid_until -= by;
+            if (ask_at != never) ask_at -= by;
+        }
+    };
+
+    // Permits that were removed from the watchdog.
+    struct Unwatched {
+        std::vector<Watch> watches;
+        Clock::duration suspended;  // what their deadlines were computed with
     };
 
     // --- called by the public class, without the mutex ----------------------------------------------------------
 
     // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were on
     // record. Permits of objects stay on record: they may expire meanwhile.
-    std::vector<Watch> unwatch(std::span<const PermitId> ids) {
+    Unwatched unwatch(std::span<const PermitId> ids) {
         const std::lock_guard lock(core_.mutex);
-        std::vector<Watch> were;
-        were.reserve(watches_.size());  // so that a failure changes nothing
-        for (Watch& watch : watches_) {
-            if (watch.lost || !is_among(ids, watch.id)) continue;
-            were.push_back(watch);
-            watch.watched = false;
-            watch.ask_at = never;
-        }
-        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && is_among(ids, watch.id); });
-        return were;
+        return take_off(ids);
     }
 
     // Does the same once no renewal of these permits can take effect any more, so that a late one cannot prolong what
     // comes next. Waits for the replies, or until an unanswered renewal is void: usually command_timeout.
-    std::vector<Watch> unwatch_settled(std::span<const PermitId> ids) {
+    Unwatched unwatch_settled(std::span<const PermitId> ids) {
         std::unique_lock lock(core_.mutex);
         const auto settled_at = [&] {
             Instant at{};
+            Among among(ids);
             for (const Watch& watch : watches_)
-                if (is_among(ids, watch.id)) at = std::max(at, watch.renewal_ends);
+                if (among(watch.id)) at = std::max(at, watch.renewal_ends);
             return at;
         };
         for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) renewals_.wait_until(lock, at);
-        lock.unlock();
-        return unwatch(ids);
+        return take_off(ids);
     }
 
-    // Renews these permits again, because they were not released after all.
-    void watch_again(const std::vector<Watch>& watches) {
+    // Renews these permits again, because they were not released after all. `restores_validity`: True if they are valid
+    // for as long as before.
+    void watch_again(const Unwatched& were, bool restores_validity) {
         const std::lock_guard lock(core_.mutex);
-        for (const Watch& was : watches) {
+        check_suspension();
+        const Clock::duration slept = suspended_ - were.suspended;
+        for (Watch was : were.watches) {
+            was.renewing = false;
+            was.come_nearer(slept);
             if (!was.holder) {
                 watches_.push_back(was);
-                watches_.back().renewing = false;
             } else if (Watch* const watch = find(was.id)) {
                 watch->watched = was.watched;
-                watch->ask_at = was.ask_at;
+                watch->ask_at = std::min(watch->ask_at, was.ask_at);  // a failover may have made it due
                 watch->lease = was.lease;
+                if (restores_validity) watch->valid_until = was.valid_until;
             }
         }
         core_.task.schedule();
@@ -126,7 +134,7 @@ public:
     // Reports to their objects that these permits are gone.
     void lose(std::span<const PermitId> ids, const char* why) {
         const std::lock_guard lock(core_.mutex);
-        lose_if([&](const Watch& watch) { return is_among(ids, watch.id); }, why);
+        lose_if([among = Among(ids)](const Watch& watch) mutable { return among(watch.id); }, why);
     }
 
     // Records a lease of its own that a permit gets by a command sent at `sent`. While the command is in flight
@@ -146,8 +154,9 @@ public:
     // no longer renewed in any case.
     void release_later(std::span<const PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
-        lose_if([&](const Watch& watch) { return watch.holder && is_among(ids, watch.id); }, released_by_id);
-        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && is_among(ids, watch.id); });
+        Among among(ids);
+        lose_if([&](const Watch& watch) { return watch.holder && among(watch.id); }, released_by_id);
+        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && among(watch.id); });
         deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
                         [this, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
                             return core_.protocol.release(request_id, kept);
@@ -201,8 +210,9 @@ public:
     // Gives these permits to another object.
     void split(std::span<const PermitId> ids, const std::shared_ptr<PermitHolder>& to) noexcept {
         const std::lock_guard lock(core_.mutex);
+        Among among(ids);
         for (Watch& watch : watches_)
-            if (is_among(ids, watch.id)) watch.holder = to;
+            if (among(watch.id)) watch.holder = to;
     }
 
     // Gives all permits of one object to another. The tokens of both speak for these permits from then on.
@@ -290,7 +300,8 @@ public:
 
     // Drops the record of `want`, which no caller claims any more.
     void discard(const Want& want) {
-        std::erase_if(watches_, [&](const Watch& watch) { return is_among(want.ids, watch.id); });
+        Among among(want.ids);
+        std::erase_if(watches_, [&](const Watch& watch) { return among(watch.id); });
     }
 
     // Returns when the background has to renew or query a permit.
@@ -313,8 +324,40 @@ public:
 private:
     static constexpr std::size_t releases_a_call = 1000;
 
-    static bool is_among(std::span<const PermitId> ids, const PermitId& id) {
-        return std::find(ids.begin(), ids.end(), id) != ids.end();
+    // Tells whether an id is among some. The search begins behind the last one found, because ids and records usually
+    // have the same order, and there may be thousands.
+    class Among {
+    public:
+        explicit Among(std::span<const PermitId> ids) : ids_(ids) {}
+
+        bool operator()(const PermitId& id) {
+            for (std::size_t i = 0; i < ids_.size(); ++i) {
+                const std::size_t at = next_ < ids_.size() ? next_ : 0;
+                next_ = at + 1;
+                if (ids_[at] == id) return true;
+            }
+            return false;
+        }
+
+    private:
+        const std::span<const PermitId> ids_;
+        std::size_t next_ = 0;
+    };
+
+    // Removes permits from the watchdog, and those of no object from the record. Without memory it changes nothing.
+    Unwatched take_off(std::span<const PermitId> ids) {
+        check_suspension();
+        Unwatched were{{}, suspended_};
+        were.watches.reserve(watches_.size());
+        Among among(ids);
+        for (Watch& watch : watches_) {
+            if (watch.lost || !among(watch.id)) continue;
+            were.watches.push_back(watch);
+            watch.watched = false;
+            watch.ask_at = never;
+        }
+        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && among(watch.id); });
+        return were;
     }
 
     Clock::duration notice() const { return core_.session.losses().notice(watches_.size()); }
@@ -322,10 +365,14 @@ private:
         return lease.kind == PermitLease::Kind::forever ? never : redlatch::valid_until(sent.as_of_now(), lease.length);
     }
 
+    // Begins behind the last one found, for the same reason.
     Watch* find(const PermitId& id) {
-        const auto found =
-            std::find_if(watches_.begin(), watches_.end(), [&](const Watch& w) { return !w.lost && w.id == id; });
-        return found == watches_.end() ? nullptr : &*found;
+        for (std::size_t i = 0; i < watches_.size(); ++i) {
+            const std::size_t at = find_next_ < watches_.size() ? find_next_ : 0;
+            find_next_ = at + 1;
+            if (Watch& watch = watches_[at]; !watch.lost && watch.id == id) return &watch;
+        }
+        return nullptr;
     }
 
     // Brings all deadlines nearer by the time for which the machine was suspended since the last call: the steady clock
@@ -334,10 +381,7 @@ private:
         const Clock::duration grown = suspended_since(suspended_);
         if (grown == Clock::duration::zero()) return false;
         suspended_ += grown;
-        for (Watch& watch : watches_) {
-            if (watch.valid_until != never) watch.valid_until -= grown;
-            if (watch.ask_at != never) watch.ask_at -= grown;
-        }
+        for (Watch& watch : watches_) watch.come_nearer(grown);
         return true;
     }
 
@@ -349,38 +393,63 @@ private:
         for (const Watch& watch : watches_)
             if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
         if (longest == Milliseconds(0)) return;
-        const Instant soon = now + longest / 6;
-        const auto first_due = [&] {
-            return std::find_if(watches_.begin(), watches_.end(),
-                                [&](const Watch& w) { return w.next_deadline() <= soon; });
-        };
-        const std::size_t most = core_.session.options().renewal_batch;
-        for (auto due = first_due(); due != watches_.end(); due = first_due()) {
-            const RenewalKind kind = due->renewal();
-            std::vector<PermitId> batch;
-            for (; due != watches_.end() && batch.size() < most; ++due) {
-                if (due->next_deadline() > soon || due->renewal() != kind) continue;
-                batch.push_back(due->id);
-                due->renewing = true;
-                due->renewal_ends = Clock::now() + core_.session.options().command_timeout + Milliseconds(1);
-            }
+        // All are chosen before any is sent: one that cannot be sent is due again at once, which must not delay others.
+        for (const Batch& due : take_due(now + longest / 6)) {
+            const Instant ends = renewal_ends();
+            for (const PermitId& id : due.ids)
+                if (Watch* const watch = find(id)) watch->renewal_ends = ends;
             lock.unlock();
             const SendTime sent_at;
             const Instant sent = Clock::now();
             try {
-                Call call = core_.protocol.renew(batch, kind.lease, core_.session.wanted_until(core_.key()));
-                call.replication = kind.replication;
-                core_.session.post(call, [this, keep = core_.keep(), batch, renews = kind.prolongs, sent,
+                Call call = core_.protocol.renew(due.ids, due.kind.lease, core_.session.wanted_until(core_.key()));
+                call.replication = due.kind.replication;
+                core_.session.post(call, [this, keep = core_.keep(), ids = due.ids, renews = due.kind.prolongs, sent,
                                           sent_at](const Reply& reply) {
                     core_.session.learn_if_late(core_.key(), sent, reply);
-                    renewed_all(batch, renews, reply, sent_at.as_of_now());
+                    renewed_all(ids, renews, reply, sent_at.as_of_now());
                 });
             } catch (...) {  // no memory: retried after a pause
-                renewed_all(batch, kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+                renewed_all(due.ids, due.kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
             lock.lock();
         }
     }
+
+    // Permits that one call renews.
+    struct Batch {
+        RenewalKind kind;
+        std::vector<PermitId> ids;
+    };
+
+    // Returns the permits that are due until then, and marks their renewals as in flight.
+    std::vector<Batch> take_due(Instant until) {
+        const std::size_t most = core_.session.options().renewal_batch;
+        const auto is_due = [until](const Watch& watch) { return watch.next_deadline() <= until; };
+        std::vector<Batch> batches;
+        for (const Watch& watch : watches_) {
+            if (!is_due(watch)) continue;
+            const RenewalKind kind = watch.renewal();
+            // The latest batch of a kind is the one that is not full.
+            auto open = std::find_if(batches.rbegin(), batches.rend(), [&](const Batch& b) { return b.kind == kind; });
+            if (open == batches.rend() || open->ids.size() == most) {
+                batches.push_back({kind, {}});
+                open = batches.rbegin();
+            }
+            open->ids.push_back(watch.id);
+        }
+        // From here on nothing needs memory.
+        const Instant ends = renewal_ends();
+        for (Watch& watch : watches_) {
+            if (!is_due(watch)) continue;
+            watch.renewing = true;
+            watch.renewal_ends = ends;
+        }
+        return batches;
+    }
+
+    // Returns when a renewal that is sent now is void.
+    Instant renewal_ends() const { return Clock::now() + core_.session.options().command_timeout + Milliseconds(1); }
 
     // `renews`: False if it was only a query. By now a permit may no longer be under the watchdog.
     void renewed_all(const std::vector<PermitId>& batch, bool renews, const Reply& reply, Instant sent) {
@@ -391,7 +460,10 @@ private:
             Watch* const watch = find(batch[i]);
             if (!watch) continue;
             watch->renewing = false;
-            if (reply.answered() || reply.is_unsent()) watch->renewal_ends = {};
+            if (reply.answered() || reply.is_unsent())
+                watch->renewal_ends = watch->unanswered_ends;
+            else
+                watch->unanswered_ends = watch->renewal_ends;
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
                 if (watch->watched == renews) watch->ask_at = Clock::now() + pause_after(*watch);
             } else if (reply.elements[i].integer != 1) {
@@ -462,6 +534,7 @@ private:
     SynchronizerCore<PermitProtocol>& core_;
     RequestDeliveries<PermitProtocol>& deliveries_;
     std::vector<Watch> watches_;
+    std::size_t find_next_ = 0;                // where find() begins
     Clock::duration suspended_ = suspended();  // when the deadlines in watches_ were computed
     std::condition_variable renewals_;         // with the mutex: each reply to a renewal wakes unwatch_settled()
 };

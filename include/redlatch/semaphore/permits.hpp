@@ -113,6 +113,8 @@ public:
 private:
     friend struct detail::PermitsAccess;
 
+    void leak() noexcept;
+
     std::shared_ptr<detail::PermitsKeeper> keeper_{};
     std::ptrdiff_t count_ = 0;
     std::vector<PermitId> ids_{};

@@ -34,12 +34,16 @@ struct PermitsAccess {
 REDLATCH_INLINE Permits::~Permits() {
     if (count_ == 0) return;
     const detail::KeepErrno kept;
-    // In a forked child the parent's objects must not be destroyed: threads that do not exist here may have locked their
-    // mutexes.
     if (keeper_->is_of_this_process())
         keeper_->give_back_later(count_, std::move(ids_));
     else
-        static_cast<void>(new (std::nothrow) std::shared_ptr<detail::PermitsKeeper>(std::move(keeper_)));
+        leak();
+}
+
+// In a forked child the parent's objects must not be destroyed: threads that do not exist here may have locked their
+// mutexes.
+REDLATCH_INLINE void Permits::leak() noexcept {
+    static_cast<void>(new (std::nothrow) std::shared_ptr<detail::PermitsKeeper>(std::move(keeper_)));
 }
 
 REDLATCH_INLINE Instant Permits::valid_until() const {
@@ -59,7 +63,8 @@ REDLATCH_INLINE Permits Permits::split(std::ptrdiff_t n) {
     if (n == count_) return std::move(*this);
     std::vector<PermitId> ids;
     if (!ids_.empty()) ids.assign(ids_.end() - n, ids_.end());
-    auto keeper = keeper_->split(ids);
+    // In a forked child both objects do nothing.
+    auto keeper = keeper_->is_of_this_process() ? keeper_->split(ids) : keeper_;
     Permits others = detail::PermitsAccess::make(std::move(keeper), n, std::move(ids));
     if (!ids_.empty()) ids_.erase(ids_.end() - n, ids_.end());
     count_ -= n;
@@ -75,7 +80,10 @@ REDLATCH_INLINE void Permits::merge(Permits&& other) {
     if (!keeper_->is_same(*other.keeper_))
         throw Error(errc::invalid_argument, {}, "these permits belong to different semaphores");
     ids_.insert(ids_.end(), other.ids_.begin(), other.ids_.end());
-    keeper_->merge(*other.keeper_);
+    if (keeper_->is_of_this_process())
+        keeper_->merge(*other.keeper_);
+    else
+        other.leak();
     count_ += std::exchange(other.count_, 0);
     other.ids_.clear();
     other.keeper_.reset();
@@ -84,9 +92,13 @@ REDLATCH_INLINE void Permits::merge(Permits&& other) {
 REDLATCH_INLINE std::error_code Permits::release() noexcept {
     if (count_ == 0) return errc::not_owner;
     const detail::KeepErrno kept;
-    if (!keeper_->is_of_this_process()) return errc::hold_lost;
-    const auto keeper = std::exchange(keeper_, nullptr);
     const std::ptrdiff_t n = std::exchange(count_, 0);
+    if (!keeper_->is_of_this_process()) {
+        leak();
+        ids_.clear();
+        return errc::hold_lost;
+    }
+    const auto keeper = std::exchange(keeper_, nullptr);
     const std::error_code ec = keeper->give_back(n, ids_);
     ids_.clear();
     return ec;

@@ -144,9 +144,20 @@ public:
         retry,     // the background goes on to deliver it; then `make` outlives the call, and must own what it uses
     };
 
+    // What is known of a change when change() throws.
+    enum class Failure {
+        not_made,
+        unknown,
+        left,  // the background goes on to deliver it
+    };
+
     // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
-    // unreachable_timeout. Throws Error.
-    Reply change(const Settings& settings, const MakeCall& make, Undelivered then = Undelivered::call_off) {
+    // unreachable_timeout. Throws Error or std::bad_alloc; `failure` then says what is known.
+    Reply change(const Settings& settings, const MakeCall& make, Undelivered then = Undelivered::call_off,
+                 Failure* failure = nullptr) {
+        Failure known{};
+        if (!failure) failure = &known;
+        *failure = Failure::not_made;
         std::unique_lock lock(core_.mutex);
         RequestId request_id = core_.take_lane();
         lock.unlock();
@@ -156,15 +167,18 @@ public:
         do reply = change_once(request_id, make, retry.deadline());
         while (retry.again(reply));
         lock.lock();
+        if (request_id.may_be_done) *failure = Failure::unknown;
         if (!core_.is_settled(reply)) {
-            if (then == Undelivered::retry)
+            if (then == Undelivered::retry) {
                 deliveries_.add(lock, PendingRequest::Kind::change, request_id, make);
-            else if (request_id.may_be_done)
+                *failure = Failure::left;
+            } else if (request_id.may_be_done) {
                 deliveries_.add(lock, PendingRequest::Kind::call_off, request_id, [this](const RequestId& given_up) {
                     return core_.protocol.marks().void_request(given_up);
                 });
-            else
+            } else {
                 core_.lanes.give_back(request_id);
+            }
             throw core_.sender.failure(request_id, reply);
         }
         core_.lanes.give_back(request_id);
@@ -219,9 +233,11 @@ public:
             if constexpr (Protocol::takes) wants.back().lets_pass = room_.queue.lets_pass(member->want, asked);
             numbers.push_back(member->number);
         }
+        std::vector<Want> unclaimed;
+        unclaimed.reserve(wants.size());  // once the server has answered, nothing may fail for want of memory
         const std::uint64_t generation = room_.queue.generation();
         const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(wants), request, false);
-        if (answer) hand_out(lock, me, wants, numbers, {generation, *answer});
+        if (answer) hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
     }
 
     void left(std::unique_lock<std::mutex>&, Member&) {
@@ -284,21 +300,20 @@ public:
     }
 
 private:
-    // Gives each caller what the request got for it. Gives back what it got for callers that have left.
-    void hand_out(std::unique_lock<std::mutex>& lock, const Member& me, const std::vector<Want>& wants,
-                  const std::vector<std::uint64_t>& numbers, const RefusedQuery& refusal) {
+    // Gives each caller what the request got for it. Gives back what it got for callers that have left, for whom
+    // `unclaimed` has room.
+    void hand_out(std::unique_lock<std::mutex>& lock, const Member& me, std::vector<Want>& wants,
+                  const std::vector<std::uint64_t>& numbers, const RefusedQuery& refusal, std::vector<Want> unclaimed) {
         const Instant now = Clock::now();
         bool refused = false;
-        std::vector<Want> unclaimed;
-        unclaimed.reserve(wants.size());
         for (std::size_t i = 0; i < wants.size(); ++i) {
             Member* member = room_.queue.find(numbers[i]);
             if (!member) {
-                if (wants[i].served) unclaimed.push_back(wants[i]);
+                if (wants[i].served) unclaimed.push_back(std::move(wants[i]));
                 continue;
             }
-            member->want = wants[i];
-            if (wants[i].served) {
+            member->want = std::move(wants[i]);
+            if (member->want.served) {
                 member->phase = Waiter::Phase::served;
                 room_.queue.leave(*member);
                 if (member != &me) room_.wake(*member);
@@ -310,7 +325,10 @@ private:
         if constexpr (Protocol::takes)
             if (!unclaimed.empty()) {
                 for (const Want& want : unclaimed) leases_.discard(want);
-                deliveries_.give_back(lock, std::move(unclaimed));
+                try {
+                    deliveries_.give_back(lock, std::move(unclaimed));
+                } catch (const std::bad_alloc&) {  // no command is made without memory; the callers have theirs
+                }
             }
     }
 
@@ -369,12 +387,13 @@ private:
             const Answer answer = core_.protocol.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_replicated(key());
-            core_.lanes.give_back(request_id);
             if constexpr (Protocol::takes) {
                 leases_.accept(lock, wants, begun_at);
                 for (const Want& want : wants)
                     if (want.served) core_.session.count_acquisition();
             }
+            // Last: what fails before is undone in the same lane.
+            core_.lanes.give_back(request_id);
             co_return answer;
         } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
             for (const Want& want : wants) leases_.discard(want);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/process.hpp"
 #include "redlatch/session/named_state.hpp"
 
 #include <cstddef>
@@ -43,6 +44,20 @@ public:
     // Counts one user less. A state without users and holds is removed.
     void leave(NamedState& state) { forget(state, 1); }
 
+    // Returns a pointer for operations and holds, which may outlive the objects of their name. All copies together count
+    // as one user, until the last is gone: it must not be destroyed under the state's mutex. The caller is a user.
+    std::shared_ptr<NamedState> share(NamedState& state) {
+        const std::lock_guard lock(mutex_);
+        Entry& entry = states_.find({state.kind(), state.key()})->second;
+        std::shared_ptr<Use> use = entry.shared.lock();
+        if (!use) {
+            use = std::make_shared<Use>(*this, entry.state);
+            entry.shared = use;
+            ++entry.users;
+        }
+        return {use, &state};
+    }
+
     void forget_if_unused(NamedState& state) { forget(state, 0); }
 
     void on_failover() {
@@ -67,9 +82,26 @@ private:
         }
     };
 
+    // One user of a state. In a forked child it stays one, because nobody may use the mutexes of the parent there.
+    class Use {
+    public:
+        Use(Registry& registry, std::shared_ptr<NamedState> state) : registry_(registry), state_(std::move(state)) {}
+        Use(const Use&) = delete;
+        Use& operator=(const Use&) = delete;
+        ~Use() {
+            if (process_ == this_process()) registry_.leave(*state_);
+        }
+
+    private:
+        Registry& registry_;
+        const std::shared_ptr<NamedState> state_;
+        const ProcessMark process_ = this_process();
+    };
+
     struct Entry {
         std::shared_ptr<NamedState> state;
         std::size_t users = 0;
+        std::weak_ptr<Use> shared{};
     };
 
     void forget(NamedState& state, std::size_t users_less) {

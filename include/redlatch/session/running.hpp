@@ -21,6 +21,10 @@
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
+
+class Hold;
+class Permits;
+
 namespace detail {
 
 // What is stored of a result.
@@ -208,7 +212,7 @@ protected:
     virtual void complete() = 0;
 
     // Gives back what the task got, if there is a result that nobody has taken.
-    virtual void discard() noexcept = 0;
+    virtual void give_back() noexcept = 0;
 
     std::stop_token take_stop() noexcept { return std::move(wanted_stop_); }
 
@@ -225,8 +229,8 @@ protected:
             parts_ = 1;
             post_completion();
         } else {
-            discard();
-            if (parts_.fetch_sub(1) == 1) host_->completions().notify(*this);
+            give_back();
+            if (parts_.fetch_sub(1) == 1) last_thread().notify(*this);
         }
     }
 
@@ -256,10 +260,10 @@ private:
         post_completion();
     }
 
-    void post_completion() noexcept {
-        const bool dispatches = executors_ && executors_->completes_on;
-        (dispatches ? host_->dispatcher() : host_->completions()).notify(*this);
-    }
+    void post_completion() noexcept { last_thread().notify(*this); }
+
+    // Where the operation ends: on the thread that calls the user's executors, so that none is destroyed during a call.
+    Notifier& last_thread() const noexcept { return executors_ ? host_->dispatcher() : host_->completions(); }
 
     // The job: completes the operation. When it is queued once more, nothing is left to do.
     void run() override {
@@ -406,7 +410,12 @@ private:
         this->work_ended(std::move(error));
     }
 
-    void discard() noexcept override {
+    // Any other result is the user's. It is destroyed with this object, because its destructor may block.
+    void give_back() noexcept override {
+        if constexpr (std::is_same_v<R, Hold> || std::is_same_v<R, Permits>) discard();
+    }
+
+    void discard() noexcept {
         if (!std::exchange(has_result_, false)) return;
         try {
             static_cast<void>(work_.result(this->host_));

@@ -182,6 +182,7 @@ public:
 
     NamedState& use_state(const StateMaker& maker, const std::string& key) { return registry_.use(maker, *this, key); }
     void leave_state(NamedState& state) { registry_.leave(state); }
+    std::shared_ptr<NamedState> share_state(NamedState& state) { return registry_.share(state); }
     void forget_if_unused(NamedState& state) { registry_.forget_if_unused(state); }
 
     // Gives back all holds of this process: see Client::release_all(). Waits for no reply.

@@ -105,6 +105,34 @@ TEST_CASE("async_unlock: a server that does not reply: unreachable in time, and 
 
 // --- async_run() ------------------------------------------------------------------------------------------------
 
+TEST_CASE("async_run: the result of a function that was given up is not destroyed on the thread that renews") {
+    Bench bench;
+    Client client{bench.server.url(), {.watchdog_timeout = 900ms}};
+    RLock kept{client, "kept"}, orders{client, "orders"};
+    const std::lock_guard guard{kept};
+    std::atomic<bool> is_called{false}, is_destroying{false}, goes_on{false};
+    std::stop_source stop;
+    orders
+        .async_run([&](std::stop_token ending) {
+            is_called = true;
+            static_cast<void>(eventually([&] { return ending.stop_requested(); }, 20s));
+            return std::shared_ptr<int>(new int, [&](const int* result) {
+                delete result;
+                is_destroying = true;
+                static_cast<void>(eventually([&] { return goes_on.load(); }, 20s));
+            });
+        })
+        .stop_on(stop.get_token())
+        .start([](std::error_code, std::shared_ptr<int>) {});
+    REQUIRE(eventually([&] { return is_called.load(); }));
+    stop.request_stop();
+    REQUIRE(eventually([&] { return is_destroying.load(); }));
+    const std::uint64_t renewals = client.stats().renewals;
+    CHECK(eventually([&] { return client.stats().renewals > renewals + 1; }, 5s));
+    CHECK(kept.is_held());
+    goes_on = true;
+}
+
 TEST_CASE("async_run: the function runs while the lock is held, and its result comes when the lock is free") {
     with_each_kind([](Bench& bench, LockApi& lock) {
         bool was_held = false;

@@ -19,6 +19,7 @@
 
 #include "integration/rlock_helpers.hpp"
 #include "support/coroutine.hpp"
+#include "support/proxy.hpp"
 
 using namespace redlatch;
 using namespace redlatch::test;
@@ -170,6 +171,42 @@ TEST_CASE_TEMPLATE("permits: outlive the semaphore and the client that they came
     CHECK(seats.available_permits() == 0);
     held = Permits();
     CHECK(eventually([&] { return seats.available_permits() == 2; }));
+}
+
+TEST_CASE_TEMPLATE("permits: of one name merge, whichever objects they came from", Kind, Semaphore,
+                   PermitExpirableSemaphore) {
+    Bench<Kind> bench(3);
+    const auto take = [&] {
+        Kind seats{bench.client, "other seats"};
+        static_cast<void>(seats.try_set_permits(3));
+        return seats.hold(1);
+    };
+    Permits held = take();
+    held.merge(take());
+    CHECK(held.count() == 2);
+    Kind seats{bench.client, "other seats"};
+    held.merge(seats.hold(1));
+    CHECK(seats.available_permits() == 0);
+    CHECK(held.release() == std::error_code());
+    CHECK(seats.available_permits() == 3);
+}
+
+TEST_CASE_TEMPLATE("permits: that outlive the semaphore come back, although the connection breaks meanwhile", Kind,
+                   Semaphore, PermitExpirableSemaphore) {
+    Bench<Kind> bench(2);
+    Proxy proxy{bench.server.url()};
+    Client client{proxy.url()};
+    Permits held;
+    {
+        Kind mine{client, "seats"};
+        held = mine.hold(2);
+    }
+    CHECK(bench.seats.available_permits() == 0);
+    proxy.drop_next_requests(1);
+    held = Permits();
+    REQUIRE(eventually([&] { return proxy.counts().dropped > 0; }));
+    proxy.kill_all();
+    CHECK(bench.all_are_back(2));
 }
 
 TEST_CASE("latch: operations wait for the end of the count") {

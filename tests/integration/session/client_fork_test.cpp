@@ -17,6 +17,8 @@
 #include <stop_token>
 #include <string>
 #include <system_error>
+#include <thread>
+#include <utility>
 
 #include "integration/rlock_helpers.hpp"
 #include "support/coroutine.hpp"
@@ -507,6 +509,38 @@ TEST_CASE("after a fork the child's copies of what operations got do nothing, an
     CHECK(moved.release() == std::error_code());
     CHECK(seats.available_permits() == 2);
     CHECK(desks.available_permits() == 4);
+}
+
+TEST_CASE("in a forked child, permits are split, merged and given back without any mutex of the parent") {
+    RedisServer server;
+    Client client{server.url()};
+    redlatch::PermitExpirableSemaphore desks{client, "desks"};
+    desks.try_set_permits(5);
+    redlatch::Permits held = desks.hold(3), more = desks.hold(1);
+    std::optional<redlatch::Permit> guard{std::in_place, desks};
+    std::atomic<bool> stopped{false};
+    std::thread beside{[&] {
+        while (!stopped) static_cast<void>(held.valid_until());
+    }};
+    for (int i = 0; i < 20; ++i) {
+        auto child = ChildProcess::run([&] {
+            redlatch::Permits part = held.split(1);
+            held.merge(std::move(more));
+            held.merge(std::move(part));
+            const bool is_whole = held.count() == 4 && !part && !more;
+            const bool is_silent = held.release() == errc::hold_lost && !held;
+            guard.reset();
+            return is_whole && is_silent ? 0 : 1;
+        });
+        CHECK(child.wait(60s) == ExitStatus{0, 0});
+    }
+    stopped = true;
+    beside.join();
+    CHECK(desks.available_permits() == 0);
+    CHECK(held.release() == std::error_code());
+    CHECK(more.release() == std::error_code());
+    guard.reset();
+    CHECK(eventually([&] { return desks.available_permits() == 5; }));
 }
 
 TEST_CASE("a forked child logs in by ClientOptions::credentials, too") {

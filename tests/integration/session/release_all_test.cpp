@@ -204,3 +204,41 @@ TEST_CASE("a lock over several loses its hold with the members") {
     both.unlock(ec);
     CHECK(ec == errc::hold_lost);
 }
+
+TEST_CASE("holds and permits whose objects are gone are given back, too, also of operations that begin later") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    const auto lock_later = [&] {
+        RLock orders{client, "orders"};
+        return orders.async_lock();
+    };
+    const auto acquire_later = [&] {
+        PermitExpirableSemaphore seats{client, "seats"};
+        static_cast<void>(seats.try_set_permits(1));
+        return seats.async_acquire(1);
+    };
+    const Hold hold = lock_later().future().get();
+    const Permits permit = acquire_later().future().get();
+    CHECK(client.release_all() == 2);
+    CHECK_FALSE(redis.exists("orders"));
+    PermitExpirableSemaphore seats{client, "seats"};
+    CHECK(seats.available_permits() == 1);
+    CHECK(eventually([&] { return hold.lost().stop_requested() && permit.lost().stop_requested(); }));
+}
+
+TEST_CASE("the hold of an Owner is the same one for all objects of the name, whichever are left") {
+    RedisServer server;
+    Client client{server.url()};
+    const auto lock_later = [&] {
+        RLock orders{client, "orders"};
+        return orders.async_lock(Owner{7});
+    };
+    Hold hold = lock_later().future().get();
+    RLock orders{client, "orders"};
+    CHECK(orders.try_lock(Owner{7}));
+    CHECK(orders.hold_count(Owner{7}) == 2);
+    orders.unlock(Owner{7});
+    CHECK(hold.unlock() == std::error_code());
+    CHECK_FALSE(orders.is_locked());
+}

@@ -137,6 +137,26 @@ TEST_CASE("one look ends the waits of all whose hold is gone, and of no others")
     CHECK(ends(third));
 }
 
+TEST_CASE("a look that began before another caller joined does not end its wait") {
+    Bench bench;
+    auto first = bench.wait_for("a");
+    bench.redis.next("inspect", ScriptedRedis::hold_back);
+    REQUIRE(bench.redis.publish(channel));
+    REQUIRE(bench.redis.wait_for("inspect", 3));
+    // The second finds a hold that is newer than what the first is about to be told.
+    bench.redis.next("inspect", held_by("b"));
+    auto second = bench.wait();
+    REQUIRE(bench.redis.wait_for("inspect", 4));
+    REQUIRE(eventually([&] { return bench.client.stats().waiting == 2; }));
+    bench.redis.always("inspect", held_by("b"));
+    bench.answer(2, is_free());
+    CHECK(ends(first));
+    CHECK(waits(second));
+    bench.redis.always("inspect", is_free());
+    REQUIRE(bench.redis.publish(channel));
+    CHECK(ends(second));
+}
+
 // Looks on behalf of the queue do not count for a caller that is not in the queue yet.
 TEST_CASE("a caller whose own look was overtaken by a message and another's look makes them look once more") {
     Bench bench;

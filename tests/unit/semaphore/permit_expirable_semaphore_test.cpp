@@ -163,6 +163,17 @@ TEST_CASE("a renewal without a reply is resent soon, and the permit is kept") {
     bench.seats.release(id);
 }
 
+TEST_CASE("permits whose renewal cannot be sent are renewed after a pause, however early they are renewed") {
+    Bench bench({.watchdog_timeout = 6s, .renewal_batch = 2});
+    bench.redis.refuse_to_post("renew permits");
+    const std::vector<PermitId> ids = bench.seats.acquire(5);
+    REQUIRE(bench.redis.wait_for("renew permits", 9));
+    // Three batches each time. The pause is a sixtieth of the lease.
+    const auto renewals = bench.redis.sent("renew permits");
+    CHECK(renewals[8].at - renewals[0].at >= 199ms);
+    bench.seats.release(ids);
+}
+
 TEST_CASE("a permit that cannot be renewed is lost before its lease can be over") {
     // The best of some rounds, because this thread may be notified late on a busy machine.
     bool in_time = false;
@@ -297,6 +308,45 @@ TEST_CASE("permits of an object that goes out of scope are given back without wa
     CHECK(back.argument(7) == asked.argument(9));
     CHECK(bench.redis.count("release by id") == 0);
     bench.redis.answer(back, number(2));
+}
+
+TEST_CASE("permits of an object that a release by id of unknown outcome names are lost to it") {
+    Bench bench({.command_timeout = 50ms, .unreachable_timeout = 100ms});
+    const Permits held = bench.seats.hold(2);
+    const std::stop_token lost = held.lost();
+    bench.redis.always("release by id", redlatch::test::lost());
+    CHECK(code_of([&] { bench.seats.release(held.ids()[0]); }) == errc::unreachable);
+    CHECK(eventually([&] { return lost.stop_requested(); }));
+    CHECK(held.valid_until() == Instant::min());
+}
+
+TEST_CASE("permits that a refused release by id names are still renewed, and not lost") {
+    Bench bench({.watchdog_timeout = 1500ms});
+    const PermitId id = bench.seats.acquire();
+    const Permits held = bench.seats.hold(1);
+    for (const Reply& reply : {error("WRONGTYPE the key is something else"), text("what?")}) {
+        bench.redis.always("release by id", reply);
+        const std::size_t renewals = bench.redis.count("renew permits");
+        CHECK(code_of([&] { bench.seats.release(std::vector{id, held.ids()[0]}); }));
+        REQUIRE(bench.redis.wait_for("renew permits", renewals + 2));
+        CHECK(bench.redis.sent("renew permits").back().argument_count() == 4);  // both
+    }
+    CHECK_FALSE(held.lost().stop_requested());
+}
+
+TEST_CASE("after an update_lease() in vain the permit is renewed, and as valid as before if nothing has changed") {
+    Bench bench({.watchdog_timeout = 3s});
+    const Permits held = bench.seats.hold(1);
+    const PermitId id = held.ids()[0];
+    const Instant valid = held.valid_until();
+    bench.redis.next("set lease", error("WRONGTYPE the key is something else"));
+    CHECK(code_of([&] { bench.seats.update_lease(id, Lease(10ms)); }));
+    CHECK(held.valid_until() >= valid);
+    bench.redis.next("set lease", text("what?"));
+    CHECK(code_of([&] { bench.seats.update_lease(id, Lease(2s)); }) == errc::protocol_error);
+    const std::size_t renewals = bench.redis.count("renew permits");
+    CHECK(bench.redis.wait_for("renew permits", renewals + 2));
+    CHECK_FALSE(held.lost().stop_requested());
 }
 
 TEST_CASE("while update_lease() is in flight, permits of an object are certain as long as both leases are") {

@@ -122,6 +122,21 @@ TEST_CASE("an idle state with a user is not forgotten") {
     log.registry.leave(state);
 }
 
+TEST_CASE("all shared pointers to a state count as one user, until the last is gone") {
+    Log log;
+    Lock& state = log.use<Lock>("a");
+    std::shared_ptr<NamedState> first = log.registry.share(state);
+    std::shared_ptr<NamedState> second = log.registry.share(state);
+    CHECK(first.get() == &state);
+    log.registry.leave(state);
+    first.reset();
+    CHECK(&log.use<Lock>("a") == &state);
+    log.registry.leave(state);
+    CHECK(log.lines.empty());
+    second.reset();
+    CHECK(log.lines == Lines{"destroyed a"});
+}
+
 TEST_CASE("a state that has been replaced leaves its successor alone") {
     Log log;
     Lock stray("a");

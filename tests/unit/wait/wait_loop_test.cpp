@@ -82,9 +82,9 @@ struct Waiting {
             REQUIRE(lock.owns_lock());
             ++at.left;
         }
-        NextStep next(Waiter& me, Instant now) const { return host.next(me, now); }
-        Task<void> ask(std::unique_lock<std::mutex>& lock, Waiter& me, const WaitRequest& request) const {
-            return host.ask(lock, me, request);
+        NextStep next(Waiter& waiter, Instant now) const { return host.next(waiter, now); }
+        Task<void> ask(std::unique_lock<std::mutex>& lock, Waiter& waiter, const WaitRequest& request) const {
+            return host.ask(lock, waiter, request);
         }
 
         Waiting& at;
