@@ -1435,6 +1435,9 @@ protected:
     // Gives back what the task got, if there is a result that nobody has taken.
     virtual void give_back() noexcept = 0;
 
+    // Does the same if nobody will ever take it: the completion is not called.
+    virtual void drop() noexcept = 0;
+
     std::stop_token take_stop() noexcept { return std::move(wanted_stop_); }
 
     // The work refers to the session of the process that made it.
@@ -1498,15 +1501,36 @@ private:
         release();
     }
 
+    // The right to complete it, once. An executor that destroys it unused gives back what the operation got.
+    class Turn {
+    public:
+        explicit Turn(UnderWay& operation) : operation_(operation) { operation_.retain(); }
+        Turn(const Turn&) = delete;
+        Turn& operator=(const Turn&) = delete;
+        ~Turn() {
+            if (!is_used_) operation_.drop();
+            operation_.release();
+        }
+
+        void use() {
+            if (!is_used_.exchange(true)) operation_.complete();
+        }
+
+    private:
+        UnderWay& operation_;
+        std::atomic<bool> is_used_{false};
+    };
+
     // Lets the user's executor complete it. If that refuses, this thread does it.
     void dispatch() {
         if (!executors_ || !executors_->completes_on) return complete();
         const AnyExecutor executor = std::exchange(executors_->completes_on, {});
+        std::shared_ptr<Turn> turn;
         try {
-            retain();
-            executor.execute([self = Reference(this)] { self->complete(); });
+            turn = std::make_shared<Turn>(*this);
+            executor.execute([turn] { turn->use(); });
         } catch (...) {
-            complete();
+            turn ? turn->use() : complete();
         }
     }
 
@@ -1636,6 +1660,11 @@ private:
         if constexpr (std::is_same_v<R, Hold> || std::is_same_v<R, Permits>) discard();
     }
 
+    // A callback is destroyed, and this object with it. A coroutine stays where it is, and would keep the result.
+    void drop() noexcept override {
+        if (this->forsake()) discard();
+    }
+
     void discard() noexcept {
         if (!std::exchange(has_result_, false)) return;
         try {
@@ -1687,7 +1716,8 @@ inline std::error_code code_of(const std::exception_ptr& error) noexcept {
 // The first three wait without a thread; one that waits for an RLock takes about 1 KiB of memory. They complete on the
 // executor that was named with on(), by default on a thread of the client that runs completions one after another.
 // Nothing completes inside the call that begins the operation, in the call that releases a lock, or on the thread that
-// renews leases and receives messages. So a completion may block; it delays only those that share its executor.
+// renews leases and receives messages. So a completion may block; it delays only those that share its executor. An
+// executor that destroys a completion without running it gives the result back; a coroutine then stays suspended.
 //
 // Cancelling: when a stop is requested on the token (stop_on()), or the coroutine that awaits the operation is
 // destroyed, the operation completes at once with errc::cancelled, and what it acquires all the same is released in the
@@ -14452,6 +14482,9 @@ Task<bool> wait_loop(Host host, const Request& request) {
     Member me = host.waiter(request);
     // Constructed and destroyed without the mutex, which the callback locks.
     const std::stop_callback on_stop(request.stop, [&host, &me] {
+        // A forked child has a copy of this callback, and of a mutex that may be locked there for ever.
+        if constexpr (requires { host.session().is_of_this_process(); })
+            if (!host.session().is_of_this_process()) return;
         const std::lock_guard lock(host.mutex());
         me.slot.wake(host.session());
     });

@@ -1602,6 +1602,12 @@ mutate(hold_destructor_waits lock/hold.ipp
     "static_cast<void>(level_.keeper->release(level_.owner));"
     "integration/async_lock")
 
+# A coroutine whose executor drops the completion keeps what it got.
+mutate(dropped_completion_keeps_the_hold session/running.hpp
+    "if (this->forsake()) discard();"
+    ""
+    "integration/async_lock")
+
 # Completions run on the thread that renews and receives.
 mutate(callback_on_the_background_thread session/running.hpp
     "void post_completion() noexcept { last_thread().notify(*this); }"

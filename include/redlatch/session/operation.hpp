@@ -49,7 +49,8 @@ inline std::error_code code_of(const std::exception_ptr& error) noexcept {
 // The first three wait without a thread; one that waits for an RLock takes about 1 KiB of memory. They complete on the
 // executor that was named with on(), by default on a thread of the client that runs completions one after another.
 // Nothing completes inside the call that begins the operation, in the call that releases a lock, or on the thread that
-// renews leases and receives messages. So a completion may block; it delays only those that share its executor.
+// renews leases and receives messages. So a completion may block; it delays only those that share its executor. An
+// executor that destroys a completion without running it gives the result back; a coroutine then stays suspended.
 //
 // Cancelling: when a stop is requested on the token (stop_on()), or the coroutine that awaits the operation is
 // destroyed, the operation completes at once with errc::cancelled, and what it acquires all the same is released in the

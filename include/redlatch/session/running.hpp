@@ -214,6 +214,9 @@ protected:
     // Gives back what the task got, if there is a result that nobody has taken.
     virtual void give_back() noexcept = 0;
 
+    // Does the same if nobody will ever take it: the completion is not called.
+    virtual void drop() noexcept = 0;
+
     std::stop_token take_stop() noexcept { return std::move(wanted_stop_); }
 
     // The work refers to the session of the process that made it.
@@ -277,15 +280,36 @@ private:
         release();
     }
 
+    // The right to complete it, once. An executor that destroys it unused gives back what the operation got.
+    class Turn {
+    public:
+        explicit Turn(UnderWay& operation) : operation_(operation) { operation_.retain(); }
+        Turn(const Turn&) = delete;
+        Turn& operator=(const Turn&) = delete;
+        ~Turn() {
+            if (!is_used_) operation_.drop();
+            operation_.release();
+        }
+
+        void use() {
+            if (!is_used_.exchange(true)) operation_.complete();
+        }
+
+    private:
+        UnderWay& operation_;
+        std::atomic<bool> is_used_{false};
+    };
+
     // Lets the user's executor complete it. If that refuses, this thread does it.
     void dispatch() {
         if (!executors_ || !executors_->completes_on) return complete();
         const AnyExecutor executor = std::exchange(executors_->completes_on, {});
+        std::shared_ptr<Turn> turn;
         try {
-            retain();
-            executor.execute([self = Reference(this)] { self->complete(); });
+            turn = std::make_shared<Turn>(*this);
+            executor.execute([turn] { turn->use(); });
         } catch (...) {
-            complete();
+            turn ? turn->use() : complete();
         }
     }
 
@@ -413,6 +437,11 @@ private:
     // Any other result is the user's. It is destroyed with this object, because its destructor may block.
     void give_back() noexcept override {
         if constexpr (std::is_same_v<R, Hold> || std::is_same_v<R, Permits>) discard();
+    }
+
+    // A callback is destroyed, and this object with it. A coroutine stays where it is, and would keep the result.
+    void drop() noexcept override {
+        if (this->forsake()) discard();
     }
 
     void discard() noexcept {

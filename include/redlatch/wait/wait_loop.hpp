@@ -68,6 +68,9 @@ Task<bool> wait_loop(Host host, const Request& request) {
     Member me = host.waiter(request);
     // Constructed and destroyed without the mutex, which the callback locks.
     const std::stop_callback on_stop(request.stop, [&host, &me] {
+        // A forked child has a copy of this callback, and of a mutex that may be locked there for ever.
+        if constexpr (requires { host.session().is_of_this_process(); })
+            if (!host.session().is_of_this_process()) return;
         const std::lock_guard lock(host.mutex());
         me.slot.wake(host.session());
     });

@@ -182,6 +182,25 @@ TEST_CASE("async: a function can be an executor; one that refuses leaves the com
     CHECK(refused.get());
 }
 
+TEST_CASE("async: an executor that drops the completion gives the hold back, of a callback and of a coroutine") {
+    with_each_kind([](Bench& bench, LockApi& lock) {
+        std::atomic<int> given{0};
+        const auto drops = [&](const std::function<void()>&) { ++given; };
+        lock.async_lock().on(drops).start([](std::error_code, const Hold&) {});
+        REQUIRE(eventually([&] { return given == 1; }));
+        CHECK(eventually([&] { return bench.is_clean(); }));
+        bool goes_on = false;
+        const auto coroutine = [&]() -> Fiber {
+            const Hold hold = co_await lock.async_lock().on(drops);
+            goes_on = true;
+        };
+        const Fiber fiber = coroutine();
+        REQUIRE(eventually([&] { return given == 2; }));
+        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK_FALSE(goes_on);
+    });
+}
+
 TEST_CASE("async: nothing completes inside the call that begins it, that releases the lock or that cancels it") {
     with_each_kind([](Bench& bench, LockApi& lock) {
         // Whoever completes an operation while this thread has the mutex cannot be this thread.

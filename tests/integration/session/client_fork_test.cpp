@@ -543,6 +543,30 @@ TEST_CASE("in a forked child, permits are split, merged and given back without a
     CHECK(eventually([&] { return desks.available_permits() == 5; }));
 }
 
+TEST_CASE("a stop that a forked child requests touches none of the parent's waiters") {
+    RedisServer server;
+    Client client{server.url()}, other{server.url()};
+    RLock orders{client, "orders"}, theirs{other, "orders"};
+    theirs.lock();
+    std::stop_source stop;
+    std::thread waiting{[&] { CHECK_FALSE(orders.lock(stop.get_token())); }};
+    REQUIRE(eventually([&] { return client.stats().waiting == 1; }));
+    std::atomic<bool> stopped{false};
+    std::thread beside{[&] {
+        while (!stopped) static_cast<void>(orders.valid_until());
+    }};
+    for (int i = 0; i < 20; ++i) {
+        auto child = ChildProcess::run([&] { return stop.request_stop() ? 0 : 1; });
+        CHECK(child.wait(60s) == ExitStatus{0, 0});
+    }
+    CHECK(client.stats().waiting == 1);
+    stopped = true;
+    beside.join();
+    stop.request_stop();
+    waiting.join();
+    theirs.unlock();
+}
+
 TEST_CASE("a forked child logs in by ClientOptions::credentials, too") {
     RedisServer server{{.args = {"--requirepass", "before"}}};
     std::string password = "before";
