@@ -110,7 +110,7 @@ TEST_CASE("async_run: the result of a function that was given up is not destroye
     Client client{bench.server.url(), {.watchdog_timeout = 900ms}};
     RLock kept{client, "kept"}, orders{client, "orders"};
     const std::lock_guard guard{kept};
-    std::atomic<bool> is_called{false}, is_destroying{false}, goes_on{false};
+    std::atomic<bool> is_called{false}, is_destroying{false}, goes_on{false}, is_destroyed{false};
     std::stop_source stop;
     orders
         .async_run([&](std::stop_token ending) {
@@ -120,6 +120,7 @@ TEST_CASE("async_run: the result of a function that was given up is not destroye
                 delete result;
                 is_destroying = true;
                 static_cast<void>(eventually([&] { return goes_on.load(); }, 20s));
+                is_destroyed = true;
             });
         })
         .stop_on(stop.get_token())
@@ -131,6 +132,7 @@ TEST_CASE("async_run: the result of a function that was given up is not destroye
     CHECK(eventually([&] { return client.stats().renewals > renewals + 1; }, 5s));
     CHECK(kept.is_held());
     goes_on = true;
+    REQUIRE(eventually([&] { return is_destroyed.load(); }, 60s));
 }
 
 TEST_CASE("async_run: the function runs while the lock is held, and its result comes when the lock is free") {

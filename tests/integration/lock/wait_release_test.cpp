@@ -183,10 +183,10 @@ TEST_CASE(
 
 TEST_CASE("a lease that ends without a message ends the wait, and so does the end of a lock without a lease") {
     Bench bench;
-    bench.hold_as(java, 300ms);
     const Stopwatch watch;
+    bench.hold_as(java, 300ms);
     CHECK(bench.orders.wait_release_for(60s));
-    CHECK(watch.elapsed() >= 250ms);
+    CHECK(watch.elapsed() >= 290ms);
     CHECK(watch.elapsed() < patient(5s));
 
     bench.hold_as(java);
@@ -198,14 +198,20 @@ TEST_CASE("a lease that ends without a message ends the wait, and so does the en
 
 TEST_CASE("a lease that is renewed costs one look, when it would have ended") {
     Bench bench;
-    bench.hold_as(java, 400ms);
-    auto waiting = bench.wait();
-    // Subscribed by now, so the second look is over, too.
-    REQUIRE(is_listened_to(bench.redis, "orders"));
-    std::uint64_t looks = bench.client.stats().commands;
-    REQUIRE(eventually([&] { return std::exchange(looks, bench.client.stats().commands) == looks; }, 5s, 50ms));
-    bench.redis.integer("PEXPIRE", "orders", 2500);
-    CHECK_FALSE(ready(waiting, 1s));
+    std::future<bool> waiting;
+    std::uint64_t looks = 0;
+    // Again if the lease ended before it could be renewed: the machine is busy.
+    REQUIRE(eventually(
+        [&] {
+            bench.hold_as(java, 1200ms);
+            waiting = bench.wait();
+            // Subscribed by now, so the second look is over, too.
+            if (!is_listened_to(bench.redis, "orders")) return false;
+            looks = commands_when_quiet(bench.client);
+            return bench.redis.integer("PEXPIRE", "orders", 3000) == 1;
+        },
+        60s));
+    CHECK_FALSE(ready(waiting, 1500ms));
     CHECK(bench.client.stats().commands <= looks + 1);
     REQUIRE(ready(waiting));
     CHECK(waiting.get());
@@ -245,8 +251,7 @@ TEST_CASE("threads that wait share their looks, and each waits for the holds tha
     for (int i = 0; i < 20; ++i) waiting.push_back(bench.wait());
     REQUIRE(is_listened_to(bench.redis, "orders"));
     // The representative has looked once more after the subscription.
-    std::uint64_t before = bench.client.stats().commands;
-    REQUIRE(eventually([&] { return std::exchange(before, bench.client.stats().commands) == before; }, 5s, 50ms));
+    const std::uint64_t before = commands_when_quiet(bench.client);
     bench.redis.integer("HDEL", "orders", java);  // and so the key, which has no other field
     bench.hold_as("b983c153-7421-469a-addb-44fb92259a1b:43", 100s);
     auto late = bench.wait();
@@ -297,7 +302,8 @@ TEST_CASE(
     CHECK_FALSE(timed.get());
     stop.request_stop();
     CHECK(stopped.get_future().get() == errc::cancelled);
-    CHECK(has_waiters(bench.client, 4));
+    // The others wait.
+    REQUIRE(eventually([&] { return bench.client.stats().waiting == 2; }));
     bench.theirs.unlock();
     CHECK(called.get_future().get() == std::pair(std::error_code(), true));
     CHECK(awaited.get_future().get());
