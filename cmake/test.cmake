@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 # Runs all tests, in three stages: cmake -P cmake/test.cmake
 #   test   g++, compiled form: all of ctest
-#   asan   clang++-14, single header, ASan and UBSan: unit, integration and fault tests. Uses a current hiredis and a Valkey
-#          (cmake/hiredis.cmake, cmake/valkey.cmake), or those of the system if these are not available
+#   asan   clang++-14, ASan and UBSan: unit tests on the single header, integration and fault tests in compiled form. Uses
+#          a current hiredis and a Valkey (cmake/hiredis.cmake, cmake/valkey.cmake), or those of the system if these are
+#          not available
 #   tsan   clang++-14, compiled form, TSan: unit, integration and stress tests
 # `cmake -DONLY=tsan -P cmake/test.cmake` runs one stage. A stage runs even if an earlier one failed.
 # While one stage runs its tests, the next one is built. REDLATCH_REDIS_SERVER=/path/to/server selects the server for all.
@@ -54,11 +55,11 @@ foreach(stage IN LISTS stages)
         list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_TEST_FORMS=compiled -DREDLATCH_BUILD_SOAK=ON
             -DCMAKE_CXX_FLAGS_DEBUG=-O0)
     elseif(stage STREQUAL "asan")
-        list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=single
+        list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 "-DREDLATCH_TEST_FORMS=compiled\\;single"
             -DREDLATCH_SANITIZE=address,undefined ${tests_only})
-        set(targets redlatch_unit_single redlatch_integration_single redlatch_faults_single)
+        set(targets redlatch_unit_single redlatch_integration redlatch_faults)
         set(unit_tests redlatch_unit_single)
-        set(choice --label-regex "^(unit|integration|faults)$")
+        set(choice --tests-regex "^(unit_single|integration|faults)[.]")
         redlatch_current_hiredis(hiredis)
         if(NOT hiredis)
             string(APPEND missing ", no current hiredis: ${hiredis_REASON}")
