@@ -1238,14 +1238,10 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/session/running.hpp
+// redlatch/session/work.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
-
-class Hold;
-class Permits;
-
 namespace detail {
 
 // What is stored of a result.
@@ -1327,31 +1323,15 @@ auto do_here(Work& work, const std::shared_ptr<OperationHost>& host, std::stop_t
     return work.result(host);
 }
 
-// Counts a reference to an object that destroys itself with the last one.
-template <class T>
-class Reference {
-public:
-    Reference() noexcept = default;
-    explicit Reference(T* object) noexcept : object_(object) {}  // takes over a reference that is counted already
-    Reference(const Reference& other) noexcept : object_(other.object_) {
-        if (object_) object_->retain();
-    }
-    Reference(Reference&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-    Reference& operator=(Reference other) noexcept {
-        std::swap(object_, other.object_);
-        return *this;
-    }
-    ~Reference() {
-        if (object_) object_->release();
-    }
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
 
-    T* operator->() const noexcept { return object_; }
-    T& operator*() const noexcept { return *object_; }
-    explicit operator bool() const noexcept { return object_ != nullptr; }
+// redlatch/session/under_way.hpp
 
-private:
-    T* object_ = nullptr;
-};
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
 
 // An operation, whatever its result: before it begins, under way, and until it has completed. A task does the work, on
 // the thread that begins it and on the background thread. Somebody else may give the operation up meanwhile: a stop
@@ -1544,6 +1524,46 @@ private:
     // Destroyed first: their callbacks use the other members.
     std::unique_ptr<OnStop> on_stop_;  // null if there is no such token
     OnStop on_end_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/running.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+class Hold;
+class Permits;
+
+namespace detail {
+
+// Counts a reference to an object that destroys itself with the last one.
+template <class T>
+class Reference {
+public:
+    Reference() noexcept = default;
+    explicit Reference(T* object) noexcept : object_(object) {}  // takes over a reference that is counted already
+    Reference(const Reference& other) noexcept : object_(other.object_) {
+        if (object_) object_->retain();
+    }
+    Reference(Reference&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+    Reference& operator=(Reference other) noexcept {
+        std::swap(object_, other.object_);
+        return *this;
+    }
+    ~Reference() {
+        if (object_) object_->release();
+    }
+
+    T* operator->() const noexcept { return object_; }
+    T& operator*() const noexcept { return *object_; }
+    explicit operator bool() const noexcept { return object_ != nullptr; }
+
+private:
+    T* object_ = nullptr;
 };
 
 // Is called with the outcome of an operation.
@@ -7708,6 +7728,13 @@ inline bool says_master(const Reply& role) {
     return role.kind == Reply::Kind::array && !role.elements.empty() && role.elements[0].text == "master";
 }
 
+// When the thread that serves a connection must do so: at these events of the descriptor (or -1), and at `due` anyway.
+struct Duty {
+    int fd = -1;
+    short events = 0;
+    Instant due = never;
+};
+
 // One logged-in connection: a socket and the reader of its replies. Not thread-safe.
 struct Connection {
     Socket socket;
@@ -8315,14 +8342,8 @@ public:
 
     // --- for the driver ---------------------------------------------------------------------------------------
 
-    // What the driver must watch: the descriptor (or -1), its events, and the time at which to call drive() anyway.
-    struct Watch {
-        int fd = -1;
-        short events = 0;
-        Instant due = never;
-    };
-
-    Watch watch() {
+    // Returns when the driver must call drive().
+    Duty duty() {
         const std::lock_guard lock(mutex_);
         if (pipeline_.in_flight() == 0) return {};
         if (is_reading()) reader_left_work_ = true;
@@ -8905,14 +8926,7 @@ public:
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // What the serving thread must watch: the descriptor (or -1), its events, and the time at which to call serve()
-    // anyway.
-    struct Duty {
-        int fd = -1;
-        short events = 0;
-        Instant due = never;
-    };
-
+    // Returns when the serving thread must call serve().
     Duty duty() {
         const std::lock_guard serving(serving_);
         // A leaving watcher wakes the serving thread if another thread was turned away.
@@ -10450,7 +10464,7 @@ public:
         watch(channels_.classic().duty());
         for (const auto& node : served_) {
             watch(node->subscriber.duty());
-            node->each_connection([&](CommandConnection& one) { watch(one.watch()); });
+            node->each_connection([&](CommandConnection& one) { watch(one.duty()); });
         }
         ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
         pipe_.drain();
@@ -11175,14 +11189,13 @@ public:
     void run(Listener& listener, Instant deadline) override {
         ready_.clear();
         ready_.push_back({pipe_.fd(), POLLIN, 0});
-        const PubSubConnection::Duty duty = subscriber_.duty();
-        Instant due = std::min(deadline, duty.due);
-        if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
-        each_connection([&](CommandConnection& one) {
-            const CommandConnection::Watch watch = one.watch();
-            due = std::min(due, watch.due);
-            if (watch.fd >= 0) ready_.push_back({watch.fd, watch.events, 0});
-        });
+        Instant due = deadline;
+        const auto watch = [&](const Duty& duty) {
+            due = std::min(due, duty.due);
+            if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
+        };
+        watch(subscriber_.duty());
+        each_connection([&](CommandConnection& one) { watch(one.duty()); });
         due = std::min(due, watch_more(ready_));
         ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
         pipe_.drain();
@@ -23481,7 +23494,7 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/semaphore/permit_leases.hpp
+// redlatch/semaphore/permit_records.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -23492,76 +23505,140 @@ struct PermitHolder {
     std::optional<LossSource> lost;  // created when lost() is first called
 };
 
+// How a permit is renewed. Those of one kind share a command.
+struct PermitRenewal {
+    bool prolongs;  // False if the renewal only asks whether the server still has the permit
+    Milliseconds lease;
+    Replication replication;
+
+    friend bool operator==(const PermitRenewal&, const PermitRenewal&) = default;
+};
+
+// A permit on record.
+struct PermitRecord {
+    PermitId id;
+    Instant valid_until;                   // never: without a lease
+    Instant ask_at;                        // when to renew it, or to query whether the server still has it
+    bool watched;                          // under the watchdog
+    Milliseconds lease;                    // unused without a lease
+    Replication replication;               // of its renewals
+    std::shared_ptr<PermitHolder> holder;  // null if the program has only the id
+    bool renewing = false;                 // True if a renewal or a query is in flight
+    bool lost = false;                     // then it stays on record until its object gives it back
+    Instant renewal_ends{};                // the last renewal can no longer take effect from then on
+    Instant unanswered_ends{};             // the same of the last one without a reply
+
+    // `needed`: how long it takes to report all losses.
+    Instant lost_at(Clock::duration needed) const {
+        return lost || valid_until == never ? never : valid_until - notice_of(needed, lease);
+    }
+    Instant next_deadline() const { return lost || renewing ? never : ask_at; }
+
+    PermitRenewal renewal() const {
+        return watched ? PermitRenewal{true, lease, replication} : PermitRenewal{false, Milliseconds(1), replication};
+    }
+
+    void come_nearer(Clock::duration by) {
+        if (valid_until != never) valid_until -= by;
+        if (ask_at != never) ask_at -= by;
+    }
+};
+
+// Permits that were removed from the watchdog.
+struct UnwatchedPermits {
+    std::vector<PermitRecord> watches;
+    Clock::duration suspended;  // what their deadlines were computed with
+};
+
+// Tells whether an id is among some. The search begins behind the last one found, because ids and records usually
+// have the same order, and there may be thousands.
+class AmongPermits {
+public:
+    explicit AmongPermits(std::span<const PermitId> ids) : ids_(ids) {}
+
+    bool operator()(const PermitId& id) {
+        for (std::size_t i = 0; i < ids_.size(); ++i) {
+            const std::size_t at = next_ < ids_.size() ? next_ : 0;
+            next_ = at + 1;
+            if (ids_[at] == id) return true;
+        }
+        return false;
+    }
+
+private:
+    const std::span<const PermitId> ids_;
+    std::size_t next_ = 0;
+};
+
+// Permits that one call renews.
+struct PermitBatch {
+    PermitRenewal kind;
+    std::vector<PermitId> ids;
+};
+
+// Returns the permits that are due until then, in batches of at most `most`, and marks their renewals as in flight until
+// `ends`.
+inline std::vector<PermitBatch> take_due(std::vector<PermitRecord>& records, Instant until, std::size_t most,
+                                         Instant ends) {
+    const auto is_due = [until](const PermitRecord& watch) { return watch.next_deadline() <= until; };
+    std::vector<PermitBatch> batches;
+    for (const PermitRecord& watch : records) {
+        if (!is_due(watch)) continue;
+        const PermitRenewal kind = watch.renewal();
+        // The latest batch of a kind is the one that is not full.
+        auto open =
+            std::find_if(batches.rbegin(), batches.rend(), [&](const PermitBatch& b) { return b.kind == kind; });
+        if (open == batches.rend() || open->ids.size() == most) {
+            batches.push_back({kind, {}});
+            open = batches.rbegin();
+        }
+        open->ids.push_back(watch.id);
+    }
+    // From here on nothing needs memory.
+    for (PermitRecord& watch : records) {
+        if (!is_due(watch)) continue;
+        watch.renewing = true;
+        watch.renewal_ends = ends;
+    }
+    return batches;
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/permit_leases.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
 // The part of a semaphore whose permits have leases: it keeps the leases of permits under the watchdog, and reports
 // losses. On record are the permits under the watchdog and all permits of objects.
 class PermitLeases {
     using Want = PermitProtocol::Want;
+    using Watch = PermitRecord;
 
 public:
     PermitLeases(SynchronizerCore<PermitProtocol>& core, RequestDeliveries<PermitProtocol>& deliveries)
         : core_(core), deliveries_(deliveries) {}
 
-    // How a permit is renewed. Those of one kind share a command.
-    struct RenewalKind {
-        bool prolongs;  // False if the renewal only asks whether the server still has the permit
-        Milliseconds lease;
-        Replication replication;
-
-        friend bool operator==(const RenewalKind&, const RenewalKind&) = default;
-    };
-
-    // A permit on record.
-    struct Watch {
-        PermitId id;
-        Instant valid_until;                   // never: without a lease
-        Instant ask_at;                        // when to renew it, or to query whether the server still has it
-        bool watched;                          // under the watchdog
-        Milliseconds lease;                    // unused without a lease
-        Replication replication;               // of its renewals
-        std::shared_ptr<PermitHolder> holder;  // null if the program has only the id
-        bool renewing = false;                 // True if a renewal or a query is in flight
-        bool lost = false;                     // then it stays on record until its object gives it back
-        Instant renewal_ends{};                // the last renewal can no longer take effect from then on
-        Instant unanswered_ends{};             // the same of the last one without a reply
-
-        // `needed`: how long it takes to report all losses.
-        Instant lost_at(Clock::duration needed) const {
-            return lost || valid_until == never ? never : valid_until - notice_of(needed, lease);
-        }
-        Instant next_deadline() const { return lost || renewing ? never : ask_at; }
-
-        RenewalKind renewal() const {
-            return watched ? RenewalKind{true, lease, replication} : RenewalKind{false, Milliseconds(1), replication};
-        }
-
-        void come_nearer(Clock::duration by) {
-            if (valid_until != never) valid_until -= by;
-            if (ask_at != never) ask_at -= by;
-        }
-    };
-
-    // Permits that were removed from the watchdog.
-    struct Unwatched {
-        std::vector<Watch> watches;
-        Clock::duration suspended;  // what their deadlines were computed with
-    };
-
     // --- called by the public class, without the mutex ----------------------------------------------------------
 
     // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were on
     // record. Permits of objects stay on record: they may expire meanwhile.
-    Unwatched unwatch(std::span<const PermitId> ids) {
+    UnwatchedPermits unwatch(std::span<const PermitId> ids) {
         const std::lock_guard lock(core_.mutex);
         return take_off(ids);
     }
 
     // Does the same once no renewal of these permits can take effect any more, so that a late one cannot prolong what
     // comes next. Waits for the replies, or until an unanswered renewal is void: usually command_timeout.
-    Unwatched unwatch_settled(std::span<const PermitId> ids) {
+    UnwatchedPermits unwatch_settled(std::span<const PermitId> ids) {
         std::unique_lock lock(core_.mutex);
         const auto settled_at = [&] {
             Instant at{};
-            Among among(ids);
+            AmongPermits among(ids);
             for (const Watch& watch : watches_)
                 if (among(watch.id)) at = std::max(at, watch.renewal_ends);
             return at;
@@ -23572,7 +23649,7 @@ public:
 
     // Renews these permits again, because they were not released after all. `restores_validity`: True if they are valid
     // for as long as before.
-    void watch_again(const Unwatched& were, bool restores_validity) {
+    void watch_again(const UnwatchedPermits& were, bool restores_validity) {
         const std::lock_guard lock(core_.mutex);
         check_suspension();
         const Clock::duration slept = suspended_ - were.suspended;
@@ -23594,7 +23671,7 @@ public:
     // Reports to their objects that these permits are gone.
     void lose(std::span<const PermitId> ids, const char* why) {
         const std::lock_guard lock(core_.mutex);
-        lose_if([among = Among(ids)](const Watch& watch) mutable { return among(watch.id); }, why);
+        lose_if([among = AmongPermits(ids)](const Watch& watch) mutable { return among(watch.id); }, why);
     }
 
     // Records a lease of its own that a permit gets by a command sent at `sent`. While the command is in flight
@@ -23614,7 +23691,7 @@ public:
     // no longer renewed in any case.
     void release_later(std::span<const PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
-        Among among(ids);
+        AmongPermits among(ids);
         lose_if([&](const Watch& watch) { return watch.holder && among(watch.id); }, released_by_id);
         std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && among(watch.id); });
         deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
@@ -23670,7 +23747,7 @@ public:
     // Gives these permits to another object.
     void split(std::span<const PermitId> ids, const std::shared_ptr<PermitHolder>& to) noexcept {
         const std::lock_guard lock(core_.mutex);
-        Among among(ids);
+        AmongPermits among(ids);
         for (Watch& watch : watches_)
             if (among(watch.id)) watch.holder = to;
     }
@@ -23760,7 +23837,7 @@ public:
 
     // Drops the record of `want`, which no caller claims any more.
     void discard(const Want& want) {
-        Among among(want.ids);
+        AmongPermits among(want.ids);
         std::erase_if(watches_, [&](const Watch& watch) { return among(watch.id); });
     }
 
@@ -23784,32 +23861,12 @@ public:
 private:
     static constexpr std::size_t releases_a_call = 1000;
 
-    // Tells whether an id is among some. The search begins behind the last one found, because ids and records usually
-    // have the same order, and there may be thousands.
-    class Among {
-    public:
-        explicit Among(std::span<const PermitId> ids) : ids_(ids) {}
-
-        bool operator()(const PermitId& id) {
-            for (std::size_t i = 0; i < ids_.size(); ++i) {
-                const std::size_t at = next_ < ids_.size() ? next_ : 0;
-                next_ = at + 1;
-                if (ids_[at] == id) return true;
-            }
-            return false;
-        }
-
-    private:
-        const std::span<const PermitId> ids_;
-        std::size_t next_ = 0;
-    };
-
     // Removes permits from the watchdog, and those of no object from the record. Without memory it changes nothing.
-    Unwatched take_off(std::span<const PermitId> ids) {
+    UnwatchedPermits take_off(std::span<const PermitId> ids) {
         check_suspension();
-        Unwatched were{{}, suspended_};
+        UnwatchedPermits were{{}, suspended_};
         were.watches.reserve(watches_.size());
-        Among among(ids);
+        AmongPermits among(ids);
         for (Watch& watch : watches_) {
             if (watch.lost || !among(watch.id)) continue;
             were.watches.push_back(watch);
@@ -23854,7 +23911,8 @@ private:
             if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
         if (longest == Milliseconds(0)) return;
         // All are chosen before any is sent: one that cannot be sent is due again at once, which must not delay others.
-        for (const Batch& due : take_due(now + longest / 6)) {
+        for (const PermitBatch& due :
+             take_due(watches_, now + longest / 6, core_.session.options().renewal_batch, renewal_ends())) {
             const Instant ends = renewal_ends();
             for (const PermitId& id : due.ids)
                 if (Watch* const watch = find(id)) watch->renewal_ends = ends;
@@ -23874,38 +23932,6 @@ private:
             }
             lock.lock();
         }
-    }
-
-    // Permits that one call renews.
-    struct Batch {
-        RenewalKind kind;
-        std::vector<PermitId> ids;
-    };
-
-    // Returns the permits that are due until then, and marks their renewals as in flight.
-    std::vector<Batch> take_due(Instant until) {
-        const std::size_t most = core_.session.options().renewal_batch;
-        const auto is_due = [until](const Watch& watch) { return watch.next_deadline() <= until; };
-        std::vector<Batch> batches;
-        for (const Watch& watch : watches_) {
-            if (!is_due(watch)) continue;
-            const RenewalKind kind = watch.renewal();
-            // The latest batch of a kind is the one that is not full.
-            auto open = std::find_if(batches.rbegin(), batches.rend(), [&](const Batch& b) { return b.kind == kind; });
-            if (open == batches.rend() || open->ids.size() == most) {
-                batches.push_back({kind, {}});
-                open = batches.rbegin();
-            }
-            open->ids.push_back(watch.id);
-        }
-        // From here on nothing needs memory.
-        const Instant ends = renewal_ends();
-        for (Watch& watch : watches_) {
-            if (!is_due(watch)) continue;
-            watch.renewing = true;
-            watch.renewal_ends = ends;
-        }
-        return batches;
     }
 
     // Returns when a renewal that is sent now is void.

@@ -1287,7 +1287,7 @@ mutate(new_lease_unnoticed permit_expirable_semaphore.ipp
     "integration/permits_lost")
 
 # A suspension of the machine does not bring the end of permits nearer.
-mutate(permits_outlive_a_suspension semaphore/permit_leases.hpp
+mutate(permits_outlive_a_suspension semaphore/permit_records.hpp
     "if (valid_until != never) valid_until -= by;"
     ""
     "integration/suspended")
@@ -1299,9 +1299,9 @@ mutate(limited_permits_not_verified semaphore/permit_leases.hpp
     "integration/permits_lost")
 
 # To verify a permit with a lease of its own prolongs that.
-mutate(verifying_prolongs_permits semaphore/permit_leases.hpp
-    "RenewalKind{false, Milliseconds(1), replication}"
-    "RenewalKind{false, Milliseconds(30000), replication}"
+mutate(verifying_prolongs_permits semaphore/permit_records.hpp
+    "PermitRenewal{false, Milliseconds(1), replication}"
+    "PermitRenewal{false, Milliseconds(30000), replication}"
     "integration/permits_lost")
 
 # A forked child asks the parent's state about its copies of permits.
@@ -1311,7 +1311,7 @@ mutate(child_asks_for_permits semaphore/permits.ipp
     "integration/client_fork")
 
 # A forked child begins an operation of its parent.
-mutate(child_begins_for_the_parent session/running.hpp
+mutate(child_begins_for_the_parent session/under_way.hpp
     "if (process_ != this_process())"
     "if (false)"
     "integration/client_fork")
@@ -1430,8 +1430,8 @@ mutate(renewal_batch_ignored session/session.hpp
 
 # The same for permits.
 mutate(renewal_batch_of_permits_ignored semaphore/permit_leases.hpp
-    "= core_.session.options().renewal_batch;"
-    "= 100;"
+    "core_.session.options().renewal_batch, "
+    "100, "
     "integration/permit_expirable")
 
 # release_all() does not wait until the server has the holds back.
@@ -1549,7 +1549,7 @@ mutate(in_memory_too_young testing/in_memory_redis.hpp
 # --- operations ---------------------------------------------------------------------------------------------------------
 
 # Cancelling does not tell the task, which goes on waiting.
-mutate(cancel_forgets_the_task session/running.hpp
+mutate(cancel_forgets_the_task session/under_way.hpp
     "        cancel();\n        stop_.request_stop();"
     "        cancel();"
     "integration/async_lock")
@@ -1609,7 +1609,7 @@ mutate(dropped_completion_keeps_the_hold session/running.hpp
     "integration/async_lock")
 
 # Completions run on the thread that renews and receives.
-mutate(callback_on_the_background_thread session/running.hpp
+mutate(callback_on_the_background_thread session/under_way.hpp
     "void post_completion() noexcept { last_thread().notify(*this); }"
     "void post_completion() noexcept {\n        run();\n        end();\n    }"
     "integration/async_lock")
@@ -1848,7 +1848,7 @@ mutate(one_request_for_all_requirements semaphore/synchronizer.hpp
     "integration/object_options")
 
 # Permits with different leases are renewed by one command.
-mutate(leases_of_permits_mixed semaphore/permit_leases.hpp
+mutate(leases_of_permits_mixed semaphore/permit_records.hpp
     "return b.kind == kind;"
     "return b.kind.prolongs == kind.prolongs;"
     "integration/object_options")

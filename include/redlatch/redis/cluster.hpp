@@ -69,7 +69,7 @@ public:
         watch(channels_.classic().duty());
         for (const auto& node : served_) {
             watch(node->subscriber.duty());
-            node->each_connection([&](CommandConnection& one) { watch(one.watch()); });
+            node->each_connection([&](CommandConnection& one) { watch(one.duty()); });
         }
         ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
         pipe_.drain();

@@ -103,14 +103,8 @@ public:
 
     // --- for the driver ---------------------------------------------------------------------------------------
 
-    // What the driver must watch: the descriptor (or -1), its events, and the time at which to call drive() anyway.
-    struct Watch {
-        int fd = -1;
-        short events = 0;
-        Instant due = never;
-    };
-
-    Watch watch() {
+    // Returns when the driver must call drive().
+    Duty duty() {
         const std::lock_guard lock(mutex_);
         if (pipeline_.in_flight() == 0) return {};
         if (is_reading()) reader_left_work_ = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/time.hpp"
 #include "redlatch/base/url.hpp"
 #include "redlatch/net/socket.hpp"
 #include "redlatch/redis/encode.hpp"
@@ -28,6 +29,13 @@ enum class ServerRole { any, master };
 inline bool says_master(const Reply& role) {
     return role.kind == Reply::Kind::array && !role.elements.empty() && role.elements[0].text == "master";
 }
+
+// When the thread that serves a connection must do so: at these events of the descriptor (or -1), and at `due` anyway.
+struct Duty {
+    int fd = -1;
+    short events = 0;
+    Instant due = never;
+};
 
 // One logged-in connection: a socket and the reader of its replies. Not thread-safe.
 struct Connection {

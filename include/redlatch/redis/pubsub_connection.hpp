@@ -68,14 +68,7 @@ public:
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // What the serving thread must watch: the descriptor (or -1), its events, and the time at which to call serve()
-    // anyway.
-    struct Duty {
-        int fd = -1;
-        short events = 0;
-        Instant due = never;
-    };
-
+    // Returns when the serving thread must call serve().
     Duty duty() {
         const std::lock_guard serving(serving_);
         // A leaving watcher wakes the serving thread if another thread was turned away.

@@ -88,14 +88,13 @@ public:
     void run(Listener& listener, Instant deadline) override {
         ready_.clear();
         ready_.push_back({pipe_.fd(), POLLIN, 0});
-        const PubSubConnection::Duty duty = subscriber_.duty();
-        Instant due = std::min(deadline, duty.due);
-        if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
-        each_connection([&](CommandConnection& one) {
-            const CommandConnection::Watch watch = one.watch();
-            due = std::min(due, watch.due);
-            if (watch.fd >= 0) ready_.push_back({watch.fd, watch.events, 0});
-        });
+        Instant due = deadline;
+        const auto watch = [&](const Duty& duty) {
+            due = std::min(due, duty.due);
+            if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
+        };
+        watch(subscriber_.duty());
+        each_connection([&](CommandConnection& one) { watch(one.duty()); });
         due = std::min(due, watch_more(ready_));
         ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
         pipe_.drain();

@@ -6,6 +6,7 @@
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/permit_expirable_semaphore.hpp"
 #include "redlatch/protocol/permit_lease.hpp"
+#include "redlatch/semaphore/permit_records.hpp"
 #include "redlatch/semaphore/request_deliveries.hpp"
 #include "redlatch/semaphore/synchronizer_core.hpp"
 #include "redlatch/session/losses.hpp"
@@ -27,81 +28,32 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// An object that holds permits: see Permits. The mutex of the semaphore guards it.
-struct PermitHolder {
-    std::optional<LossSource> lost;  // created when lost() is first called
-};
-
 // The part of a semaphore whose permits have leases: it keeps the leases of permits under the watchdog, and reports
 // losses. On record are the permits under the watchdog and all permits of objects.
 class PermitLeases {
     using Want = PermitProtocol::Want;
+    using Watch = PermitRecord;
 
 public:
     PermitLeases(SynchronizerCore<PermitProtocol>& core, RequestDeliveries<PermitProtocol>& deliveries)
         : core_(core), deliveries_(deliveries) {}
 
-    // How a permit is renewed. Those of one kind share a command.
-    struct RenewalKind {
-        bool prolongs;  // False if the renewal only asks whether the server still has the permit
-        Milliseconds lease;
-        Replication replication;
-
-        friend bool operator==(const RenewalKind&, const RenewalKind&) = default;
-    };
-
-    // A permit on record.
-    struct Watch {
-        PermitId id;
-        Instant valid_until;                   // never: without a lease
-        Instant ask_at;                        // when to renew it, or to query whether the server still has it
-        bool watched;                          // under the watchdog
-        Milliseconds lease;                    // unused without a lease
-        Replication replication;               // of its renewals
-        std::shared_ptr<PermitHolder> holder;  // null if the program has only the id
-        bool renewing = false;                 // True if a renewal or a query is in flight
-        bool lost = false;                     // then it stays on record until its object gives it back
-        Instant renewal_ends{};                // the last renewal can no longer take effect from then on
-        Instant unanswered_ends{};             // the same of the last one without a reply
-
-        // `needed`: how long it takes to report all losses.
-        Instant lost_at(Clock::duration needed) const {
-            return lost || valid_until == never ? never : valid_until - notice_of(needed, lease);
-        }
-        Instant next_deadline() const { return lost || renewing ? never : ask_at; }
-
-        RenewalKind renewal() const {
-            return watched ? RenewalKind{true, lease, replication} : RenewalKind{false, Milliseconds(1), replication};
-        }
-
-        void come_nearer(Clock::duration by) {
-            if (valid_until != never) valid_until -= by;
-            if (ask_at != never) ask_at -= by;
-        }
-    };
-
-    // Permits that were removed from the watchdog.
-    struct Unwatched {
-        std::vector<Watch> watches;
-        Clock::duration suspended;  // what their deadlines were computed with
-    };
-
     // --- called by the public class, without the mutex ----------------------------------------------------------
 
     // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were on
     // record. Permits of objects stay on record: they may expire meanwhile.
-    Unwatched unwatch(std::span<const PermitId> ids) {
+    UnwatchedPermits unwatch(std::span<const PermitId> ids) {
         const std::lock_guard lock(core_.mutex);
         return take_off(ids);
     }
 
     // Does the same once no renewal of these permits can take effect any more, so that a late one cannot prolong what
     // comes next. Waits for the replies, or until an unanswered renewal is void: usually command_timeout.
-    Unwatched unwatch_settled(std::span<const PermitId> ids) {
+    UnwatchedPermits unwatch_settled(std::span<const PermitId> ids) {
         std::unique_lock lock(core_.mutex);
         const auto settled_at = [&] {
             Instant at{};
-            Among among(ids);
+            AmongPermits among(ids);
             for (const Watch& watch : watches_)
                 if (among(watch.id)) at = std::max(at, watch.renewal_ends);
             return at;
@@ -112,7 +64,7 @@ public:
 
     // Renews these permits again, because they were not released after all. `restores_validity`: True if they are valid
     // for as long as before.
-    void watch_again(const Unwatched& were, bool restores_validity) {
+    void watch_again(const UnwatchedPermits& were, bool restores_validity) {
         const std::lock_guard lock(core_.mutex);
         check_suspension();
         const Clock::duration slept = suspended_ - were.suspended;
@@ -134,7 +86,7 @@ public:
     // Reports to their objects that these permits are gone.
     void lose(std::span<const PermitId> ids, const char* why) {
         const std::lock_guard lock(core_.mutex);
-        lose_if([among = Among(ids)](const Watch& watch) mutable { return among(watch.id); }, why);
+        lose_if([among = AmongPermits(ids)](const Watch& watch) mutable { return among(watch.id); }, why);
     }
 
     // Records a lease of its own that a permit gets by a command sent at `sent`. While the command is in flight
@@ -154,7 +106,7 @@ public:
     // no longer renewed in any case.
     void release_later(std::span<const PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
-        Among among(ids);
+        AmongPermits among(ids);
         lose_if([&](const Watch& watch) { return watch.holder && among(watch.id); }, released_by_id);
         std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && among(watch.id); });
         deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
@@ -210,7 +162,7 @@ public:
     // Gives these permits to another object.
     void split(std::span<const PermitId> ids, const std::shared_ptr<PermitHolder>& to) noexcept {
         const std::lock_guard lock(core_.mutex);
-        Among among(ids);
+        AmongPermits among(ids);
         for (Watch& watch : watches_)
             if (among(watch.id)) watch.holder = to;
     }
@@ -300,7 +252,7 @@ public:
 
     // Drops the record of `want`, which no caller claims any more.
     void discard(const Want& want) {
-        Among among(want.ids);
+        AmongPermits among(want.ids);
         std::erase_if(watches_, [&](const Watch& watch) { return among(watch.id); });
     }
 
@@ -324,32 +276,12 @@ public:
 private:
     static constexpr std::size_t releases_a_call = 1000;
 
-    // Tells whether an id is among some. The search begins behind the last one found, because ids and records usually
-    // have the same order, and there may be thousands.
-    class Among {
-    public:
-        explicit Among(std::span<const PermitId> ids) : ids_(ids) {}
-
-        bool operator()(const PermitId& id) {
-            for (std::size_t i = 0; i < ids_.size(); ++i) {
-                const std::size_t at = next_ < ids_.size() ? next_ : 0;
-                next_ = at + 1;
-                if (ids_[at] == id) return true;
-            }
-            return false;
-        }
-
-    private:
-        const std::span<const PermitId> ids_;
-        std::size_t next_ = 0;
-    };
-
     // Removes permits from the watchdog, and those of no object from the record. Without memory it changes nothing.
-    Unwatched take_off(std::span<const PermitId> ids) {
+    UnwatchedPermits take_off(std::span<const PermitId> ids) {
         check_suspension();
-        Unwatched were{{}, suspended_};
+        UnwatchedPermits were{{}, suspended_};
         were.watches.reserve(watches_.size());
-        Among among(ids);
+        AmongPermits among(ids);
         for (Watch& watch : watches_) {
             if (watch.lost || !among(watch.id)) continue;
             were.watches.push_back(watch);
@@ -394,7 +326,8 @@ private:
             if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
         if (longest == Milliseconds(0)) return;
         // All are chosen before any is sent: one that cannot be sent is due again at once, which must not delay others.
-        for (const Batch& due : take_due(now + longest / 6)) {
+        for (const PermitBatch& due :
+             take_due(watches_, now + longest / 6, core_.session.options().renewal_batch, renewal_ends())) {
             const Instant ends = renewal_ends();
             for (const PermitId& id : due.ids)
                 if (Watch* const watch = find(id)) watch->renewal_ends = ends;
@@ -414,38 +347,6 @@ private:
             }
             lock.lock();
         }
-    }
-
-    // Permits that one call renews.
-    struct Batch {
-        RenewalKind kind;
-        std::vector<PermitId> ids;
-    };
-
-    // Returns the permits that are due until then, and marks their renewals as in flight.
-    std::vector<Batch> take_due(Instant until) {
-        const std::size_t most = core_.session.options().renewal_batch;
-        const auto is_due = [until](const Watch& watch) { return watch.next_deadline() <= until; };
-        std::vector<Batch> batches;
-        for (const Watch& watch : watches_) {
-            if (!is_due(watch)) continue;
-            const RenewalKind kind = watch.renewal();
-            // The latest batch of a kind is the one that is not full.
-            auto open = std::find_if(batches.rbegin(), batches.rend(), [&](const Batch& b) { return b.kind == kind; });
-            if (open == batches.rend() || open->ids.size() == most) {
-                batches.push_back({kind, {}});
-                open = batches.rbegin();
-            }
-            open->ids.push_back(watch.id);
-        }
-        // From here on nothing needs memory.
-        const Instant ends = renewal_ends();
-        for (Watch& watch : watches_) {
-            if (!is_due(watch)) continue;
-            watch.renewing = true;
-            watch.renewal_ends = ends;
-        }
-        return batches;
     }
 
     // Returns when a renewal that is sent now is void.

@@ -47,7 +47,7 @@ struct Bench {
 
     // Acts as a notified driver: it checks, finds nothing to do yet, and sleeps again.
     void turn_away() {
-        link.watch();
+        link.duty();
         link.drive(Clock::now());
     }
 
@@ -206,11 +206,11 @@ TEST_CASE("neither post() nor the driver waits for buffer space, and the driver 
     bench.link.drive(Clock::now() + 20s);
     CHECK(watch.within(patient(10s)));
     CHECK(bench.calls > 0);
-    CHECK(bench.link.watch().events == (POLLIN | POLLOUT));
+    CHECK(bench.link.duty().events == (POLLIN | POLLOUT));
     std::thread reader([&] { server.answer(2); });
     CHECK(eventually(
         [&] {
-            const CommandConnection::Watch duty = bench.link.watch();
+            const Duty duty = bench.link.duty();
             pollfd ready{duty.fd, duty.events, 0};
             ::poll(&ready, 1, 100);
             bench.link.drive(Clock::now() + 20s);

@@ -100,7 +100,7 @@ TEST_CASE("a leaving receiver notifies the serving thread if it has turned anoth
     Listening bench;
     std::thread other = bench.watch_aside();  // this thread was turned away
     // The serving thread checks, and has nothing to do now or later.
-    const PubSubConnection::Duty duty = bench.link.duty();
+    const Duty duty = bench.link.duty();
     CHECK(duty.fd == -1);
     CHECK(duty.due == redlatch::never);
     const int calls_before = bench.calls;

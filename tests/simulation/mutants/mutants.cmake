@@ -85,7 +85,7 @@ mutate(late_mutex_holds_for_a_lease protocol/mutex.hpp
 # --- operations ---------------------------------------------------------------------------------------------------------
 
 # An operation completes inside the call that cancels it.
-mutate(completion_inline session/running.hpp
+mutate(completion_inline session/under_way.hpp
     "        }\n        post_completion();\n    }\n\n    void post_completion"
     "        }\n        run();\n        end();\n    }\n\n    void post_completion")
 
@@ -95,7 +95,7 @@ mutate(given_up_and_kept session/running.hpp
     "new auto(work_.result(this->host_));")
 
 # Both the one who gives up and the task decide.
-mutate(grant_delivered_twice session/running.hpp
+mutate(grant_delivered_twice session/under_way.hpp
     "        if (state_.exchange(State::decided) == State::under_way) {\n            error_ = std::move(error);"
     "        if (true) {\n            error_ = std::move(error);")
 
