@@ -2,14 +2,14 @@
 # Proves that the soak finds bugs: cmake -P tests/soak/mutants.cmake
 # Breaks the library on purpose, one way at a time, and expects a soak of half a minute to fail with the complaint
 # beside it. Prints a line for each mutant and `soak mutants: caught=N survived=0`. Fails if one survives.
-# `-DONLY=regex` and `-DCHECK=ON`: see ../mutations/tree.cmake.
+# `-DONLY=regex`, `-DSHARE=1/2` and `-DCHECK=ON`: see ../mutations/tree.cmake.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../mutations/tree.cmake)
-set(build ${root}/build/soak_mutants/build)
+set(build ${root}/build/soak_mutants/build_${share})
 if(NOT CHECK)
     include(${root}/cmake/setup.cmake)
-    redlatch_setup(compiler make redis hiredis)
-    copy_tree(${root}/build/soak_mutants/tree)
+    redlatch_setup(compiler clang make redis hiredis)
+    copy_tree(${root}/build/soak_mutants/tree_${share})
 endif()
 
 # The soak must fail with a complaint that matches `complaint`; under faults of one kind only, if that is named.
