@@ -112,7 +112,10 @@ inline std::string escaped(std::string_view text, std::size_t most = 64) {
 }
 
 // Does the same and adds quotation marks.
-inline std::string in_quotes(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
+inline std::string in_quotes(std::string_view text, std::size_t most = 64) {
+    std::string quoted("'");  // g++ 12 warns of "'" + escaped() at -O3, without reason
+    return quoted.append(escaped(text, most)).append("'");
+}
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -875,11 +878,15 @@ namespace detail {
 // are exported.
 using ForkCell = std::atomic<std::uint64_t>;
 
-// For kernels that cannot wipe memory at a fork: a handler resets the cell, if the fork goes through the C library.
-[[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
+// For kernels that cannot wipe memory at a fork: a handler resets this cell, if the fork goes through the C library.
+[[gnu::visibility("default")]] inline ForkCell& cell_of_handler() noexcept {
     static constinit ForkCell cell{0};
-    ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
-    return &cell;
+    return cell;
+}
+
+inline ForkCell* wiped_by_handler() noexcept {
+    ::pthread_atfork(nullptr, nullptr, [] { cell_of_handler() = 0; });
+    return &cell_of_handler();
 }
 
 // Returns a cell that becomes zero in the child of a fork.
@@ -919,12 +926,16 @@ inline ForkCell* new_fork_cell() noexcept {
 // the pid of its parent.
 struct ProcessMark {
     std::uint64_t generation;
-    pid_t pid;
+    pid_t pid;  // 0 where the kernel wipes the cell, so that no system call is needed
 
     friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
 };
 
-inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
+inline ProcessMark this_process() noexcept {
+    // The handler does not notice a fork that bypasses the C library. The pid does, usually.
+    const bool by_handler = &fork_cell() == &cell_of_handler();
+    return {fork_generation(), by_handler ? ::getpid() : 0};
+}
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -2843,6 +2854,37 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// A copy of the words of a command, in one allocation.
+class KeptWords {
+public:
+    explicit KeptWords(std::span<const std::string_view> words) {
+        std::size_t size = 0;
+        for (const std::string_view word : words) size += length_size + word.size();
+        text_.reserve(size);
+        for (const std::string_view word : words) {
+            const std::size_t length = word.size();
+            text_.append(reinterpret_cast<const char*>(&length), length_size).append(word);
+        }
+    }
+
+    // They live as long as this object.
+    std::vector<std::string_view> words() const {
+        std::vector<std::string_view> words;
+        for (std::string_view rest = text_; !rest.empty();) {
+            std::size_t length = 0;
+            std::memcpy(&length, rest.data(), length_size);
+            words.push_back(rest.substr(length_size, length));
+            rest.remove_prefix(length_size + length);
+        }
+        return words;
+    }
+
+private:
+    static constexpr std::size_t length_size = sizeof(std::size_t);
+
+    std::string text_;  // each word after its length
+};
+
 // The words of a call as the server receives them. Few words need no allocation. The call must outlive them.
 class CallWords {
 public:
@@ -2872,7 +2914,7 @@ public:
         return {words_, 3};
     }
 
-    std::vector<std::string> copy() const { return {words_.begin(), words_.end()}; }
+    KeptWords copy() const { return KeptWords(words_); }
 
 private:
     const Script* const script_;
@@ -3712,18 +3754,9 @@ public:
 
     // Sends a command without waiting. `done` is called on any thread.
     void post(const Command& command, Completion done, Receiver receiver, const Replication& replicas = {}) {
-        Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
-        counters_.commands.add();
-        posts_.begin();
-        try {
-            if (replicas.required > 0)
-                post_granting(command, replicas, std::move(finish));
-            else
-                pass_on(receiver, command, std::move(finish));
-        } catch (...) {
-            posts_.finish();
-            throw;
-        }
+        send_post(
+            command, [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); }, receiver,
+            replicas);
     }
 
     void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
@@ -3731,19 +3764,19 @@ public:
         const Replication replicas = replicas_.wanted_for(call);
         if (!call.script()) return post(words.command(), std::move(done), receiver, replicas);
         // The texts live on the caller's stack, so sending the script itself later needs its own copy of them.
-        post(
+        send_post(
             words.command(),
-            [this, &script = *call.script(), replicas, kept = words.copy(),
-             done = std::move(done)](Reply reply) mutable {
-                if (classify(reply) != ReplyClass::no_script) return done(std::move(reply));
+            [this, &script = *call.script(), replicas, kept = words.copy(), done = std::move(done)](Reply reply) {
+                if (classify(reply) != ReplyClass::no_script) return finish_post(done, std::move(reply));
                 try {
-                    std::vector<std::string_view> again(kept.begin(), kept.end());
+                    std::vector<std::string_view> again = kept.words();
                     again[0] = "EVAL";
                     again[1] = script.text;
                     post(Command{again, 3}, done, Receiver::background, replicas);
                 } catch (...) {
-                    done(Reply::of(Reply::Kind::not_sent, detail::no_memory));
+                    return finish_post(done, Reply::of(Reply::Kind::not_sent, detail::no_memory));
                 }
+                posts_.finish();
             },
             receiver, replicas);
     }
@@ -3798,6 +3831,21 @@ private:
     void pass_on(Receiver receiver, const Command& command, Completion done) {
         if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
         transport_.post(command, std::move(done));
+    }
+
+    // `finish` calls finish_post(), or posts_.finish() itself.
+    void send_post(const Command& command, Completion finish, Receiver receiver, const Replication& replicas) {
+        counters_.commands.add();
+        posts_.begin();
+        try {
+            if (replicas.required > 0)
+                post_granting(command, replicas, std::move(finish));
+            else
+                pass_on(receiver, command, std::move(finish));
+        } catch (...) {
+            posts_.finish();
+            throw;
+        }
     }
 
     void finish_post(const Completion& done, Reply reply) {
@@ -4365,7 +4413,9 @@ public:
     std::vector<std::shared_ptr<BackgroundTask>> take_due(Instant until) {
         const std::lock_guard lock(mutex_);
         std::vector<std::shared_ptr<BackgroundTask>> due;
-        due.reserve(entries_.size());  // so that a failure changes nothing
+        const auto later =
+            std::find_if(entries_.begin(), entries_.end(), [until](const auto& entry) { return entry.first > until; });
+        due.reserve(static_cast<std::size_t>(std::distance(entries_.begin(), later)));  // a failure changes nothing
         sleeping_until_ = {};
         // Null for a task whose destructor waits for our mutex.
         while (is_due(until))
@@ -4446,7 +4496,8 @@ inline Clock::duration read_clock(clockid_t clock) noexcept {
 // Returns how long this machine has been suspended since boot. The steady clock stops during suspension, but leases do
 // not. So an increase brings the end of a hold closer than its instant says. The result is never too large, and too
 // small by less than the time between two readings of a clock. Makes no system call where the C library can avoid it.
-inline Clock::duration suspended() noexcept {
+// `begun`: set to an instant before that.
+inline Clock::duration suspended(Instant& begun) noexcept {
     Clock::duration least = Clock::duration::max();
     Clock::duration found{};
     // A thread that was delayed or suspended between the readings reads again.
@@ -4454,6 +4505,7 @@ inline Clock::duration suspended() noexcept {
         const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
         const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
         const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
+        if (tries == 0) begun = Instant(before);
         if (after - before >= least) continue;
         least = after - before;
         found = std::max(since_boot - after, Clock::duration::zero());
@@ -4461,20 +4513,38 @@ inline Clock::duration suspended() noexcept {
     return found;
 }
 
+// Returns true if the machine was certainly not suspended for a millisecond since suspended() returned `before`: in this
+// order of the readings, their difference is never too small.
+inline bool was_running_since(Clock::duration before) noexcept {
+    const Clock::duration steady = detail::read_clock(CLOCK_MONOTONIC);
+    return detail::read_clock(CLOCK_BOOTTIME) - steady - before < Milliseconds(1);
+}
+
 // How often a thread that sleeps until an instant has to look whether the machine was suspended: nothing wakes it then.
 inline constexpr Clock::duration suspension_check = std::chrono::seconds(1);
 
 #else
 
-inline Clock::duration suspended() noexcept { return {}; }
+inline Clock::duration suspended(Instant& begun) noexcept {
+    begun = Clock::now();
+    return {};
+}
+
+inline bool was_running_since(Clock::duration) noexcept { return true; }
 
 inline constexpr Clock::duration suspension_check = Clock::duration::max();
 
 #endif
 
+inline Clock::duration suspended() noexcept {
+    Instant begun;
+    return suspended(begun);
+}
+
 // Returns the increase since suspended() returned `before`. An increase below 1 ms counts as zero, because the readings
 // cannot resolve it.
 inline Clock::duration suspended_since(Clock::duration before) noexcept {
+    if (was_running_since(before)) return Clock::duration::zero();
     const Clock::duration grown = suspended() - before;
     return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
 }
@@ -4486,8 +4556,8 @@ public:
     Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
 
 private:
-    Instant at_ = Clock::now();
-    Clock::duration suspended_ = suspended();
+    Instant at_;
+    Clock::duration suspended_ = suspended(at_);
 };
 
 }  // namespace detail
@@ -4720,6 +4790,14 @@ public:
 
     // Returns true if nothing would be lost with it: no hold, no waiter, no command that is still to be delivered.
     virtual bool is_idle() = 0;
+
+private:
+    friend class Registry;
+
+    // Guarded by the registry's mutex.
+    std::size_t users_ = 0;
+    bool is_registered_ = false;
+    std::weak_ptr<void> shared_{};  // what all operations and holds share, as one user
 };
 
 // Makes the local state of a name, for objects of one kind.
@@ -4755,10 +4833,11 @@ public:
         if (entry == states_.end()) {
             auto state = maker.make(session, key);
             const Name name{state->kind(), state->key()};
-            entry = states_.emplace(name, Entry{std::move(state)}).first;
+            entry = states_.emplace(name, std::move(state)).first;
+            entry->second->is_registered_ = true;
         }
-        ++entry->second.users;
-        return *entry->second.state;
+        ++entry->second->users_;
+        return *entry->second;
     }
 
     // Counts one user less. A state without users and holds is removed.
@@ -4768,12 +4847,11 @@ public:
     // as one user, until the last is gone: it must not be destroyed under the state's mutex. The caller is a user.
     std::shared_ptr<NamedState> share(NamedState& state) {
         const std::lock_guard lock(mutex_);
-        Entry& entry = states_.find({state.kind(), state.key()})->second;
-        std::shared_ptr<Use> use = entry.shared.lock();
+        std::shared_ptr<void> use = state.shared_.lock();
         if (!use) {
-            use = std::make_shared<Use>(*this, entry.state);
-            entry.shared = use;
-            ++entry.users;
+            use = std::make_shared<Use>(*this, state);
+            state.shared_ = use;
+            ++state.users_;
         }
         return {use, &state};
     }
@@ -4790,7 +4868,7 @@ public:
 
     // Called when no other thread uses the session any more.
     void abandon() noexcept {
-        for (const auto& [_, entry] : states_) entry.state->abandon();
+        for (const auto& [_, state] : states_) state->abandon();
     }
 
 private:
@@ -4805,7 +4883,8 @@ private:
     // One user of a state. In a forked child it stays one, because nobody may use the mutexes of the parent there.
     class Use {
     public:
-        Use(Registry& registry, std::shared_ptr<NamedState> state) : registry_(registry), state_(std::move(state)) {}
+        Use(Registry& registry, NamedState& state)
+            : registry_(registry), state_(std::static_pointer_cast<NamedState>(state.shared_from_this())) {}
         Use(const Use&) = delete;
         Use& operator=(const Use&) = delete;
         ~Use() {
@@ -4818,33 +4897,28 @@ private:
         const ProcessMark process_ = this_process();
     };
 
-    struct Entry {
-        std::shared_ptr<NamedState> state;
-        std::size_t users = 0;
-        std::weak_ptr<Use> shared{};
-    };
-
     void forget(NamedState& state, std::size_t users_less) {
         // Destroyed after mutex_ is free: a state's destructor takes other mutexes.
         std::shared_ptr<NamedState> last;
         const std::lock_guard lock(mutex_);
+        if (!state.is_registered_) return;
+        state.users_ -= users_less;
+        if (state.users_ > 0 || !state.is_idle()) return;
         const auto entry = states_.find({state.kind(), state.key()});
-        if (entry == states_.end() || entry->second.state.get() != &state) return;
-        entry->second.users -= users_less;
-        if (entry->second.users > 0 || !state.is_idle()) return;
-        last = std::move(entry->second.state);
+        last = std::move(entry->second);
+        last->is_registered_ = false;
         states_.erase(entry);
     }
 
     std::vector<std::shared_ptr<NamedState>> all() {
         std::vector<std::shared_ptr<NamedState>> states;
         const std::lock_guard lock(mutex_);
-        for (const auto& [_, entry] : states_) states.push_back(entry.state);
+        for (const auto& [_, state] : states_) states.push_back(state);
         return states;
     }
 
     std::mutex mutex_;
-    std::unordered_map<Name, Entry, NameHash> states_;
+    std::unordered_map<Name, std::shared_ptr<NamedState>, NameHash> states_;
 };
 
 }  // namespace detail
@@ -5631,7 +5705,8 @@ private:
     const Instant until_;
 };
 
-// Waits for the reply to a call or command, like Session::call(). `What` is Call or Command, and must live until then.
+// Waits for the reply to a call or command, like Session::call(). `What` is Call or Command, or has a member call() that
+// makes one when it is sent. It must live until the reply.
 template <class What>
 class [[nodiscard]] ReplyTo {
 public:
@@ -5640,7 +5715,7 @@ public:
 
     bool await_ready() {
         if (by_) return false;
-        reply_ = session_.call(what_, deadline_);
+        reply_ = session_.call(sent(), deadline_);
         return true;
     }
 
@@ -5648,8 +5723,8 @@ public:
         bool is_sent = false;
         try {
             const auto posted = posted_ =
-                std::make_shared<Delivery<Reply>>(Reply::of(Reply::Kind::unanswered, "no reply in time"));
-            session_.post(what_, [posted, by = by_](Reply reply) { posted->deliver(std::move(reply), *by); });
+                std::make_shared<Delivery<Reply>>(Reply::of(Reply::Kind::unanswered, std::string()));
+            session_.post(sent(), [posted, by = by_](Reply reply) { posted->deliver(std::move(reply), *by); });
             is_sent = true;
             // This object may be gone afterwards.
             return posted->sleep(*by_, coroutine, deadline_);
@@ -5662,10 +5737,19 @@ public:
 
     Reply await_resume() {
         if (reply_) return *std::move(reply_);
-        return posted_->take();
+        Reply reply = posted_->take();
+        if (reply.kind == Reply::Kind::unanswered && reply.text.empty()) reply.text = "no reply in time";
+        return reply;
     }
 
 private:
+    decltype(auto) sent() const {
+        if constexpr (requires { what_.call(); })
+            return what_.call();
+        else
+            return (what_);
+    }
+
     Session& session_;
     const WaitBy by_;
     const What& what_;
@@ -8247,6 +8331,7 @@ private:
 // redlatch/redis/command_connection.hpp
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8342,9 +8427,11 @@ public:
 
     // --- for the driver ---------------------------------------------------------------------------------------
 
-    // Returns when the driver must call drive().
+    // Returns when the driver must call drive() again. It calls this when it is about to sleep. Writes what has gathered.
     Duty duty() {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
+        driver_is_awake_ = false;
+        if (is_connected() && !needs_writer()) flush(lock);
         if (pipeline_.in_flight() == 0) return {};
         if (is_reading()) reader_left_work_ = true;
         const Instant due = pipeline_.due();
@@ -8357,6 +8444,7 @@ public:
     // reads what is possible, and fails overdue commands. Does not wait.
     void drive(Instant deadline) {
         std::unique_lock lock(mutex_);
+        driver_is_awake_ = true;
         if (is_connected() && needs_writer()) flush(lock);
         if (pipeline_.in_flight() == 0 || is_reading()) return;
         if (is_connected()) {
@@ -8426,6 +8514,9 @@ public:
     void close_inherited() noexcept { socket().close_inherited(); }
 
 private:
+    // So many posted commands are written at once, even if the driver would write them soon.
+    static constexpr std::size_t most_gathered = 16;
+
     // `delivering`: the reader is waking several threads, and will write for them.
     enum class Reader { none, reading, delivering };
 
@@ -8457,6 +8548,8 @@ private:
     }
 
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
+        // The driver calls duty() before it sleeps. So it writes what many coroutines post, and few writes have it all.
+        if (driver_is_awake_ && !attended && is_connected() && pipeline_.waiting() < most_gathered) return;
         if (is_connected()) flush(lock);
         // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
         if (is_reading() && !attended) reader_left_work_ = true;
@@ -8678,6 +8771,7 @@ private:
     const CallingThread* reading_caller_ = nullptr;  // of the reading thread, if that is in await()
     bool reader_left_work_ = false;                  // the driver or a poster relies on the present reader
     bool writing_ = false;                           // a thread writes, or waits for room
+    bool driver_is_awake_ = false;                   // from drive() to duty()
     Reconnector reconnector_;                        // last: its side thread ends before the members it uses
 };
 
@@ -15497,7 +15591,7 @@ struct HoldRecord {
 
     Settings settings{};  // of the object that acquired the first level; unused for a lock over several
 
-    Clock::duration suspended = detail::suspended();  // the machine's suspended time when valid_until was computed
+    Clock::duration suspended{};  // the machine's suspended time when valid_until was computed: HoldTable::start()
 
     // Brings the end of the lease and the next renewal nearer by the time for which the machine was suspended since the
     // last call, and returns that time: the steady clock stands still meanwhile, but the lease does not.
@@ -15515,7 +15609,7 @@ struct HoldRecord {
 
     // Adds one level, which the server confirmed for a command sent at `sent`.
     void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
-        check_suspension();
+        if (live()) check_suspension();
         ++count;
         if (!lease) {
             if (!watched()) {
@@ -16906,19 +17000,23 @@ public:
             const bool is_inexact = core_.session.clock_error() > claim.lease / 2;
             if (is_inexact || core_.session.clock_age() > good_for_plain) claim.first = false;
         }
-        call_.emplace(core_.protocol.acquire(claim));
-        call_->replication = asked.settings.replication();
+        if (core_.kind.fixes_lease_end) plain_or_script_ = std::make_unique<Call>(core_.protocol.acquire(claim));
         learned_at_ = Clock::now();
         // The lease of the plain command counts from the reading, and this thread may have been stopped since.
-        sent_ = call_->script() ? SendTime() : *asked_time_;
+        sent_ = is_script() ? SendTime() : *asked_time_;
     }
 
-    const Call& call() const { return *call_; }
+    // Made anew for each sending, because it takes more memory than all the rest.
+    Call call() const {
+        Call call = plain_or_script_ ? *plain_or_script_ : core_.protocol.acquire(claim);
+        call.replication = asked.settings.replication();
+        return call;
+    }
 
     Next replied(Reply reply) {
         asked.sent = sent_.as_of_now();
         // The plain command fixes the end of the lease by the server's clock, of which we have an estimate only.
-        if (core_.kind.fixes_lease_end && !call_->script()) asked.sent -= core_.session.clock_error();
+        if (!is_script()) asked.sent -= core_.session.clock_error();
         if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
         asked.reply = std::move(reply);
         if (has_to_follow()) return Next::call;
@@ -16932,18 +17030,19 @@ private:
     // A jump of the server's clock since the reading would end the lease at once. So the reading must be new.
     static constexpr Milliseconds good_for_plain{1000};
 
+    bool is_script() const { return !plain_or_script_ || plain_or_script_->script(); }
+
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {
-        std::optional<Call> following = core_.protocol.after_acquire(claim, *call_, asked.reply);
-        if (!following) return false;
-        call_ = std::move(following);
-        call_->replication = asked.settings.replication();
-        return true;
+        if (!plain_or_script_) return false;
+        std::optional<Call> following = core_.protocol.after_acquire(claim, *plain_or_script_, asked.reply);
+        if (following) *plain_or_script_ = *std::move(following);
+        return following.has_value();
     }
 
     LockCore& core_;
-    std::optional<Call> call_;
-    std::optional<SendTime> asked_time_;  // set if the call may fix the end of the lease
+    std::unique_ptr<Call> plain_or_script_;  // null for locks that are acquired by a script only
+    std::optional<SendTime> asked_time_;     // set if the call may fix the end of the lease
     SendTime sent_;
     Instant learned_at_{};
     int too_late_ = 0;
@@ -17498,7 +17597,7 @@ private:
                         if (!now) break;
                         attempt.begin(*now);
                     }
-                    Reply reply = co_await ReplyTo(session, request.by, attempt.call(), deadline);
+                    Reply reply = co_await ReplyTo(session, request.by, attempt, deadline);
                     next = attempt.replied(std::move(reply));
                 } while (next == Next::call || (next == Next::time && Clock::now() < deadline));
             } catch (const std::bad_alloc&) {

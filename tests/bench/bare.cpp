@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <limits>
 #include <redlatch/redlatch.hpp>
+#include <span>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "support/socket.hpp"
@@ -24,7 +27,11 @@ redisContext* connect(const std::string& url) {
 }
 
 // The words of a call of the library: so the reference always sends what the library sends.
-Words words_of(const Call& call) { return Words{CallWords(call, "PUBLISH").copy()}; }
+Words words_of(const Call& call) {
+    const CallWords words(call, "PUBLISH");
+    const std::span<const std::string_view> all = words.command().words;
+    return Words{{all.begin(), all.end()}};
+}
 
 // The calls of an RLock whose holder has the number `thread` + 1.
 struct Wire {

@@ -596,8 +596,8 @@ mutate(permits_split_by_the_parents_mutex semaphore/permits.ipp
 
 # Operations, holds and permits do not count as users of a state.
 mutate(state_goes_with_its_objects session/registry.hpp
-    "            ++entry.users;\n"
-    "            entry.users += entry.users == 0 ? 1 : 0;\n"
+    "            ++state.users_;\n"
+    "            state.users_ += state.users_ == 0 ? 1 : 0;\n"
     "unit/registry|integration/(release_all|permits_test)")
 
 # A look ends the wait of a caller that joined after it.
@@ -1054,7 +1054,7 @@ mutate(telling_many_begins_late session/losses.hpp
 
 # A client that is destroyed during a hold does not report the loss.
 mutate(end_of_client_is_silent session/registry.hpp
-    "for (const auto& [_, entry] : states_) entry.state->abandon();"
+    "for (const auto& [_, state] : states_) state->abandon();"
     ""
     "unit/losses")
 

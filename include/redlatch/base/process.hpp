@@ -20,11 +20,15 @@ namespace detail {
 // are exported.
 using ForkCell = std::atomic<std::uint64_t>;
 
-// For kernels that cannot wipe memory at a fork: a handler resets the cell, if the fork goes through the C library.
-[[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
+// For kernels that cannot wipe memory at a fork: a handler resets this cell, if the fork goes through the C library.
+[[gnu::visibility("default")]] inline ForkCell& cell_of_handler() noexcept {
     static constinit ForkCell cell{0};
-    ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
-    return &cell;
+    return cell;
+}
+
+inline ForkCell* wiped_by_handler() noexcept {
+    ::pthread_atfork(nullptr, nullptr, [] { cell_of_handler() = 0; });
+    return &cell_of_handler();
 }
 
 // Returns a cell that becomes zero in the child of a fork.
@@ -64,12 +68,16 @@ inline ForkCell* new_fork_cell() noexcept {
 // the pid of its parent.
 struct ProcessMark {
     std::uint64_t generation;
-    pid_t pid;
+    pid_t pid;  // 0 where the kernel wipes the cell, so that no system call is needed
 
     friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
 };
 
-inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
+inline ProcessMark this_process() noexcept {
+    // The handler does not notice a fork that bypasses the C library. The pid does, usually.
+    const bool by_handler = &fork_cell() == &cell_of_handler();
+    return {fork_generation(), by_handler ? ::getpid() : 0};
+}
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI

@@ -23,7 +23,8 @@ inline Clock::duration read_clock(clockid_t clock) noexcept {
 // Returns how long this machine has been suspended since boot. The steady clock stops during suspension, but leases do
 // not. So an increase brings the end of a hold closer than its instant says. The result is never too large, and too
 // small by less than the time between two readings of a clock. Makes no system call where the C library can avoid it.
-inline Clock::duration suspended() noexcept {
+// `begun`: set to an instant before that.
+inline Clock::duration suspended(Instant& begun) noexcept {
     Clock::duration least = Clock::duration::max();
     Clock::duration found{};
     // A thread that was delayed or suspended between the readings reads again.
@@ -31,6 +32,7 @@ inline Clock::duration suspended() noexcept {
         const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
         const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
         const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
+        if (tries == 0) begun = Instant(before);
         if (after - before >= least) continue;
         least = after - before;
         found = std::max(since_boot - after, Clock::duration::zero());
@@ -38,20 +40,38 @@ inline Clock::duration suspended() noexcept {
     return found;
 }
 
+// Returns true if the machine was certainly not suspended for a millisecond since suspended() returned `before`: in this
+// order of the readings, their difference is never too small.
+inline bool was_running_since(Clock::duration before) noexcept {
+    const Clock::duration steady = detail::read_clock(CLOCK_MONOTONIC);
+    return detail::read_clock(CLOCK_BOOTTIME) - steady - before < Milliseconds(1);
+}
+
 // How often a thread that sleeps until an instant has to look whether the machine was suspended: nothing wakes it then.
 inline constexpr Clock::duration suspension_check = std::chrono::seconds(1);
 
 #else
 
-inline Clock::duration suspended() noexcept { return {}; }
+inline Clock::duration suspended(Instant& begun) noexcept {
+    begun = Clock::now();
+    return {};
+}
+
+inline bool was_running_since(Clock::duration) noexcept { return true; }
 
 inline constexpr Clock::duration suspension_check = Clock::duration::max();
 
 #endif
 
+inline Clock::duration suspended() noexcept {
+    Instant begun;
+    return suspended(begun);
+}
+
 // Returns the increase since suspended() returned `before`. An increase below 1 ms counts as zero, because the readings
 // cannot resolve it.
 inline Clock::duration suspended_since(Clock::duration before) noexcept {
+    if (was_running_since(before)) return Clock::duration::zero();
     const Clock::duration grown = suspended() - before;
     return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
 }
@@ -63,8 +83,8 @@ public:
     Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
 
 private:
-    Instant at_ = Clock::now();
-    Clock::duration suspended_ = suspended();
+    Instant at_;
+    Clock::duration suspended_ = suspended(at_);
 };
 
 }  // namespace detail

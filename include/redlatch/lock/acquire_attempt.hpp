@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -63,19 +64,23 @@ public:
             const bool is_inexact = core_.session.clock_error() > claim.lease / 2;
             if (is_inexact || core_.session.clock_age() > good_for_plain) claim.first = false;
         }
-        call_.emplace(core_.protocol.acquire(claim));
-        call_->replication = asked.settings.replication();
+        if (core_.kind.fixes_lease_end) plain_or_script_ = std::make_unique<Call>(core_.protocol.acquire(claim));
         learned_at_ = Clock::now();
         // The lease of the plain command counts from the reading, and this thread may have been stopped since.
-        sent_ = call_->script() ? SendTime() : *asked_time_;
+        sent_ = is_script() ? SendTime() : *asked_time_;
     }
 
-    const Call& call() const { return *call_; }
+    // Made anew for each sending, because it takes more memory than all the rest.
+    Call call() const {
+        Call call = plain_or_script_ ? *plain_or_script_ : core_.protocol.acquire(claim);
+        call.replication = asked.settings.replication();
+        return call;
+    }
 
     Next replied(Reply reply) {
         asked.sent = sent_.as_of_now();
         // The plain command fixes the end of the lease by the server's clock, of which we have an estimate only.
-        if (core_.kind.fixes_lease_end && !call_->script()) asked.sent -= core_.session.clock_error();
+        if (!is_script()) asked.sent -= core_.session.clock_error();
         if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
         asked.reply = std::move(reply);
         if (has_to_follow()) return Next::call;
@@ -89,18 +94,19 @@ private:
     // A jump of the server's clock since the reading would end the lease at once. So the reading must be new.
     static constexpr Milliseconds good_for_plain{1000};
 
+    bool is_script() const { return !plain_or_script_ || plain_or_script_->script(); }
+
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {
-        std::optional<Call> following = core_.protocol.after_acquire(claim, *call_, asked.reply);
-        if (!following) return false;
-        call_ = std::move(following);
-        call_->replication = asked.settings.replication();
-        return true;
+        if (!plain_or_script_) return false;
+        std::optional<Call> following = core_.protocol.after_acquire(claim, *plain_or_script_, asked.reply);
+        if (following) *plain_or_script_ = *std::move(following);
+        return following.has_value();
     }
 
     LockCore& core_;
-    std::optional<Call> call_;
-    std::optional<SendTime> asked_time_;  // set if the call may fix the end of the lease
+    std::unique_ptr<Call> plain_or_script_;  // null for locks that are acquired by a script only
+    std::optional<SendTime> asked_time_;     // set if the call may fix the end of the lease
     SendTime sent_;
     Instant learned_at_{};
     int too_late_ = 0;

@@ -236,7 +236,7 @@ private:
                         if (!now) break;
                         attempt.begin(*now);
                     }
-                    Reply reply = co_await ReplyTo(session, request.by, attempt.call(), deadline);
+                    Reply reply = co_await ReplyTo(session, request.by, attempt, deadline);
                     next = attempt.replied(std::move(reply));
                 } while (next == Next::call || (next == Next::time && Clock::now() < deadline));
             } catch (const std::bad_alloc&) {

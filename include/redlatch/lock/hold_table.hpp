@@ -41,7 +41,7 @@ struct HoldRecord {
 
     Settings settings{};  // of the object that acquired the first level; unused for a lock over several
 
-    Clock::duration suspended = detail::suspended();  // the machine's suspended time when valid_until was computed
+    Clock::duration suspended{};  // the machine's suspended time when valid_until was computed: HoldTable::start()
 
     // Brings the end of the lease and the next renewal nearer by the time for which the machine was suspended since the
     // last call, and returns that time: the steady clock stands still meanwhile, but the lease does not.
@@ -59,7 +59,7 @@ struct HoldRecord {
 
     // Adds one level, which the server confirmed for a command sent at `sent`.
     void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
-        check_suspension();
+        if (live()) check_suspension();
         ++count;
         if (!lease) {
             if (!watched()) {

@@ -8,6 +8,7 @@
 #include "redlatch/redis/reply_receiver.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -103,9 +104,11 @@ public:
 
     // --- for the driver ---------------------------------------------------------------------------------------
 
-    // Returns when the driver must call drive().
+    // Returns when the driver must call drive() again. It calls this when it is about to sleep. Writes what has gathered.
     Duty duty() {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
+        driver_is_awake_ = false;
+        if (is_connected() && !needs_writer()) flush(lock);
         if (pipeline_.in_flight() == 0) return {};
         if (is_reading()) reader_left_work_ = true;
         const Instant due = pipeline_.due();
@@ -118,6 +121,7 @@ public:
     // reads what is possible, and fails overdue commands. Does not wait.
     void drive(Instant deadline) {
         std::unique_lock lock(mutex_);
+        driver_is_awake_ = true;
         if (is_connected() && needs_writer()) flush(lock);
         if (pipeline_.in_flight() == 0 || is_reading()) return;
         if (is_connected()) {
@@ -187,6 +191,9 @@ public:
     void close_inherited() noexcept { socket().close_inherited(); }
 
 private:
+    // So many posted commands are written at once, even if the driver would write them soon.
+    static constexpr std::size_t most_gathered = 16;
+
     // `delivering`: the reader is waking several threads, and will write for them.
     enum class Reader { none, reading, delivering };
 
@@ -218,6 +225,8 @@ private:
     }
 
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
+        // The driver calls duty() before it sleeps. So it writes what many coroutines post, and few writes have it all.
+        if (driver_is_awake_ && !attended && is_connected() && pipeline_.waiting() < most_gathered) return;
         if (is_connected()) flush(lock);
         // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
         if (is_reading() && !attended) reader_left_work_ = true;
@@ -439,6 +448,7 @@ private:
     const CallingThread* reading_caller_ = nullptr;  // of the reading thread, if that is in await()
     bool reader_left_work_ = false;                  // the driver or a poster relies on the present reader
     bool writing_ = false;                           // a thread writes, or waits for room
+    bool driver_is_awake_ = false;                   // from drive() to duty()
     Reconnector reconnector_;                        // last: its side thread ends before the members it uses
 };
 

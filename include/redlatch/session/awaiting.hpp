@@ -81,7 +81,8 @@ private:
     const Instant until_;
 };
 
-// Waits for the reply to a call or command, like Session::call(). `What` is Call or Command, and must live until then.
+// Waits for the reply to a call or command, like Session::call(). `What` is Call or Command, or has a member call() that
+// makes one when it is sent. It must live until the reply.
 template <class What>
 class [[nodiscard]] ReplyTo {
 public:
@@ -90,7 +91,7 @@ public:
 
     bool await_ready() {
         if (by_) return false;
-        reply_ = session_.call(what_, deadline_);
+        reply_ = session_.call(sent(), deadline_);
         return true;
     }
 
@@ -98,8 +99,8 @@ public:
         bool is_sent = false;
         try {
             const auto posted = posted_ =
-                std::make_shared<Delivery<Reply>>(Reply::of(Reply::Kind::unanswered, "no reply in time"));
-            session_.post(what_, [posted, by = by_](Reply reply) { posted->deliver(std::move(reply), *by); });
+                std::make_shared<Delivery<Reply>>(Reply::of(Reply::Kind::unanswered, std::string()));
+            session_.post(sent(), [posted, by = by_](Reply reply) { posted->deliver(std::move(reply), *by); });
             is_sent = true;
             // This object may be gone afterwards.
             return posted->sleep(*by_, coroutine, deadline_);
@@ -112,10 +113,19 @@ public:
 
     Reply await_resume() {
         if (reply_) return *std::move(reply_);
-        return posted_->take();
+        Reply reply = posted_->take();
+        if (reply.kind == Reply::Kind::unanswered && reply.text.empty()) reply.text = "no reply in time";
+        return reply;
     }
 
 private:
+    decltype(auto) sent() const {
+        if constexpr (requires { what_.call(); })
+            return what_.call();
+        else
+            return (what_);
+    }
+
     Session& session_;
     const WaitBy by_;
     const What& what_;

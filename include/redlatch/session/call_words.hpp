@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,37 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
+
+// A copy of the words of a command, in one allocation.
+class KeptWords {
+public:
+    explicit KeptWords(std::span<const std::string_view> words) {
+        std::size_t size = 0;
+        for (const std::string_view word : words) size += length_size + word.size();
+        text_.reserve(size);
+        for (const std::string_view word : words) {
+            const std::size_t length = word.size();
+            text_.append(reinterpret_cast<const char*>(&length), length_size).append(word);
+        }
+    }
+
+    // They live as long as this object.
+    std::vector<std::string_view> words() const {
+        std::vector<std::string_view> words;
+        for (std::string_view rest = text_; !rest.empty();) {
+            std::size_t length = 0;
+            std::memcpy(&length, rest.data(), length_size);
+            words.push_back(rest.substr(length_size, length));
+            rest.remove_prefix(length_size + length);
+        }
+        return words;
+    }
+
+private:
+    static constexpr std::size_t length_size = sizeof(std::size_t);
+
+    std::string text_;  // each word after its length
+};
 
 // The words of a call as the server receives them. Few words need no allocation. The call must outlive them.
 class CallWords {
@@ -47,7 +79,7 @@ public:
         return {words_, 3};
     }
 
-    std::vector<std::string> copy() const { return {words_.begin(), words_.end()}; }
+    KeptWords copy() const { return KeptWords(words_); }
 
 private:
     const Script* const script_;

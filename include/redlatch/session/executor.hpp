@@ -101,18 +101,9 @@ public:
 
     // Sends a command without waiting. `done` is called on any thread.
     void post(const Command& command, Completion done, Receiver receiver, const Replication& replicas = {}) {
-        Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
-        counters_.commands.add();
-        posts_.begin();
-        try {
-            if (replicas.required > 0)
-                post_granting(command, replicas, std::move(finish));
-            else
-                pass_on(receiver, command, std::move(finish));
-        } catch (...) {
-            posts_.finish();
-            throw;
-        }
+        send_post(
+            command, [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); }, receiver,
+            replicas);
     }
 
     void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
@@ -120,19 +111,19 @@ public:
         const Replication replicas = replicas_.wanted_for(call);
         if (!call.script()) return post(words.command(), std::move(done), receiver, replicas);
         // The texts live on the caller's stack, so sending the script itself later needs its own copy of them.
-        post(
+        send_post(
             words.command(),
-            [this, &script = *call.script(), replicas, kept = words.copy(),
-             done = std::move(done)](Reply reply) mutable {
-                if (classify(reply) != ReplyClass::no_script) return done(std::move(reply));
+            [this, &script = *call.script(), replicas, kept = words.copy(), done = std::move(done)](Reply reply) {
+                if (classify(reply) != ReplyClass::no_script) return finish_post(done, std::move(reply));
                 try {
-                    std::vector<std::string_view> again(kept.begin(), kept.end());
+                    std::vector<std::string_view> again = kept.words();
                     again[0] = "EVAL";
                     again[1] = script.text;
                     post(Command{again, 3}, done, Receiver::background, replicas);
                 } catch (...) {
-                    done(Reply::of(Reply::Kind::not_sent, detail::no_memory));
+                    return finish_post(done, Reply::of(Reply::Kind::not_sent, detail::no_memory));
                 }
+                posts_.finish();
             },
             receiver, replicas);
     }
@@ -187,6 +178,21 @@ private:
     void pass_on(Receiver receiver, const Command& command, Completion done) {
         if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
         transport_.post(command, std::move(done));
+    }
+
+    // `finish` calls finish_post(), or posts_.finish() itself.
+    void send_post(const Command& command, Completion finish, Receiver receiver, const Replication& replicas) {
+        counters_.commands.add();
+        posts_.begin();
+        try {
+            if (replicas.required > 0)
+                post_granting(command, replicas, std::move(finish));
+            else
+                pass_on(receiver, command, std::move(finish));
+        } catch (...) {
+            posts_.finish();
+            throw;
+        }
     }
 
     void finish_post(const Completion& done, Reply reply) {

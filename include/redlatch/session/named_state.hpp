@@ -3,6 +3,7 @@
 
 #include "redlatch/session/background_task.hpp"
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,6 +27,14 @@ public:
 
     // Returns true if nothing would be lost with it: no hold, no waiter, no command that is still to be delivered.
     virtual bool is_idle() = 0;
+
+private:
+    friend class Registry;
+
+    // Guarded by the registry's mutex.
+    std::size_t users_ = 0;
+    bool is_registered_ = false;
+    std::weak_ptr<void> shared_{};  // what all operations and holds share, as one user
 };
 
 // Makes the local state of a name, for objects of one kind.

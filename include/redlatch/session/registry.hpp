@@ -35,10 +35,11 @@ public:
         if (entry == states_.end()) {
             auto state = maker.make(session, key);
             const Name name{state->kind(), state->key()};
-            entry = states_.emplace(name, Entry{std::move(state)}).first;
+            entry = states_.emplace(name, std::move(state)).first;
+            entry->second->is_registered_ = true;
         }
-        ++entry->second.users;
-        return *entry->second.state;
+        ++entry->second->users_;
+        return *entry->second;
     }
 
     // Counts one user less. A state without users and holds is removed.
@@ -48,12 +49,11 @@ public:
     // as one user, until the last is gone: it must not be destroyed under the state's mutex. The caller is a user.
     std::shared_ptr<NamedState> share(NamedState& state) {
         const std::lock_guard lock(mutex_);
-        Entry& entry = states_.find({state.kind(), state.key()})->second;
-        std::shared_ptr<Use> use = entry.shared.lock();
+        std::shared_ptr<void> use = state.shared_.lock();
         if (!use) {
-            use = std::make_shared<Use>(*this, entry.state);
-            entry.shared = use;
-            ++entry.users;
+            use = std::make_shared<Use>(*this, state);
+            state.shared_ = use;
+            ++state.users_;
         }
         return {use, &state};
     }
@@ -70,7 +70,7 @@ public:
 
     // Called when no other thread uses the session any more.
     void abandon() noexcept {
-        for (const auto& [_, entry] : states_) entry.state->abandon();
+        for (const auto& [_, state] : states_) state->abandon();
     }
 
 private:
@@ -85,7 +85,8 @@ private:
     // One user of a state. In a forked child it stays one, because nobody may use the mutexes of the parent there.
     class Use {
     public:
-        Use(Registry& registry, std::shared_ptr<NamedState> state) : registry_(registry), state_(std::move(state)) {}
+        Use(Registry& registry, NamedState& state)
+            : registry_(registry), state_(std::static_pointer_cast<NamedState>(state.shared_from_this())) {}
         Use(const Use&) = delete;
         Use& operator=(const Use&) = delete;
         ~Use() {
@@ -98,33 +99,28 @@ private:
         const ProcessMark process_ = this_process();
     };
 
-    struct Entry {
-        std::shared_ptr<NamedState> state;
-        std::size_t users = 0;
-        std::weak_ptr<Use> shared{};
-    };
-
     void forget(NamedState& state, std::size_t users_less) {
         // Destroyed after mutex_ is free: a state's destructor takes other mutexes.
         std::shared_ptr<NamedState> last;
         const std::lock_guard lock(mutex_);
+        if (!state.is_registered_) return;
+        state.users_ -= users_less;
+        if (state.users_ > 0 || !state.is_idle()) return;
         const auto entry = states_.find({state.kind(), state.key()});
-        if (entry == states_.end() || entry->second.state.get() != &state) return;
-        entry->second.users -= users_less;
-        if (entry->second.users > 0 || !state.is_idle()) return;
-        last = std::move(entry->second.state);
+        last = std::move(entry->second);
+        last->is_registered_ = false;
         states_.erase(entry);
     }
 
     std::vector<std::shared_ptr<NamedState>> all() {
         std::vector<std::shared_ptr<NamedState>> states;
         const std::lock_guard lock(mutex_);
-        for (const auto& [_, entry] : states_) states.push_back(entry.state);
+        for (const auto& [_, state] : states_) states.push_back(state);
         return states;
     }
 
     std::mutex mutex_;
-    std::unordered_map<Name, Entry, NameHash> states_;
+    std::unordered_map<Name, std::shared_ptr<NamedState>, NameHash> states_;
 };
 
 }  // namespace detail

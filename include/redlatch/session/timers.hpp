@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -67,7 +68,9 @@ public:
     std::vector<std::shared_ptr<BackgroundTask>> take_due(Instant until) {
         const std::lock_guard lock(mutex_);
         std::vector<std::shared_ptr<BackgroundTask>> due;
-        due.reserve(entries_.size());  // so that a failure changes nothing
+        const auto later =
+            std::find_if(entries_.begin(), entries_.end(), [until](const auto& entry) { return entry.first > until; });
+        due.reserve(static_cast<std::size_t>(std::distance(entries_.begin(), later)));  // a failure changes nothing
         sleeping_until_ = {};
         // Null for a task whose destructor waits for our mutex.
         while (is_due(until))
