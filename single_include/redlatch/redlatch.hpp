@@ -112,7 +112,12 @@ inline std::string escaped(std::string_view text, std::size_t most = 64) {
 }
 
 // Does the same and adds quotation marks.
-inline std::string in_quotes(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
+inline std::string in_quotes(std::string_view text, std::size_t most = 64) {
+    std::string out = "'";  // g++ 12 warns about a literal + a string
+    out += escaped(text, most);
+    out += "'";
+    return out;
+}
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
