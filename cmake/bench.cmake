@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # The benchmark: cmake -P cmake/bench.cmake [-- --scenario uncontended --link unix ...]
-# Writes only JSON lines to stdout.
+# Writes only JSON lines to stdout. With --svg FILE it also draws them.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 redlatch_setup(compiler make hiredis redis)

@@ -2,6 +2,7 @@
 
 // Many threads compete for one lock.
 #include <algorithm>
+#include <initializer_list>
 
 #include "scenarios.hpp"
 #include "subjects.hpp"
@@ -40,15 +41,17 @@ Slice one_slice(Bench& bench, const Load& load, const std::function<void(Crew&)>
     return measure(bench, fleet, bench.round_time());
 }
 
-Slice redlatch_slice(Bench& bench, const Load& load, const std::string& url) {
-    return one_slice(bench, load, redlatch_process(url, one_key, contend(load.hold, load.rest)));
+template <class Lock>
+Slice lock_slice(Bench& bench, const Load& load, const std::string& url) {
+    return one_slice(bench, load, redlatch_process<Lock>(url, one_key, contend(load.hold, load.rest)));
 }
 
-// Measures the library, the token, and the given others.
+// Measures the library's two locks, the token, and the given others.
 std::vector<Subject> measure_all(Bench& bench, const Load& load, const std::string& url,
                                  const std::vector<Subject>& others = {}) {
     std::vector<Subject> subjects{
-        {"redlatch", [&] { return redlatch_slice(bench, load, url); }},
+        {"redlatch", [&] { return lock_slice<RLock>(bench, load, url); }},
+        {"fair_lock", [&] { return lock_slice<FairLock>(bench, load, url); }},
         {"token", [&] { return one_slice(bench, load, token_process(url, contend(load.hold, load.rest))); }}};
     subjects.insert(subjects.end(), others.begin(), others.end());
     alternate(subjects);
@@ -57,24 +60,30 @@ std::vector<Subject> measure_all(Bench& bench, const Load& load, const std::stri
 
 void print_all(const Setting& setting, const Subject& subject) {
     print_throughput(setting, subject);
-    print(setting, subject.name, "same_holder", each_round(subject, &Slice::same_holder), "share");
+    print_holders(setting, subject);
     print(setting, subject.name, "held", each_round(subject, &Slice::held), "share");
     print_handoffs(setting, subject);
 }
 
-bool report(Bench& bench, const Load& load, const std::string& link, const std::vector<Subject>& subjects) {
+template <class Lock>
+bool report_lock(Bench& bench, const Load& load, const std::string& link, const Subject& lock, const Subject& token) {
     const Setting setting = setting_of(load, link);
-    const Subject& redlatch = subjects[0];
-    const Subject& token = subjects[1];
-    print_all(setting, redlatch);
-    print(setting, redlatch.name, "ratio_to_token", ratio(redlatch, token, &Slice::per_second), "ratio");
+    print_all(setting, lock);
+    print_ratios_to_token(setting, lock, token);
     Load checked = load;
     checked.hold = std::max(load.hold, long_enough_to_meet);
-    const double met = violations(redlatch) + redlatch_slice(bench, checked, bench.url(link)).violations;
-    const bool locks = print_exclusion(setting, redlatch.name, met);
+    const double met = violations(lock) + lock_slice<Lock>(bench, checked, bench.url(link)).violations;
+    return print_exclusion(setting, lock.name, met);
+}
+
+bool report(Bench& bench, const Load& load, const std::string& link, const std::vector<Subject>& subjects) {
+    const Subject& token = subjects[2];
+    const bool locks = report_lock<RLock>(bench, load, link, subjects[0], token);
+    const bool fair_locks = report_lock<FairLock>(bench, load, link, subjects[1], token);
+    const Setting setting = setting_of(load, link);
     print_all(setting, token);
     const bool tokens = print_exclusion(setting, token.name, violations(token));
-    return locks && tokens;
+    return locks && fair_locks && tokens;
 }
 
 // A hand-over inside a process is one script call. So compare it with the rate at which a single thread can make script
@@ -88,7 +97,7 @@ bool against_script_calls(Bench& bench, const Load& load, const std::string& lin
     const bool excluded = report(bench, load, link, subjects);
 
     const Subject& redlatch = subjects[0];
-    const Subject& bare = subjects[2];
+    const Subject& bare = subjects[3];
     const auto calls_per_second = [](const Slice& slice) { return 2 * slice.per_second(); };  // two calls for each pair
     std::vector<double> ratios;
     for (std::size_t i = 0; i < Bench::rounds; ++i)
@@ -113,9 +122,18 @@ bool contended_threads(Bench& bench, const std::string& link) {
     return excluded;
 }
 
+// With one thread each, every hand-off goes to another process. With several, the lock may stay in its process for a
+// while.
 bool contended_processes(Bench& bench, const std::string& link) {
-    const Load load{.scenario = "contended_processes", .processes = 4};
-    return report(bench, load, link, measure_all(bench, load, bench.url(link)));
+    struct Size {
+        std::size_t processes, threads;
+    };
+    bool excluded = true;
+    for (const auto [processes, threads] : std::initializer_list<Size>{{2, 1}, {4, 1}, {8, 1}, {16, 1}, {4, 4}}) {
+        const Load load{.scenario = "contended_processes", .processes = processes, .threads = threads};
+        excluded &= report(bench, load, link, measure_all(bench, load, bench.url(link)));
+    }
+    return excluded;
 }
 
 bool busy(Bench& bench, const std::string& link) {

@@ -47,11 +47,12 @@ bool observe(Bench& bench, const std::string& link, const Queue& queue, std::vec
     bool excluded = true;
     for (const Subject& subject : subjects) {
         print_throughput(setting, subject);
+        print_holders(setting, subject);
         print_handoffs(setting, subject);
         excluded &= print_exclusion(setting, subject.name, violations(subject));
     }
     const Subject& fair = subjects[0];
-    print(setting, fair.name, "ratio_to_token", ratio(fair, subjects[1], &Slice::per_second), "ratio");
+    print_ratios_to_token(setting, fair, subjects[1]);
     print(setting, fair.name, "handoff_ratio_to_token", ratio(fair, subjects[1], &Slice::handoff_p50_us), "ratio");
 
     std::vector<double> growth = commands_of(fair);

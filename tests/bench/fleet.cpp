@@ -66,6 +66,7 @@ void Crew::run(const std::function<void(Seat&)>& body) {
     const auto sit = [&](std::size_t index) {
         try {
             Seat seat{fleet_, index};
+            seat.worker().process = first_;
             body(seat);
         } catch (const std::exception& error) {
             std::cerr << "worker " << index << ": " << error.what() << std::endl;

@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <fstream>
 #include <iostream>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "drawing.hpp"
 #include "scenarios.hpp"
 
 namespace {
@@ -23,15 +25,22 @@ constexpr const char* help = R"(redlatch_bench: measures redlatch against bare h
   --seconds S                measuring time of each subject of a scenario, in 5 rounds; 2 if not given.
                              The work of wake_up (50 times 200 ms), idle_wait (10 s), watchdog (5 periods) and
                              latch_release (50 releases) is fixed; it is cut down in proportion when S is below 2
+  --svg FILE                 also draws the ratios of this run as bars: a panel for each scenario
   --help                     this text
 
 Every line on stdout is a JSON object: scenario, link, subject, metric, value, unit; where it applies placement
 (cross: client and server on a CPU each; same: on one CPU; free: left to the scheduler), processes, threads (of each
-process), waiters (of all processes, at any time), coroutines (on one thread); where there are rounds, value is their median (of hand-offs: the
-quantile over all of them), and min and max of the rounds are beside it. Subjects take turns within a round, and a
-ratio is the median of the ratios round by round.
+process), waiters (of all processes, at any time), coroutines (on one thread); where there are rounds, value is their
+median (of hand-offs: the quantile over all of them), and min and max of the rounds are beside it. Subjects take turns
+within a round, and a ratio is the median of the ratios round by round.
 
-  redlatch      this library, one client object for all threads of a process
+Where threads compete for a lock, pairs_per_second counts all acquisitions. A real hand-off is an acquisition by another
+thread than the last holder: handoffs_per_second, commands_per_handoff, handoffs_ratio_to_token. Of all acquisitions,
+self is the share of the last holder, local that of other threads of its process, remote that of other processes.
+
+  redlatch      this library, one client object for all threads of a process; its RLock where another lock is
+                not in the name of the scenario
+  fair_lock     this library's FairLock, where redlatch is the RLock
   bare_hiredis  the same two scripts with the same arguments by hiredis alone, a connection for each thread; for a
                 RedLock one for each server, and the five commands on their way at the same time
   pipelined     the scripts of all threads in one pipeline from one thread: the ceiling
@@ -72,6 +81,7 @@ struct Options {
     std::vector<Scenario> scenarios = all_scenarios;
     std::vector<std::string> links{"unix", "tcp"};
     double seconds = Bench::usual_seconds;
+    std::string svg = {};  // empty: no drawing
 };
 
 std::vector<Scenario> scenarios_named(const std::string& names) {
@@ -100,19 +110,33 @@ double seconds_from(const std::string& text) {
     return seconds;
 }
 
+// Opens the file at once: a measurement takes minutes. Leaves its content until there is a new drawing.
+std::string svg_from(const std::string& path) {
+    if (!std::ofstream{path, std::ios::app}) throw std::invalid_argument("--svg cannot write to '" + path + "'");
+    return path;
+}
+
+void write_drawing(const std::string& path) {
+    std::ofstream file{path};
+    file << redlatch::bench::draw(redlatch::bench::printed());
+    file.close();
+    if (!file) throw std::runtime_error("cannot write to " + path);
+}
+
 /// Returns nothing if only help was requested.
 std::optional<Options> parse(const std::vector<std::string>& words) {
     Options options;
     for (std::size_t i = 0; i < words.size(); ++i) {
         const std::string option = words[i].substr(0, words[i].find('='));
         if (option == "--help" || option == "-h") return std::nullopt;
-        if (option != "--scenario" && option != "--link" && option != "--seconds")
+        if (option != "--scenario" && option != "--link" && option != "--seconds" && option != "--svg")
             throw std::invalid_argument("unknown option '" + words[i] + "'");
         const bool joined = option.size() < words[i].size();
         if (!joined && i + 1 == words.size()) throw std::invalid_argument(option + " needs a value");
         const std::string value = joined ? words[i].substr(option.size() + 1) : words[++i];
         if (option == "--scenario") options.scenarios = scenarios_named(value);
         if (option == "--seconds") options.seconds = seconds_from(value);
+        if (option == "--svg") options.svg = svg_from(value);
         if (option == "--link") {
             if (value != "unix" && value != "tcp")
                 throw std::invalid_argument("--link takes unix or tcp, not '" + value + "'");
@@ -139,6 +163,7 @@ int run(const Options& options) {
             good = false;
         }
     }
+    if (!options.svg.empty()) write_drawing(options.svg);
     return good ? 0 : 1;
 }
 

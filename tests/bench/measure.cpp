@@ -80,7 +80,7 @@ Slice measure(const std::function<std::uint64_t()>& commands, Fleet& fleet,
     slice.acquisitions = static_cast<double>(acquisitions);
     slice.shared = static_cast<double>(shared_count);
     slice.fairness = fairness(shared, fleet.workers());
-    slice.same_holder = static_cast<double>(critical.same_holder()) / slice.acquisitions;
+    slice.holders = critical.holders();
     slice.held = static_cast<double>(critical.held_ns()) / static_cast<double>(ended - began);
     slice.longest_wait_ms = static_cast<double>(longest_wait_ns) / 1e6;
     slice.violations = static_cast<double>(violations + critical.violations(acquisitions - shared_count));
@@ -96,6 +96,21 @@ void print_throughput(const Setting& setting, const Subject& subject) {
     print(setting, subject.name, "pairs_per_second", each_round(subject, &Slice::per_second), "1/s");
     print(setting, subject.name, "fairness", each_round(subject, &Slice::fairness), "max/min");
     print(setting, subject.name, "longest_wait", each_round(subject, &Slice::longest_wait_ms), "ms");
+}
+
+void print_holders(const Setting& setting, const Subject& subject) {
+    print(setting, subject.name, "handoffs_per_second", each_round(subject, &Slice::handoffs_per_second), "1/s");
+    print(setting, subject.name, "self", each_round(subject, &Slice::self_share), "share");
+    print(setting, subject.name, "local", each_round(subject, &Slice::local_share), "share");
+    print(setting, subject.name, "remote", each_round(subject, &Slice::remote_share), "share");
+    print(setting, subject.name, "commands_per_handoff", each_round(subject, &Slice::commands_each_handoff),
+          "commands");
+}
+
+void print_ratios_to_token(const Setting& setting, const Subject& subject, const Subject& token) {
+    print(setting, subject.name, "ratio_to_token", ratio(subject, token, &Slice::per_second), "ratio");
+    print(setting, subject.name, "handoffs_ratio_to_token", ratio(subject, token, &Slice::handoffs_per_second),
+          "ratio");
 }
 
 void print_handoffs(const Setting& setting, const Subject& subject) {

@@ -58,7 +58,7 @@ struct Slice {
     double commands = 0;
     double cpu_us = 0;  // of the clients
     double fairness = 0;
-    double same_holder = 0;
+    Holders holders = {};
     double held = 0;
     double longest_wait_ms = 0;
     std::vector<double> handoffs_us = {};  // from the unlock() of one to the return of another's lock()
@@ -69,7 +69,14 @@ struct Slice {
 
     double per_second() const { return acquisitions / seconds; }
     double writes_per_second() const { return (acquisitions - shared) / seconds; }
+    /// Returns the acquisitions by another thread than the last holder.
+    double handoffs() const { return static_cast<double>(holders.local + holders.remote); }
+    double handoffs_per_second() const { return handoffs() / seconds; }
+    double self_share() const { return share_of_holders(holders.self); }
+    double local_share() const { return share_of_holders(holders.local); }
+    double remote_share() const { return share_of_holders(holders.remote); }
     double commands_each() const { return commands / acquisitions; }
+    double commands_each_handoff() const { return commands / handoffs(); }
     double commands_each_release() const { return release_commands / static_cast<double>(last_us.size()); }
     double cpu_us_each() const { return cpu_us / acquisitions; }
     double handoff_p50_us() const { return quantile(handoffs_us, 0.5); }
@@ -77,6 +84,12 @@ struct Slice {
     double release_p50_us() const { return quantile(releases_us, 0.5); }
     double release_p99_us() const { return quantile(releases_us, 0.99); }
     double last_p50_us() const { return quantile(last_us, 0.5); }
+
+private:
+    double share_of_holders(std::uint64_t some) const {
+        const auto all = static_cast<double>(holders.self) + handoffs();
+        return all > 0 ? static_cast<double>(some) / all : 0;
+    }
 };
 
 /// Lets the fleet work for the time, or, if none is given, until it is done. `commands` counts the clients' commands.
@@ -122,7 +135,14 @@ Figure ratio(const Subject& subject, const Subject& reference, Number number) {
 /// Prints how many acquisitions there were, how even they were, and the longest wait.
 void print_throughput(const Setting& setting, const Subject& subject);
 
-/// Prints the hand-offs of the lock.
+/// Prints who got the lock after whom, and the price of a change of the holder. A lock that goes to the same holder again
+/// and again looks fast, but serves nobody else.
+void print_holders(const Setting& setting, const Subject& subject);
+
+/// Prints the quotients of both rates: of all acquisitions, and of those by another thread than the last holder.
+void print_ratios_to_token(const Setting& setting, const Subject& subject, const Subject& token);
+
+/// Prints the duration of the hand-offs to threads that were waiting, and the commands.
 void print_handoffs(const Setting& setting, const Subject& subject);
 
 /// Prints how often a thread found another one in the critical section. Returns whether that never happened.

@@ -11,11 +11,9 @@ namespace redlatch::bench {
 
 namespace {
 
-std::string text(double number) {
-    if (!std::isfinite(number)) return "null";  // JSON has no infinity
-    char digits[64];
-    std::snprintf(digits, sizeof digits, std::abs(number) < 1000 ? "%.4g" : "%.0f", number);
-    return digits;
+std::vector<Line>& all_lines() {
+    static std::vector<Line> lines;
+    return lines;
 }
 
 // Names are our own words, so they need no escapes.
@@ -29,6 +27,15 @@ Figure::Figure(std::vector<double> rounds) : value(quantile(rounds, 0.5)) {
     min = *least;
     max = *most;
 }
+
+std::string in_json(double number) {
+    if (!std::isfinite(number)) return "null";  // JSON has no infinity
+    char digits[64];
+    std::snprintf(digits, sizeof digits, std::abs(number) < 1000 ? "%.4g" : "%.0f", number);
+    return digits;
+}
+
+const std::vector<Line>& printed() { return all_lines(); }
 
 double quantile(std::vector<double> values, double share) {
     if (values.empty()) return 0;
@@ -45,11 +52,12 @@ void print(const Setting& setting, std::string_view subject, std::string_view me
     if (setting.threads) line += ",\"threads\":" + std::to_string(*setting.threads);
     if (setting.waiters) line += ",\"waiters\":" + std::to_string(*setting.waiters);
     if (setting.coroutines) line += ",\"coroutines\":" + std::to_string(*setting.coroutines);
-    line +=
-        ",\"subject\":" + in_quotes(subject) + ",\"metric\":" + in_quotes(metric) + ",\"value\":" + text(figure.value);
-    if (figure.min && figure.max) line += ",\"min\":" + text(*figure.min) + ",\"max\":" + text(*figure.max);
+    line += ",\"subject\":" + in_quotes(subject) + ",\"metric\":" + in_quotes(metric) +
+            ",\"value\":" + in_json(figure.value);
+    if (figure.min && figure.max) line += ",\"min\":" + in_json(*figure.min) + ",\"max\":" + in_json(*figure.max);
     line += ",\"unit\":" + in_quotes(unit) + "}";
     std::cout << line << std::endl;
+    all_lines().push_back({setting, std::string{subject}, std::string{metric}, figure, std::string{unit}});
 }
 
 }  // namespace redlatch::bench

@@ -32,8 +32,22 @@ struct Setting {
     std::optional<std::size_t> coroutines = {};  // on one thread
 };
 
+struct Line {
+    Setting setting = {};
+    std::string subject = {};
+    std::string metric = {};
+    Figure figure = 0.0;
+    std::string unit = {};
+};
+
 /// Prints one JSON object on a line of stdout.
 void print(const Setting& setting, std::string_view subject, std::string_view metric, const Figure& figure,
            std::string_view unit);
+
+/// Returns all lines so far.
+const std::vector<Line>& printed();
+
+/// Returns the number as the lines have it.
+std::string in_json(double number);
 
 }  // namespace redlatch::bench

@@ -27,6 +27,7 @@ struct alignas(64) Worker {
         if (entered - asked > longest_wait_ns) longest_wait_ns = entered - asked;
     }
 
+    std::size_t process = 0;  // the index of its first thread
     std::uint64_t acquisitions = 0;
     std::uint64_t shared = 0;      // acquisitions that others may have at the same time
     std::uint64_t violations = 0;  // times that this thread met others that should not have been there
@@ -35,6 +36,13 @@ struct alignas(64) Worker {
     std::uint64_t release_commands = 0;
     std::size_t release_count = 0;
     std::int64_t releases_ns[max_releases] = {};  // from the release of all waiters until this one continues
+};
+
+/// Acquisitions of the lock, by the thread that held it before. The very first one has no such thread.
+struct Holders {
+    std::uint64_t self = 0;    // the same thread
+    std::uint64_t local = 0;   // another thread of the same process
+    std::uint64_t remote = 0;  // a thread of another process
 };
 
 /// The data that the holder of the lock under test uses. Deliberately no atomics: if there were ever two holders at
@@ -48,13 +56,9 @@ public:
         owner_ = me;
         counter_ = counter_ + 1;
         worker.acquired(asked, entered);
-        if (last_owner_ == me) {
-            same_holder_ = same_holder_ + 1;
-        } else if (last_owner_ != nobody && asked < released_at_ && handoff_count_ < max_handoffs) {
-            handoffs_ns_[handoff_count_] = entered - released_at_;
-            handoff_count_ = handoff_count_ + 1;
-        }
+        if (last_owner_ != nobody) count_after_another(me, worker.process, asked, entered);
         last_owner_ = me;
+        last_process_ = worker.process;
         entered_at_ = entered;
     }
 
@@ -73,8 +77,7 @@ public:
         return overlaps_ + (acquisitions > counter_ ? acquisitions - counter_ : counter_ - acquisitions);
     }
 
-    /// Returns the acquisitions by the thread that was also the last holder.
-    std::uint64_t same_holder() const { return same_holder_; }
+    Holders holders() const { return {.self = self_, .local = local_, .remote = remote_}; }
     std::int64_t held_ns() const { return held_ns_; }
 
     /// From just before unlock() to the return of the lock() of another thread that was waiting by then.
@@ -85,11 +88,28 @@ private:
     static constexpr std::uint64_t nobody = 0;
     static constexpr std::size_t max_handoffs = std::size_t{1} << 17;
 
+    void count_after_another(std::uint64_t me, std::size_t my_process, std::int64_t asked, std::int64_t entered) {
+        if (last_owner_ == me) {
+            self_ = self_ + 1;
+            return;
+        }
+        if (last_process_ == my_process)
+            local_ = local_ + 1;
+        else
+            remote_ = remote_ + 1;
+        if (asked >= released_at_ || handoff_count_ == max_handoffs) return;
+        handoffs_ns_[handoff_count_] = entered - released_at_;
+        handoff_count_ = handoff_count_ + 1;
+    }
+
     volatile std::uint64_t counter_ = 0;
     volatile std::uint64_t owner_ = nobody;
     volatile std::uint64_t last_owner_ = nobody;
+    volatile std::size_t last_process_ = 0;
     volatile std::uint64_t overlaps_ = 0;
-    volatile std::uint64_t same_holder_ = 0;
+    volatile std::uint64_t self_ = 0;
+    volatile std::uint64_t local_ = 0;
+    volatile std::uint64_t remote_ = 0;
     volatile std::int64_t entered_at_ = 0;
     volatile std::int64_t released_at_ = 0;
     volatile std::int64_t held_ns_ = 0;
