@@ -6719,6 +6719,34 @@ private:
     ThreadParker parker_;
 };
 
+// Every exchange of a CommandConnection is part of a CallingThread.
+inline void finish_thread(Exchange& exchange) noexcept { static_cast<CallingThread&>(exchange).finish(); }
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/redis/connection_roles.hpp
+
+// What other threads do with a CommandConnection. Its mutex guards both.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// What the reader does, the one thread that receives replies for all.
+enum class Reader {
+    none,
+    reading,
+    delivering,  // it is waking several threads, and will write for them
+};
+
+// What the driver does, the background thread: it calls drive(), then duty(), then it sleeps.
+enum class Driver {
+    away,
+    awake,     // since drive(): it will call duty() before it sleeps
+    watching,  // since duty(): it may be asleep, but replies on this connection wake it
+};
+
 }  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -6820,6 +6848,10 @@ public:
     std::size_t in_flight() const noexcept { return slots_.size() - head_; }
     std::size_t waiting() const noexcept { return waiting_; }
     std::size_t staged() const noexcept { return staged_; }
+
+    // Returns true if so many commands wait that they are worth a write, even if another thread would write them soon.
+    bool has_many_waiting() const noexcept { return waiting_ >= 16; }
+
     std::size_t written() const noexcept { return in_flight() - staged_ - waiting_; }
 
     // Returns when the first reply is due; `never` if none is to come.
@@ -8331,7 +8363,6 @@ private:
 // redlatch/redis/command_connection.hpp
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8430,13 +8461,14 @@ public:
     // Returns when the driver must call drive() again. It calls this when it is about to sleep. Writes what has gathered.
     Duty duty() {
         std::unique_lock lock(mutex_);
-        driver_is_awake_ = false;
+        driver_ = Driver::away;
         if (is_connected() && !needs_writer()) flush(lock);
         if (pipeline_.in_flight() == 0) return {};
         if (is_reading()) reader_left_work_ = true;
         const Instant due = pipeline_.due();
         if (!is_connected()) return {-1, 0, std::min(due, reconnector_.next_attempt())};
         const int events = (is_reading() ? 0 : POLLIN) | (needs_writer() ? POLLOUT : 0);
+        if (!is_reading()) driver_ = Driver::watching;
         return {events != 0 ? socket().fd() : -1, static_cast<short>(events), is_reading() ? never : due};
     }
 
@@ -8444,7 +8476,7 @@ public:
     // reads what is possible, and fails overdue commands. Does not wait.
     void drive(Instant deadline) {
         std::unique_lock lock(mutex_);
-        driver_is_awake_ = true;
+        driver_ = Driver::awake;
         if (is_connected() && needs_writer()) flush(lock);
         if (pipeline_.in_flight() == 0 || is_reading()) return;
         if (is_connected()) {
@@ -8514,15 +8546,6 @@ public:
     void close_inherited() noexcept { socket().close_inherited(); }
 
 private:
-    // So many posted commands are written at once, even if the driver would write them soon.
-    static constexpr std::size_t most_gathered = 16;
-
-    // `delivering`: the reader is waking several threads, and will write for them.
-    enum class Reader { none, reading, delivering };
-
-    // Every exchange in the pipeline is part of a CallingThread.
-    static void wake(Exchange& exchange) noexcept { static_cast<CallingThread&>(exchange).finish(); }
-
     Socket& socket() noexcept { return reconnector_.connection().socket; }
     bool is_reading() const noexcept { return reader_ != Reader::none; }
 
@@ -8549,11 +8572,12 @@ private:
 
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
         // The driver calls duty() before it sleeps. So it writes what many coroutines post, and few writes have it all.
-        if (driver_is_awake_ && !attended && is_connected() && pipeline_.waiting() < most_gathered) return;
+        if (driver_ == Driver::awake && !attended && is_connected() && !pipeline_.has_many_waiting()) return;
         if (is_connected()) flush(lock);
         // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
         if (is_reading() && !attended) reader_left_work_ = true;
-        if ((!is_reading() && !attended) || !is_connected() || needs_writer()) call_driver(lock);
+        const bool has_reader = is_reading() || attended || driver_ != Driver::away;
+        if (!has_reader || !is_connected() || needs_writer()) call_driver(lock);
     }
 
     // --- connecting -------------------------------------------------------------------------------------------
@@ -8566,6 +8590,7 @@ private:
 
     // Called after each attempt to connect, on the thread that made it.
     void attempted(std::unique_lock<std::mutex>& lock) {
+        if (driver_ == Driver::watching) driver_ = Driver::away;  // it watches the descriptor of an earlier connection
         if (is_connected()) {
             // Commands that waited for the connection get the full time-out from now on.
             pipeline_.set_due(Clock::now() + timeout_);
@@ -8604,7 +8629,7 @@ private:
     }
 
     void hand_out(std::unique_lock<std::mutex>& lock, Answered answered) noexcept {
-        answered.wake_exchanges(wake);
+        answered.wake_exchanges(finish_thread);
         if (!answered.has_posted()) return;
         lock.unlock();
         answered.complete_posted();
@@ -8748,7 +8773,7 @@ private:
         // Wake without the mutex: a woken thread would block on it at once.
         if (wakes_several) reader_ = Reader::delivering;
         lock.unlock();
-        answered.wake_exchanges(wake);
+        answered.wake_exchanges(finish_thread);
         // The woken threads may have their next command ready in a moment.
         if (wakes_several) std::this_thread::yield();
         answered.complete_posted();
@@ -8771,7 +8796,7 @@ private:
     const CallingThread* reading_caller_ = nullptr;  // of the reading thread, if that is in await()
     bool reader_left_work_ = false;                  // the driver or a poster relies on the present reader
     bool writing_ = false;                           // a thread writes, or waits for room
-    bool driver_is_awake_ = false;                   // from drive() to duty()
+    Driver driver_ = Driver::away;                   // what the driver does with this connection
     Reconnector reconnector_;                        // last: its side thread ends before the members it uses
 };
 
@@ -8906,10 +8931,9 @@ public:
     // drain(). A later wake() writes a new byte. A byte that is not written yet belongs to the next drain().
     void drain() noexcept {
         if (!woken_.load()) return;
+        // The pipe seldom has more than one byte.
         std::array<char, 16> bytes;
-        bool came = false;
-        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) came = true;
-        if (came) woken_.exchange(false);
+        if (::read(fds_[0], bytes.data(), bytes.size()) > 0) woken_.exchange(false);
     }
 
 private:

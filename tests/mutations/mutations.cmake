@@ -788,8 +788,8 @@ mutate(reconnects_in_a_storm redis/reconnect_policy.hpp
 
 # A wake-up during a drain leaves a byte that is never read.
 mutate(wake_up_left_in_the_pipe net/wake_pipe.hpp
-    "if (came) woken_.exchange(false);"
-    "static_cast<void>(came), woken_.exchange(false);"
+    "if (::read(fds_[0], bytes.data(), bytes.size()) > 0) woken_.exchange(false);"
+    "static_cast<void>(::read(fds_[0], bytes.data(), bytes.size()) > 0), woken_.exchange(false);"
     "faults/fail")
 
 # A grant that was on its way for longer than its lease counts as a hold.
@@ -1905,6 +1905,18 @@ mutate(permit_valid_by_the_client semaphore/permit_leases.hpp
     "redlatch::valid_until(sent, core_.session.options().watchdog_timeout));"
     "integration/object_options")
 
+
+# What is posted while the driver is awake is left to it, but it goes to sleep without writing that.
+mutate(gathered_commands_not_written redis/command_connection.hpp
+    "if (is_connected() && !needs_writer()) flush(lock);\n        if (pipeline_.in_flight() == 0) return {};"
+    "if (pipeline_.in_flight() == 0) return {};"
+    "integration/command_connection")
+
+# The driver is taken to watch a connection that has been replaced meanwhile.
+mutate(driver_watches_the_old_connection redis/command_connection.hpp
+    "if (driver_ == Driver::watching) driver_ = Driver::away;"
+    ""
+    "integration/command_connection")
 
 # What the server has said before it closed the connection is not read if a write fails.
 mutate(deaf_after_a_failed_write redis/command_connection.hpp

@@ -43,10 +43,9 @@ public:
     // drain(). A later wake() writes a new byte. A byte that is not written yet belongs to the next drain().
     void drain() noexcept {
         if (!woken_.load()) return;
+        // The pipe seldom has more than one byte.
         std::array<char, 16> bytes;
-        bool came = false;
-        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) came = true;
-        if (came) woken_.exchange(false);
+        if (::read(fds_[0], bytes.data(), bytes.size()) > 0) woken_.exchange(false);
     }
 
 private:

@@ -38,6 +38,9 @@ private:
     ThreadParker parker_;
 };
 
+// Every exchange of a CommandConnection is part of a CallingThread.
+inline void finish_thread(Exchange& exchange) noexcept { static_cast<CallingThread&>(exchange).finish(); }
+
 }  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -3,12 +3,12 @@
 
 #include "redlatch/base/adaptive_spin.hpp"
 #include "redlatch/redis/calling_thread.hpp"
+#include "redlatch/redis/connection_roles.hpp"
 #include "redlatch/redis/pipeline.hpp"
 #include "redlatch/redis/reconnector.hpp"
 #include "redlatch/redis/reply_receiver.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -107,13 +107,14 @@ public:
     // Returns when the driver must call drive() again. It calls this when it is about to sleep. Writes what has gathered.
     Duty duty() {
         std::unique_lock lock(mutex_);
-        driver_is_awake_ = false;
+        driver_ = Driver::away;
         if (is_connected() && !needs_writer()) flush(lock);
         if (pipeline_.in_flight() == 0) return {};
         if (is_reading()) reader_left_work_ = true;
         const Instant due = pipeline_.due();
         if (!is_connected()) return {-1, 0, std::min(due, reconnector_.next_attempt())};
         const int events = (is_reading() ? 0 : POLLIN) | (needs_writer() ? POLLOUT : 0);
+        if (!is_reading()) driver_ = Driver::watching;
         return {events != 0 ? socket().fd() : -1, static_cast<short>(events), is_reading() ? never : due};
     }
 
@@ -121,7 +122,7 @@ public:
     // reads what is possible, and fails overdue commands. Does not wait.
     void drive(Instant deadline) {
         std::unique_lock lock(mutex_);
-        driver_is_awake_ = true;
+        driver_ = Driver::awake;
         if (is_connected() && needs_writer()) flush(lock);
         if (pipeline_.in_flight() == 0 || is_reading()) return;
         if (is_connected()) {
@@ -191,15 +192,6 @@ public:
     void close_inherited() noexcept { socket().close_inherited(); }
 
 private:
-    // So many posted commands are written at once, even if the driver would write them soon.
-    static constexpr std::size_t most_gathered = 16;
-
-    // `delivering`: the reader is waking several threads, and will write for them.
-    enum class Reader { none, reading, delivering };
-
-    // Every exchange in the pipeline is part of a CallingThread.
-    static void wake(Exchange& exchange) noexcept { static_cast<CallingThread&>(exchange).finish(); }
-
     Socket& socket() noexcept { return reconnector_.connection().socket; }
     bool is_reading() const noexcept { return reader_ != Reader::none; }
 
@@ -226,11 +218,12 @@ private:
 
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
         // The driver calls duty() before it sleeps. So it writes what many coroutines post, and few writes have it all.
-        if (driver_is_awake_ && !attended && is_connected() && pipeline_.waiting() < most_gathered) return;
+        if (driver_ == Driver::awake && !attended && is_connected() && !pipeline_.has_many_waiting()) return;
         if (is_connected()) flush(lock);
         // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
         if (is_reading() && !attended) reader_left_work_ = true;
-        if ((!is_reading() && !attended) || !is_connected() || needs_writer()) call_driver(lock);
+        const bool has_reader = is_reading() || attended || driver_ != Driver::away;
+        if (!has_reader || !is_connected() || needs_writer()) call_driver(lock);
     }
 
     // --- connecting -------------------------------------------------------------------------------------------
@@ -243,6 +236,7 @@ private:
 
     // Called after each attempt to connect, on the thread that made it.
     void attempted(std::unique_lock<std::mutex>& lock) {
+        if (driver_ == Driver::watching) driver_ = Driver::away;  // it watches the descriptor of an earlier connection
         if (is_connected()) {
             // Commands that waited for the connection get the full time-out from now on.
             pipeline_.set_due(Clock::now() + timeout_);
@@ -281,7 +275,7 @@ private:
     }
 
     void hand_out(std::unique_lock<std::mutex>& lock, Answered answered) noexcept {
-        answered.wake_exchanges(wake);
+        answered.wake_exchanges(finish_thread);
         if (!answered.has_posted()) return;
         lock.unlock();
         answered.complete_posted();
@@ -425,7 +419,7 @@ private:
         // Wake without the mutex: a woken thread would block on it at once.
         if (wakes_several) reader_ = Reader::delivering;
         lock.unlock();
-        answered.wake_exchanges(wake);
+        answered.wake_exchanges(finish_thread);
         // The woken threads may have their next command ready in a moment.
         if (wakes_several) std::this_thread::yield();
         answered.complete_posted();
@@ -448,7 +442,7 @@ private:
     const CallingThread* reading_caller_ = nullptr;  // of the reading thread, if that is in await()
     bool reader_left_work_ = false;                  // the driver or a poster relies on the present reader
     bool writing_ = false;                           // a thread writes, or waits for room
-    bool driver_is_awake_ = false;                   // from drive() to duty()
+    Driver driver_ = Driver::away;                   // what the driver does with this connection
     Reconnector reconnector_;                        // last: its side thread ends before the members it uses
 };
 

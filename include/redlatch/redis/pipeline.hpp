@@ -39,6 +39,10 @@ public:
     std::size_t in_flight() const noexcept { return slots_.size() - head_; }
     std::size_t waiting() const noexcept { return waiting_; }
     std::size_t staged() const noexcept { return staged_; }
+
+    // Returns true if so many commands wait that they are worth a write, even if another thread would write them soon.
+    bool has_many_waiting() const noexcept { return waiting_ >= 16; }
+
     std::size_t written() const noexcept { return in_flight() - staged_ - waiting_; }
 
     // Returns when the first reply is due; `never` if none is to come.

@@ -49,6 +49,17 @@ struct Bench {
     void turn_away() {
         link.duty();
         link.drive(Clock::now());
+        link.duty();
+    }
+
+    // Posts a command, and connects for it as the driver does. The driver stays awake.
+    void connect() {
+        std::atomic<bool> answered{false};
+        link.post(ping, [&](Reply) { answered = true; });
+        CHECK(eventually([&] {
+            link.drive(Clock::now() + 10s);
+            return answered.load();
+        }));
     }
 
     const Url url;
@@ -282,6 +293,69 @@ TEST_CASE("an abandoned subscription connection is reset") {
     link.leave_before(std::numeric_limits<std::uint64_t>::max(), listener);
     CHECK(listener.gone);
     CHECK(server.end_of_connection() == ECONNRESET);
+}
+
+TEST_CASE("what is posted while the driver is awake is written in one go when it is about to sleep") {
+    ScriptedServer server{[](const auto&) { return ScriptedReply{"+PONG\r\n"}; }};
+    Bench bench{server.url()};
+    bench.connect();
+    REQUIRE(server.received().size() == 1);
+    const int calls_before = bench.calls;
+    std::atomic<int> answered{0};
+    for (int i = 0; i < 3; ++i) bench.link.post(ping, [&](Reply) { ++answered; });
+    CHECK(bench.calls == calls_before);
+    CHECK(bench.link.duty().fd >= 0);
+    CHECK(eventually([&] { return server.received().size() == 4; }));
+    CHECK(eventually([&] {
+        bench.link.drive(Clock::now() + 10s);
+        return answered == 3;
+    }));
+}
+
+TEST_CASE("an awake driver does not hold up many posted commands") {
+    ScriptedServer server{[](const auto&) { return ScriptedReply{"+PONG\r\n"}; }};
+    Bench bench{server.url()};
+    bench.connect();
+    std::atomic<int> answered{0};
+    for (int i = 0; i < 20; ++i) bench.link.post(ping, [&](Reply) { ++answered; });
+    CHECK(eventually([&] { return server.received().size() >= 17; }));
+    bench.link.duty();
+    CHECK(eventually([&] {
+        bench.link.drive(Clock::now() + 10s);
+        return answered == 20;
+    }));
+}
+
+TEST_CASE("a driver that waits for replies is not woken for one more command, which is written at once") {
+    std::atomic<bool> replies{true};
+    ScriptedServer server{[&](const auto&) { return ScriptedReply{replies ? "+PONG\r\n" : ""}; }};
+    Bench bench{server.url()};
+    bench.connect();
+    replies = false;
+    bench.link.post(ping, [](Reply) {});
+    REQUIRE(bench.link.duty().fd >= 0);
+    const int calls_before = bench.calls;
+    bench.link.post(ping, [](Reply) {});
+    CHECK(eventually([&] { return server.received().size() == 3; }));
+    CHECK(bench.calls == calls_before);
+}
+
+TEST_CASE("a driver that watches a connection is woken for a command on the next one") {
+    std::atomic<bool> replies{true};
+    ScriptedServer server{[&](const auto&) { return ScriptedReply{replies ? "+PONG\r\n" : ""}; }};
+    Bench bench{server.url()};
+    bench.connect();
+    replies = false;
+    bench.link.post(ping, [](Reply) {});
+    REQUIRE(bench.link.duty().fd >= 0);
+    REQUIRE(eventually([&] { return server.received().size() == 2; }));
+    server.close_all();
+    replies = true;
+    CHECK(bench.link.call(ping, Clock::now() + 10s).kind == Reply::Kind::unanswered);
+    CHECK(bench.link.call(ping, Clock::now() + 10s).text == "PONG");
+    const int calls_before = bench.calls;
+    bench.link.post(ping, [](Reply) {});
+    CHECK(bench.calls > calls_before);
 }
 
 TEST_CASE("a command posted while its connection ends is left to the driver, not lost") {
