@@ -819,8 +819,8 @@ public:
         return sleeping_until_;
     }
 
-    // Resumes the coroutines that were woken, and those whose instant has come. Those that are woken meanwhile wait for
-    // the next call.
+    // Resumes the coroutines that were woken, and those whose instant has come: at most so many that the thread soon
+    // receives and renews again. Those that are woken meanwhile wait for the next call.
     void resume_due(Instant now) {
         std::unique_lock lock(mutex_);
         sleeping_until_ = {};
@@ -831,7 +831,8 @@ public:
             resume_later(sleeper);
         }
         Sleeper* const last = last_;
-        for (bool more = first_ != nullptr; more;) {
+        std::size_t resumed = 0;
+        for (bool more = first_ != nullptr; more && resumed < most_at_once; ++resumed) {
             Sleeper& sleeper = *first_;
             first_ = sleeper.next_;
             if (!first_) last_ = nullptr;
@@ -845,6 +846,8 @@ public:
     }
 
 private:
+    static constexpr std::size_t most_at_once = 256;
+
     void resume_later(Sleeper& sleeper) {
         sleeper.is_due_ = true;
         sleeper.next_ = nullptr;
@@ -8389,10 +8392,10 @@ namespace detail {
 // Pipeline is the queue of commands, and Reconnector opens the connection. This class has the mutex, decides which thread
 // writes and which one reads, and lets the others wait.
 //
-// mutex_ guards everything below it, except the connection. The writing half of the connection belongs to the thread
-// that set writing_, the reading half to the one that set reader_, and all of it to a thread that opens it.
-// A thread in await() parks in its CallingThread. It is woken by the reader when its replies have come, by a leaving reader
-// that passes the role on, and by the thread that finds that the connection has failed.
+// mutex_ guards everything below it, except the connection. The writing half of that belongs to the thread that set
+// writing_, the reading half to the one that set reader_, and all of it to a thread that opens it. A thread in await()
+// parks in its CallingThread. The reader wakes it when its replies have come, a leaving reader to pass the role on, and the
+// thread that finds that the connection has failed.
 class CommandConnection {
 public:
     using Connecting = Reconnector::Connecting;

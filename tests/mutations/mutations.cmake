@@ -1906,6 +1906,12 @@ mutate(permit_valid_by_the_client semaphore/permit_leases.hpp
     "integration/object_options")
 
 
+# A crowd of coroutines keeps the background thread from renewing and receiving.
+mutate(crowd_resumed_at_once session/continuations.hpp
+    "more && resumed < most_at_once;"
+    "more;"
+    "unit/continuations")
+
 # What is posted while the driver is awake is left to it, but it goes to sleep without writing that.
 mutate(gathered_commands_not_written redis/command_connection.hpp
     "if (is_connected() && !needs_writer()) flush(lock);\n        if (pipeline_.in_flight() == 0) return {};"

@@ -35,10 +35,10 @@ namespace detail {
 // Pipeline is the queue of commands, and Reconnector opens the connection. This class has the mutex, decides which thread
 // writes and which one reads, and lets the others wait.
 //
-// mutex_ guards everything below it, except the connection. The writing half of the connection belongs to the thread
-// that set writing_, the reading half to the one that set reader_, and all of it to a thread that opens it.
-// A thread in await() parks in its CallingThread. It is woken by the reader when its replies have come, by a leaving reader
-// that passes the role on, and by the thread that finds that the connection has failed.
+// mutex_ guards everything below it, except the connection. The writing half of that belongs to the thread that set
+// writing_, the reading half to the one that set reader_, and all of it to a thread that opens it. A thread in await()
+// parks in its CallingThread. The reader wakes it when its replies have come, a leaving reader to pass the role on, and the
+// thread that finds that the connection has failed.
 class CommandConnection {
 public:
     using Connecting = Reconnector::Connecting;

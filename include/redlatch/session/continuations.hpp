@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <coroutine>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -87,8 +88,8 @@ public:
         return sleeping_until_;
     }
 
-    // Resumes the coroutines that were woken, and those whose instant has come. Those that are woken meanwhile wait for
-    // the next call.
+    // Resumes the coroutines that were woken, and those whose instant has come: at most so many that the thread soon
+    // receives and renews again. Those that are woken meanwhile wait for the next call.
     void resume_due(Instant now) {
         std::unique_lock lock(mutex_);
         sleeping_until_ = {};
@@ -99,7 +100,8 @@ public:
             resume_later(sleeper);
         }
         Sleeper* const last = last_;
-        for (bool more = first_ != nullptr; more;) {
+        std::size_t resumed = 0;
+        for (bool more = first_ != nullptr; more && resumed < most_at_once; ++resumed) {
             Sleeper& sleeper = *first_;
             first_ = sleeper.next_;
             if (!first_) last_ = nullptr;
@@ -113,6 +115,8 @@ public:
     }
 
 private:
+    static constexpr std::size_t most_at_once = 256;
+
     void resume_later(Sleeper& sleeper) {
         sleeper.is_due_ = true;
         sleeper.next_ = nullptr;

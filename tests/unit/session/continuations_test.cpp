@@ -84,6 +84,22 @@ TEST_CASE("continuations: an instant ends a sleep, a waking cancels the instant"
     CHECK(bench.continuations.sleep_until() == never);
 }
 
+TEST_CASE("continuations: a crowd goes on in parts, so that the background thread renews and receives in between") {
+    Bench bench;
+    std::deque<Sleeper> crowd(1000);
+    for (Sleeper& one : crowd) bench.sleep(static_cast<int>(bench.resumed.size()), one, never);
+    for (Sleeper& one : crowd) bench.continuations.wake(one);
+    bench.continuations.resume_due(noon);
+    CHECK(bench.resumed.size() < crowd.size());
+    int calls = 1;
+    while (bench.continuations.sleep_until() < noon) {
+        bench.continuations.resume_due(noon);
+        ++calls;
+    }
+    CHECK(bench.resumed.size() == crowd.size());
+    CHECK(calls <= 10);
+}
+
 TEST_CASE("continuations: an instant before the one that the background thread sleeps until wakes it") {
     Bench bench;
     Sleeper a, b, c;
