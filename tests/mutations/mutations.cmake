@@ -79,10 +79,16 @@ mutate(renewal_creates_the_key scripts/rlock.hpp
     "renewed[i] = 1 redis.call('hset', lock, ARGV[i + 2], 1)"
     "integration/rlock_watchdog")
 
-# A release that runs out of memory counts as on its way indefinitely.
-mutate(release_on_its_way_for_ever lock/releases.hpp
+# A hand-over that runs out of memory counts as on its way indefinitely.
+mutate(hand_over_on_its_way_for_ever lock/releases.hpp
     "if (!core_.kind.shared) core_.releasing = false;"
     "if (!core_.kind.shared && std::uncaught_exceptions() == 0) core_.releasing = false;"
+    "unit/rlock_waiting")
+
+# A release that runs out of memory counts as delivered.
+mutate(release_without_memory_delivered lock/releases.hpp
+    "last.reply = Reply::of(Reply::Kind::not_sent, std::string());"
+    "last.reply = Reply::of(std::int64_t{0});"
     "unit/rlock_release")
 
 # The reply to a renewal is applied to a later hold of its thread.

@@ -325,9 +325,10 @@ TEST_CASE("a writer is asked for by its number when a caller of its owner waits 
     Bench bench;
     ReadWriteLock lock{bench.client, "pages"};
     bench.redis.always("read acquire", [&](const SentCommand& sent) {
-        return std::optional(sent.argument(3) == bench.owner(0) + ":write" ? number(30'000) : nil());
+        return std::optional(sent.argument(3) == bench.owner(0) + ":write" ? number(3'600'000) : nil());
     });
-    auto reader = start([&] { return lock.try_lock_shared_for(1h, alice); });
+    // Without being woken it would not ask again until its deadline.
+    auto reader = start([&] { return lock.try_lock_shared_for(20s, alice); });
     REQUIRE(bench.redis.wait_until_wanted("redisson_rwlock:{pages}"));
     REQUIRE(bench.redis.confirm("redisson_rwlock:{pages}"));
     REQUIRE(bench.redis.wait_for("read acquire", 2));

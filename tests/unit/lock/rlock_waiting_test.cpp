@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <fstream>
 #include <list>
 #include <mutex>
@@ -423,6 +424,25 @@ TEST_CASE("a hand-over without a reply is undone for both owners by one command,
     CHECK_FALSE(heir.unlocked);
     CHECK(bench.redis.count("give up") == 1);
     CHECK(bench.client.stats().lost_holds == 0);
+}
+
+// It counted as still in flight, so no thread of this process asked for the lock again.
+TEST_CASE("a hand-over without memory is undone for both owners, and the heir asks for itself") {
+    struct NoMemory : std::exception {};
+    HeldBench bench;
+    Taker heir(bench, {}, 20s);
+    REQUIRE(heir.is_in_line(bench));
+    // Not std::bad_alloc, which makes the command count as not sent. A pause could throw this.
+    bench.redis.next("hand over", [](const SentCommand&) -> std::optional<Reply> { throw NoMemory(); });
+    std::error_code ec;
+    bench.lock.unlock(ec);
+    CHECK(ec == errc::unreachable);
+    REQUIRE(heir.is_back());
+    CHECK(heir.held);
+    heir.finish();
+    CHECK_FALSE(heir.unlocked);
+    REQUIRE(bench.redis.wait_for("give up"));
+    CHECK(bench.redis.sent("give up").at(0).argument(2) == bench.owner(1));
 }
 
 TEST_CASE("a thread that gives up during a hand-over to it does not keep the hold") {
