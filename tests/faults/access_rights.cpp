@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The user of README.md: its rights suffice for every operation, and each of them is needed.
+// The user of the guide to access rights: its rights suffice for every operation, and each of them is needed.
 // ctest: timeout=240 long without=address
 #include <algorithm>
 #include <fstream>
@@ -24,9 +24,9 @@ namespace {
 using HiredisClient = Client;
 using Words = std::vector<std::string>;
 
-/// Returns the words after `ACL SETUSER locker` in README.md.
+/// Returns the words after `ACL SETUSER locker` in the guide to access rights.
 Words documented_rights() {
-    std::ifstream file{REDLATCH_SOURCE_DIR "/README.md"};
+    std::ifstream file{REDLATCH_SOURCE_DIR "/examples/guides/access-rights.md"};
     const std::string text{std::istreambuf_iterator<char>{file}, {}};
     const std::string begin = "\nACL SETUSER locker ";
     const auto at = text.find(begin);
@@ -1003,7 +1003,7 @@ private:
 
 }  // namespace
 
-TEST_CASE("fault: user with the rights of the README: every operation works, waiting and watchdog included") {
+TEST_CASE("fault: user with the rights of the guide: every operation works, waiting and watchdog included") {
     RedisServer server{{.tcp = true}};
     RawRedis admin{server};
     make_user(admin, documented_rights());
@@ -1043,7 +1043,7 @@ TEST_CASE("fault: user with the rights of the README: every operation works, wai
     CHECK(refusals(admin).empty());
 }
 
-TEST_CASE("the user of the README has no rights beyond its own keys and commands") {
+TEST_CASE("the user of the guide has no rights beyond its own keys and commands") {
     RedisServer server{{.tcp = true}};
     RawRedis admin{server};
     make_user(admin, documented_rights());
@@ -1086,7 +1086,7 @@ TEST_CASE("the user of the README has no rights beyond its own keys and commands
     CHECK(admin.text("GET", "bank:orders") == "theirs");
 }
 
-TEST_CASE("fault: any right of the README taken away: an operation is rejected") {
+TEST_CASE("fault: any right of the guide taken away: an operation is rejected") {
     RedisServer server{{.tcp = true}};
     RawRedis admin{server};
     for (const std::string& right : documented_commands()) {

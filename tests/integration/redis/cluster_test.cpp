@@ -415,7 +415,7 @@ TEST_CASE("a forked child has its own connections") {
     lock.unlock();
 }
 
-TEST_CASE("the access rights of the README are enough for every part, and a wrong password is reported at once") {
+TEST_CASE("the access rights of the guide are enough for every part, and a wrong password is reported at once") {
     for (std::size_t i = 0; i < cluster().size(); ++i)
         RawRedis{cluster().node(i)}.command({"ACL",           "SETUSER",  "app",       "on",
                                              ">hunter2",      "~*",       "&*",        "-@all",
