@@ -3542,7 +3542,8 @@ inline Error error_of(const Reply& reply, std::string_view name) {
                 said + "; check the user and the password in the URL or from ClientOptions::credentials"};
     if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
         reply.text.starts_with("ERR ACL failure in script"))
-        return {errc::rejected, name, said + "; grant this user the access rights (ACL) that the README lists"};
+        return {errc::rejected, name,
+                said + "; grant this user the access rights (ACL) that the guide to access rights lists"};
     if (code == "MOVED" || code == "ASK")
         return {errc::rejected, name, said + "; the server is a cluster node; use a redis-cluster:// URL"};
     return {errc::rejected, name, said};
@@ -6009,9 +6010,9 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
             if (names.find(name.text) != std::string::npos) continue;
             names += (names.empty() ? "" : ", ") + escaped(name.text);
         }
-        warn_if(!names.empty(),
-                "this user may not call " + names +
-                    " on the keys and channels of locks, so scripts will fail; grant the rights that the README lists");
+        warn_if(!names.empty(), "this user may not call " + names +
+                                    " on the keys and channels of locks, so scripts will fail; grant the rights that "
+                                    "the guide to access rights lists");
     } else {
         warnings.push_back("the server refuses scripts, so only a Mutex works: " +
                            in_quotes(facts.refused_commands.text, 160));

@@ -122,9 +122,9 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
             if (names.find(name.text) != std::string::npos) continue;
             names += (names.empty() ? "" : ", ") + escaped(name.text);
         }
-        warn_if(!names.empty(),
-                "this user may not call " + names +
-                    " on the keys and channels of locks, so scripts will fail; grant the rights that the README lists");
+        warn_if(!names.empty(), "this user may not call " + names +
+                                    " on the keys and channels of locks, so scripts will fail; grant the rights that "
+                                    "the guide to access rights lists");
     } else {
         warnings.push_back("the server refuses scripts, so only a Mutex works: " +
                            in_quotes(facts.refused_commands.text, 160));

@@ -128,7 +128,8 @@ inline Error error_of(const Reply& reply, std::string_view name) {
                 said + "; check the user and the password in the URL or from ClientOptions::credentials"};
     if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
         reply.text.starts_with("ERR ACL failure in script"))
-        return {errc::rejected, name, said + "; grant this user the access rights (ACL) that the README lists"};
+        return {errc::rejected, name,
+                said + "; grant this user the access rights (ACL) that the guide to access rights lists"};
     if (code == "MOVED" || code == "ASK")
         return {errc::rejected, name, said + "; the server is a cluster node; use a redis-cluster:// URL"};
     return {errc::rejected, name, said};
