@@ -8390,8 +8390,7 @@ namespace detail {
 // for room while another thread reads, until its own deadline. `need_driver` is called when only posted commands are
 // left, or when no thread will write the unwritten bytes. Some thread must then call drive().
 //
-// Pipeline is the queue of commands, and Reconnector opens the connection. This class has the mutex, decides which thread
-// writes and which one reads, and lets the others wait.
+// Pipeline is the queue of commands, and Reconnector opens the connection. This class decides who writes and who reads.
 //
 // mutex_ guards everything below it, except the connection. The writing half of that belongs to the thread that set
 // writing_, the reading half to the one that set reader_, and all of it to a thread that opens it. A thread in await()
