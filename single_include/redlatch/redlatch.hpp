@@ -8574,13 +8574,13 @@ private:
     }
 
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
-        // The driver calls duty() before it sleeps. So it writes what many coroutines post, and few writes have it all.
+        // The driver calls duty() before it sleeps: it writes what many coroutines post in one go.
         if (driver_ == Driver::awake && !attended && is_connected() && !pipeline_.has_many_waiting()) return;
-        if (is_connected()) flush(lock);
+        if (is_connected() && !pipeline_.is_full()) flush(lock);  // of a full one, those write that wait for room
         // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
         if (is_reading() && !attended) reader_left_work_ = true;
-        const bool has_reader = is_reading() || attended || driver_ != Driver::away;
-        if (!has_reader || !is_connected() || needs_writer()) call_driver(lock);
+        if ((!is_reading() && !attended && driver_ == Driver::away) || !is_connected() || needs_writer())
+            call_driver(lock);
     }
 
     // --- connecting -------------------------------------------------------------------------------------------
@@ -8715,7 +8715,7 @@ private:
         }
     }
 
-    // Only the deadline of this thread has passed: the connection is sound. The reply is dropped when it arrives.
+    // Only this thread's deadline has passed: the connection is sound. The reply is dropped when it arrives.
     void leave(std::unique_lock<std::mutex>& lock, CallingThread& caller) {
         pipeline_.abandon(caller, reconnector_.reply(Reply::Kind::unanswered, "", " did not reply in time"));
         caller.finish();
@@ -17432,14 +17432,16 @@ public:
     Task<std::optional<AcquireAnswer>> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                            std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
         if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
-        Claim claim = core_.claim_of(request.owner, number, 1, request.lease, request.settings);
-        claim.announced = request.precedence && !request.one_try;
-        claim.first = first;
-        claim.queues = waiting != nullptr;
-        Asked asked = co_await send_acquire(lock, request, claim, request.settings, first);
+        AcquireAttempt attempt(core_, core_.claim_of(request.owner, number, 1, request.lease, request.settings),
+                               request.settings);
+        attempt.claim.announced = request.precedence && !request.one_try;
+        attempt.claim.first = first;
+        attempt.claim.queues = waiting != nullptr;
+        co_await send_acquire(lock, request, attempt, first);
+        Asked& asked = attempt.asked;
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
-            if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);
+            if (asked.unsettled != 0 && !waiting) undo(lock, asked, attempt.claim.lease);
             no_answer(request, asked);
             co_return std::nullopt;
         }
@@ -17500,11 +17502,12 @@ public:
             throw Error(errc::would_deadlock, core_.key(),
                         "its owner has locked it too many times; each lock() needs an unlock()");
         const Settings settings = for_level_of(held, request.settings);
-        const Claim claim = core_.claim_of(request.owner, id, count, request.lease, settings);
+        AcquireAttempt attempt(core_, core_.claim_of(request.owner, id, count, request.lease, settings), settings);
         ++held.changing;
-        const Asked asked = co_await send_acquire(lock, request, claim, settings, true);
+        co_await send_acquire(lock, request, attempt, true);
+        const Asked& asked = attempt.asked;
         const bool lost = !leases_.level_changed(request.owner, id);
-        note_unanswered_reentry(lock, request.owner, claim.lease, asked);
+        note_unanswered_reentry(lock, request.owner, attempt.claim.lease, asked);
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) co_return no_answer(request, asked);
         if (apply_reentry_reply(lock, request.owner, id, request.lease, asked, lost)) co_return true;
@@ -17598,8 +17601,8 @@ private:
 
     // Sends the acquire command and waits for the reply; sends it again until it is answered, or until the caller's
     // patience ends. `first`: True for the first command of a call.
-    Task<Asked> send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Claim& claim,
-                             const Settings& settings, bool first) {
+    Task<void> send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, AcquireAttempt& attempt,
+                            bool first) {
         using Next = AcquireAttempt::Next;
         Session& session = core_.session;
         // Start these before there is a hold: supervising a hold must not fail.
@@ -17607,8 +17610,8 @@ private:
         session.start_background();
         const Instant give_up = core_.patience.give_up_at(request, first);
         lock.unlock();
-        AcquireAttempt attempt(core_, claim, settings);
-        Retry retry = session.retry({give_up, request.stop, request.one_try, request.by, settings.command_timeout});
+        Retry retry =
+            session.retry({give_up, request.stop, request.one_try, request.by, attempt.asked.settings.command_timeout});
         std::optional<Instant> rest;
         do {
             if (retry.is_resend()) attempt.claim.first = false;
@@ -17624,8 +17627,7 @@ private:
                         if (!now) break;
                         attempt.begin(*now);
                     }
-                    Reply reply = co_await ReplyTo(session, request.by, attempt, deadline);
-                    next = attempt.replied(std::move(reply));
+                    next = attempt.replied(co_await ReplyTo(session, request.by, attempt, deadline));
                 } while (next == Next::call || (next == Next::time && Clock::now() < deadline));
             } catch (const std::bad_alloc&) {
                 attempt.asked.reply = short_of_memory(request.by);
@@ -17639,7 +17641,6 @@ private:
             core_.patience.answered();
         else
             core_.patience.failed(request, asked.begun, asked.reply);
-        co_return std::move(attempt.asked);
     }
 
     // Returns false if the caller's stop token or deadline ended the call; otherwise throws.

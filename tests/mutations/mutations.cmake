@@ -135,7 +135,7 @@ mutate(watchdog_outlives_unlock lock/releases.hpp
 
 # An acquire of unknown outcome is forgotten, and blocks all others.
 mutate(unknown_acquire_left_behind lock/acquires.hpp
-    "if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);"
+    "if (asked.unsettled != 0 && !waiting) undo(lock, asked, attempt.claim.lease);"
     ""
     "unit/rlock|faults/l")
 

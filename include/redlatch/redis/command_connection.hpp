@@ -216,13 +216,13 @@ private:
     }
 
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
-        // The driver calls duty() before it sleeps. So it writes what many coroutines post, and few writes have it all.
+        // The driver calls duty() before it sleeps: it writes what many coroutines post in one go.
         if (driver_ == Driver::awake && !attended && is_connected() && !pipeline_.has_many_waiting()) return;
-        if (is_connected()) flush(lock);
+        if (is_connected() && !pipeline_.is_full()) flush(lock);  // of a full one, those write that wait for room
         // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
         if (is_reading() && !attended) reader_left_work_ = true;
-        const bool has_reader = is_reading() || attended || driver_ != Driver::away;
-        if (!has_reader || !is_connected() || needs_writer()) call_driver(lock);
+        if ((!is_reading() && !attended && driver_ == Driver::away) || !is_connected() || needs_writer())
+            call_driver(lock);
     }
 
     // --- connecting -------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ private:
         }
     }
 
-    // Only the deadline of this thread has passed: the connection is sound. The reply is dropped when it arrives.
+    // Only this thread's deadline has passed: the connection is sound. The reply is dropped when it arrives.
     void leave(std::unique_lock<std::mutex>& lock, CallingThread& caller) {
         pipeline_.abandon(caller, reconnector_.reply(Reply::Kind::unanswered, "", " did not reply in time"));
         caller.finish();
