@@ -17,11 +17,12 @@ namespace {
 // Each pair in each contest has so many operations, each with an interleaving and a way to complete. In every second round
 // the holder belongs to the client that waits.
 constexpr std::uint64_t rounds = 2;
-// The second happening comes at the step of the first, and at one of so many next steps.
+// The second happening comes at the step of the first and, for every second step, at one of so many next ones.
 constexpr std::uint64_t near = 6;
-// After so many of the steps it also comes later, until nothing happens any more: at every fourth step.
+// After so many of the steps it also comes later, until nothing happens any more: at one step of
+// so many.
 constexpr std::uint64_t far_steps = 2;
-constexpr std::uint64_t far_stride = 4;
+constexpr std::uint64_t far_stride = 7;
 
 constexpr std::array all_happenings{Happening::grant, Happening::stop, Happening::destroyed, Happening::cut,
                                     Happening::closed};
@@ -67,13 +68,12 @@ private:
         const bool grants = a == Happening::grant || b == Happening::grant;
         const std::uint64_t steps = std::max<std::uint64_t>(grants ? life.released : life.completed, 1) - 1;
         for (std::uint64_t i = 1; i <= steps && !is_over(); ++i) {
-            // Each step has one of the two ends of a client here, and the other one there.
-            const PairSeen together = play(at(run, i, i, i % 2 == 0), false);
+            const PairSeen together = play(at(run, i, i, (i + round) % 2 == 0), false);
             if (together.hit[0] && together.hit[1])
                 ++pairs_at_steps_;
             else if (is_known_)
                 miss(run, i);
-            play(at(run, i, i + 1 + (i + operations_) % near, i % 2 == 1), false);
+            if ((i + operations_) % 2 == 0) play(at(run, i, i + 1 + i / 2 % near, i / 4 % 2 == 0), false);
         }
         if (steps == 0) miss(run, 0);
         for (std::uint64_t k = 0; k < far_steps && !is_over(); ++k) {
