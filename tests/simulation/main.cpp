@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
 // redlatch_simulation [--seed n] [--count n] [--kind name] [--trace] [--first]
+// The kind `pairs` is an enumeration: there a seed is the number of a run. Without a kind and a count it follows the seeds
+// of all other kinds.
+#include "simulation/pairs.hpp"
 #include "simulation/world.hpp"
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +19,8 @@ int main(int argc, char** argv) {
     // If this were 1, the standard library would skip the synchronization that only several threads need.
     __libc_single_threaded = 0;
     std::uint64_t first = 1;
-    std::uint64_t count = 10'000;
+    constexpr std::uint64_t all = 10'000;
+    std::optional<std::uint64_t> wanted;
     std::string only;
     bool trace = false;
     std::uint64_t most_failures = 20;
@@ -28,7 +33,7 @@ int main(int argc, char** argv) {
         } else if (i + 1 < argc && option == "--seed") {
             first = std::strtoull(argv[++i], nullptr, 10);
         } else if (i + 1 < argc && option == "--count") {
-            count = std::strtoull(argv[++i], nullptr, 10);
+            wanted = std::strtoull(argv[++i], nullptr, 10);
         } else if (i + 1 < argc && option == "--kind") {
             only = argv[++i];
         } else {
@@ -36,6 +41,11 @@ int main(int argc, char** argv) {
             return 2;
         }
     }
+    if (only == "pairs") {
+        const sim::PairsWanted runs{first, wanted.value_or(UINT64_MAX), most_failures, trace};
+        return sim::run_pairs(runs) ? 0 : 1;
+    }
+    const std::uint64_t count = wanted.value_or(all);
     std::vector<sim::Kind> kinds;
     for (const auto* some : {&sim::lock_kinds(), &sim::quorum_kinds(), &sim::synchronizer_kinds()})
         for (const sim::Kind& kind : *some) kinds.push_back(kind);
@@ -73,9 +83,13 @@ int main(int argc, char** argv) {
     std::printf("later than every mark and lease:%s\n", sim::late_arrivals().summary().c_str());
     // So many seeds must have seen each command that late.
     const std::string missing = sim::late_arrivals().missing();
-    if (only.empty() && count >= 10'000 && !missing.empty()) {
+    if (only.empty() && count >= all && !missing.empty()) {
         std::printf("never that late:%s\n", missing.c_str());
         return 1;
     }
-    return failures == 0 ? 0 : 1;
+    if (failures >= most_failures) return 1;
+    // The same for each pair of happenings at each step of an operation.
+    const bool is_whole = only.empty() && first == 1 && !wanted;
+    const bool pairs_are_well = !is_whole || sim::run_pairs({.most_failures = most_failures, .trace = trace});
+    return failures == 0 && pairs_are_well ? 0 : 1;
 }

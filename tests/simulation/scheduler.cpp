@@ -55,20 +55,12 @@ Scheduler::~Scheduler() {
 std::string Scheduler::run(std::function<void()> program) {
     Fiber* const first = spawn(0, std::move(program));
     while (!failed_ && !first->ended) {
-        std::size_t ready = 0;
-        for (const Fiber* f : alive_) ready += !f->waiting;
-        if (ready == 0) {
+        Fiber* const next = choose();
+        if (!next) {
             if (advance()) continue;
             failure_ = "deadlock: " + stuck();
             break;
         }
-        std::size_t chosen = ready == 1 ? 0 : random_.below(ready);
-        Fiber* next = nullptr;
-        for (Fiber* f : alive_)
-            if (!f->waiting && chosen-- == 0) {
-                next = f;
-                break;
-            }
         now_ += random_.between(1, 20) * us;
         if (++turns_ > most_turns || now_ > longest_seed) {
             failure_ = "no end in sight: " + stuck();
@@ -88,6 +80,41 @@ std::string Scheduler::run(std::function<void()> program) {
         for (const Fiber* f : alive_)
             if (!f->ended) failure_ = "a thread is left: " + stuck();
     return failure_;
+}
+
+// Returns the fiber that runs next. Returns null if none can.
+Fiber* Scheduler::choose() {
+    std::size_t ready = 0;
+    for (const Fiber* f : alive_) ready += !f->waiting;
+    if (ready == 0) return nullptr;
+    if (first_in_line_.empty()) next_step();
+    if (!first_in_line_.empty()) {
+        Fiber* const first = first_in_line_.front();
+        first_in_line_.pop_front();
+        return first;
+    }
+    std::size_t chosen = ready == 1 ? 0 : random_.below(ready);
+    for (Fiber* f : alive_)
+        if (!f->waiting && chosen-- == 0) return f;
+    return nullptr;
+}
+
+// Returns true if a fiber was started that runs first.
+bool Scheduler::next_step() {
+    ++steps_;
+    bool has_started = false;
+    while (!forced_.empty() && forced_.front().step <= steps_) {
+        Forced forced = std::move(forced_.front());
+        forced_.erase(forced_.begin());
+        first_in_line_.push_back(spawn(forced.process, std::move(forced.body)));
+        has_started = true;
+    }
+    return has_started;
+}
+
+void Scheduler::at_step(std::uint64_t step, int process, std::function<void()> body) {
+    const auto later = [step](const Forced& other) { return other.step > step; };
+    forced_.insert(std::find_if(forced_.begin(), forced_.end(), later), {step, process, std::move(body)});
 }
 
 // Advances to the next instant at which something happens. Returns false if there is none.
@@ -193,6 +220,7 @@ void Scheduler::join(Fiber& fiber) {
 void Scheduler::yield() { to_scheduler(); }
 
 void Scheduler::may_switch() {
+    if (next_step()) return yield();
     if (!random_.chance(interleaving_.switches)) return;
     if (random_.chance(interleaving_.stalls))
         sleep(random_.between(0, interleaving_.longest_stall));

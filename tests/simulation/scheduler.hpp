@@ -4,6 +4,7 @@
 #include "simulation/random.hpp"
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <queue>
@@ -28,6 +29,8 @@ struct Fiber {
     Nanos until = forever;
     char* stack = nullptr;
     ucontext_t context{};
+    bool receives = false;              // it is the thread that renews and receives for a client
+    std::uint64_t replies_awaited = 0;  // commands of its own for which it waited
     // State of the C++ runtime, which knows only one thread: the exceptions being thrown and caught.
     void* caught = nullptr;
     unsigned uncaught = 0;
@@ -71,6 +74,15 @@ public:
     // Runs an event at an instant, between two turns of the fibers.
     void at(Nanos when, std::function<void()> event);
 
+    // Counts the points at which another fiber can run first, and the turns of the fibers.
+    std::uint64_t steps() const { return steps_; }
+
+    // Starts a fiber when this step is reached, before any other fiber goes on. Of two for the same step the second runs
+    // when the first one stops.
+    void at_step(std::uint64_t step, int process, std::function<void()> body);
+    // Forgets the fibers whose steps have not been reached.
+    void drop_steps() { forced_.clear(); }
+
     // Stops all fibers of this process for good.
     void crash(int process);
     bool has_crashed(int process) const;
@@ -97,7 +109,15 @@ private:
         }
     };
 
+    struct Forced {
+        std::uint64_t step;
+        int process;
+        std::function<void()> body;
+    };
+
     static void enter();
+    bool next_step();
+    Fiber* choose();
     void resume(Fiber& fiber);
     void to_scheduler();
     bool advance();
@@ -110,11 +130,14 @@ private:
     const bool trace_;
     Nanos now_ = 1000 * second;
     std::uint64_t turns_ = 0;
+    std::uint64_t steps_ = 0;
     std::uint64_t events_so_far_ = 0;
     std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
     std::vector<std::unique_ptr<Fiber>> fibers_;
     std::vector<Fiber*> alive_;
     std::vector<int> crashed_;
+    std::vector<Forced> forced_;
+    std::deque<Fiber*> first_in_line_;
     Fiber* running_ = nullptr;
     ucontext_t main_{};
     std::string failure_;

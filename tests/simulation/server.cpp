@@ -185,6 +185,12 @@ void Server::cut_connections(int process) {
         }
 }
 
+void Server::lose_connections(int process) {
+    for (const auto& weak : std::vector(connections_))
+        if (const auto connection = weak.lock(); connection && connection->process == process && !connection->closed)
+            connection->cut();
+}
+
 std::size_t Server::subscriptions() const {
     std::size_t sum = 0;
     for (const auto& [_, all] : subscribers_) sum += all.size();

@@ -72,7 +72,8 @@ public:
     redlatch::Reply execute(Connection& from, const Connection::Words& words);
 
     void restart(bool keeps_data, Nanos away);
-    void cut_connections(int process);  // all connections of a process
+    void cut_connections(int process);   // all connections of a process, at once
+    void lose_connections(int process);  // the same, but each side notices it later
 
     // Converts our time to that of its clock, and back.
     Nanos clock_at(Nanos now) const { return now + clock_offset_; }

@@ -215,6 +215,7 @@ Reply Transport::call(const Command& command, Instant deadline) {
     exchange->due = s.now() + state_->timeout;
     mine.open.push_back(exchange);
     put(mine, exchange);
+    ++s.self().replies_awaited;
     while (!exchange->answered) {
         const Nanos until = std::min(exchange->due, nanos(deadline));
         if (s.wait(exchange.get(), until, "reply") || exchange->answered || s.now() < until) continue;
@@ -293,6 +294,7 @@ bool Transport::has_work() const {
 void Transport::run(Listener& listener, Instant deadline) {
     Scheduler& s = scheduler();
     const Nanos until = nanos(deadline);
+    s.self().receives = true;
     if (!has_work()) s.wait(state_.get(), std::min(until, due()), "background");
     // A wake-up ends this run: who called wake() has work for its thread, which may be due before `until`. An attempt to
     // connect would keep the thread here for as long as the server is silent, so the next run begins it.

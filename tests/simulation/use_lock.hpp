@@ -92,7 +92,7 @@ private:
     bool take_unless_stopped() {
         std::stop_source source;
         const Nanos at = now() + random().between(0, 500 * ms);
-        scheduler().at(at, [this, source, id = scheduler().self().process] {
+        scheduler().at(at, [source, id = scheduler().self().process] {
             // Run on a thread of the same process, because the library's stop callbacks lock its mutexes.
             if (!scheduler().has_crashed(id)) scheduler().spawn(id, [source]() mutable { source.request_stop(); });
         });

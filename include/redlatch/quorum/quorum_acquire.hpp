@@ -53,7 +53,7 @@ public:
         LockRequest request = wanted;
         std::optional<UnderWay> under_way;
         if (request.by) request.stop = under_way.emplace(core_, wanted.stop).stop.get_token();
-        if (request.stop.stop_requested()) co_return false;
+        if (request.stop.stop_requested()) co_return in_vain(under_way.has_value());
         if (request.one_try) request.deadline = never;
         check_lease(request);
         Caller me(request.by);
@@ -64,9 +64,15 @@ public:
             co_await ask(lock, me, request);
             if (me.is_served()) co_return true;  // from here on nothing may fail for want of memory
         }
-        const bool held = co_await wait_loop<Caller&>(Wait{*this, me}, request);
-        if (!held && under_way && core_.closing.stop_requested()) throw destroyed(core_);
-        co_return held;
+        if (co_await wait_loop<Caller&>(Wait{*this, me}, request)) co_return true;
+        co_return in_vain(under_way.has_value());
+    }
+
+    // Returns false, the result of a caller that got nothing. A coroutine that gets nothing because the lock is destroyed
+    // fails: that may happen at any time, even before it has asked a member.
+    bool in_vain(bool is_coroutine) const {
+        if (is_coroutine && core_.closing.stop_requested()) throw destroyed(core_);
+        return false;
     }
 
     static Error destroyed(const QuorumCore& core) { return {errc::cancelled, core.name, "the lock was destroyed"}; }

@@ -28,7 +28,7 @@ mutate(numbers_used_again lock/lock_core.hpp
 
 # An acquire of unknown outcome is forgotten.
 mutate(unknown_acquire_left_behind lock/acquires.hpp
-    "if (asked.unsettled != 0 && !waiting) undo(lock, asked, claim.lease);"
+    "if (asked.unsettled != 0 && !waiting) undo(lock, asked, attempt.claim.lease);"
     "")
 
 # A resent request is executed again.
@@ -94,6 +94,26 @@ mutate(given_up_and_kept session/running.hpp
     "static_cast<void>(work_.result(this->host_));"
     "new auto(work_.result(this->host_));")
 
+# A coroutine that is destroyed does not cancel its operation.
+mutate(destroyed_and_not_cancelled session/operation.hpp
+    "if (running_->forsake()) running_->give_up();"
+    "running_->forsake();")
+
+# Cancelling does not tell the task, which goes on waiting.
+mutate(cancel_forgets_the_task session/under_way.hpp
+    "        cancel();\n        stop_.request_stop();"
+    "        cancel();")
+
+# The destructor of a hold waits for the server.
+mutate(hold_destructor_waits lock/hold.ipp
+    "level_.keeper->release_later(level_.owner);"
+    "static_cast<void>(level_.keeper->release(level_.owner));")
+
+# An operation completes on the thread that renews and receives.
+mutate(completion_on_the_background_thread session/under_way.hpp
+    "            parts_ = 1;\n            post_completion();\n        } else {"
+    "            parts_ = 1;\n            run();\n            end();\n        } else {")
+
 # Both the one who gives up and the task decide.
 mutate(grant_delivered_twice session/under_way.hpp
     "        if (state_.exchange(State::decided) == State::under_way) {\n            error_ = std::move(error);"
@@ -108,3 +128,8 @@ mutate(early_wake_up_lost session/continuations.hpp
 mutate(deadline_of_a_posted_call_forgotten session/awaiting.hpp
     "return posted->sleep(*by_, coroutine, deadline_);"
     "return posted->sleep(*by_, coroutine, never);")
+
+# A MultiLock that is destroyed while an operation begins completes it without a hold and without an error.
+mutate(destroyed_lock_says_nothing quorum/quorum_acquire.hpp
+    "if (request.stop.stop_requested()) co_return in_vain(under_way.has_value());"
+    "if (request.stop.stop_requested()) co_return false;")
