@@ -6,6 +6,7 @@
 #include <iostream>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -199,6 +200,39 @@ TEST_CASE("fault: server away for long: the first connection that is answered wa
         other.unlock();
         REQUIRE(ready_within(waiting, 20s));
         return std::chrono::milliseconds(std::max<std::int64_t>(0, waiting.get() - back) / 1'000'000);
+    });
+    CHECK(all[3] <= patient(100ms));
+}
+
+// A waiter that has asked again, in vain, relies on messages.
+TEST_CASE("fault: server away for long: the first connection that is answered brings the subscriptions back") {
+    RedisServer server{{.tcp = true}};
+    Client client{server.tcp_url(), unhurried()};
+    const auto is_subscribed = [&] {
+        RawRedis redis{server};
+        return redis.call("PUBSUB", "NUMSUB", "redisson_sc:{seats}").elements.at(1).integer == 1;
+    };
+    const auto all = in_rounds(7, [&] {
+        std::stop_source stop;
+        auto waiting = start([&] {
+            Semaphore seats{client, "seats"};  // has no permits
+            return seats.acquire(stop.get_token());
+        });
+        REQUIRE(eventually(is_subscribed, 20s));
+        server.kill();
+        // By then its back-off has grown.
+        std::this_thread::sleep_for(1500ms);
+        server.restart();
+        RLock other{client, "other"};
+        other.lock();
+        const std::int64_t back = monotonic_ns();
+        REQUIRE(eventually(is_subscribed, 20s));
+        const std::int64_t took = monotonic_ns() - back;
+        other.unlock();
+        stop.request_stop();
+        REQUIRE(ready_within(waiting, 20s));
+        CHECK_FALSE(waiting.get());
+        return std::chrono::milliseconds(took / 1'000'000);
     });
     CHECK(all[3] <= patient(100ms));
 }
