@@ -61,36 +61,38 @@ const Role holder{"suspended: holder", [](std::span<const std::string> args) {
                   }};
 
 // Does the same, but only waits for the tokens: nobody looks at the holds after the suspension.
-const Role sleeper{
-    "suspended: sleeping holder", [](std::span<const std::string> args) {
-        const auto clocks = SharedMemory<ServerClock::Offsets>::open(args[1]);
-        Client client{args[0]};
-        RLock limited{client, "limited"}, watched{client, "watched"}, member{client, "member"};
-        RLock longer{client, "longer"};
-        ReadWriteLock read_write{client, "read-write"};
-        MultiLock several{member};
-        limited.lock(Lease{30min});
-        longer.lock(Lease{3h});
-        watched.lock();
-        read_write.lock_shared(Lease{30min});
-        several.lock(Lease{30min});
-        const std::array lost{limited.lost(), watched.lost(), read_write.read_lock().lost(), several.lost()};
-        PermitExpirableSemaphore seats{client, "seats"};
-        seats.try_set_permits(3);
-        const Permits limited_seat = seats.hold(1, Lease{30min}), watched_seat = seats.hold(1);
-        const Permits longer_seat = seats.hold(1, Lease{3h});
-        const std::array seats_lost{limited_seat.lost(), watched_seat.lost()};
-        const auto longer_lost = longer.lost();
-        const auto longer_seat_lost = longer_seat.lost();
-        const auto told = [](const std::stop_token& token) { return token.stop_requested(); };
-        if (std::any_of(lost.begin(), lost.end(), told)) return 1;
-        if (std::any_of(seats_lost.begin(), seats_lost.end(), told)) return 4;
-        clocks->suspended += std::chrono::microseconds(1h).count();
-        // Well before the next renewal of the watchdog, which is due after ten seconds.
-        if (!eventually([&] { return std::all_of(lost.begin(), lost.end(), told); }, 8s)) return 2;
-        if (!eventually([&] { return std::all_of(seats_lost.begin(), seats_lost.end(), told); }, 4s)) return 5;
-        return longer_lost.stop_requested() || longer_seat_lost.stop_requested() ? 3 : 0;
-    }};
+const Role sleeper{"suspended: sleeping holder", [](std::span<const std::string> args) {
+                       const auto clocks = SharedMemory<ServerClock::Offsets>::open(args[1]);
+                       Client client{args[0]};
+                       RLock limited{client, "limited"}, watched{client, "watched"}, member{client, "member"};
+                       RLock longer{client, "longer"};
+                       ReadWriteLock read_write{client, "read-write"};
+                       MultiLock several{member}, shorter{longer};
+                       limited.lock(Lease{30min});
+                       longer.lock(Lease{3h});
+                       watched.lock();
+                       read_write.lock_shared(Lease{30min});
+                       several.lock(Lease{30min});
+                       shorter.lock(Lease{30min});  // its member is held for longer
+                       const std::array lost{limited.lost(), watched.lost(), read_write.read_lock().lost(),
+                                             several.lost(), shorter.lost()};
+                       PermitExpirableSemaphore seats{client, "seats"};
+                       seats.try_set_permits(3);
+                       const Permits limited_seat = seats.hold(1, Lease{30min}), watched_seat = seats.hold(1);
+                       const Permits longer_seat = seats.hold(1, Lease{3h});
+                       const std::array seats_lost{limited_seat.lost(), watched_seat.lost()};
+                       const auto longer_lost = longer.lost();
+                       const auto longer_seat_lost = longer_seat.lost();
+                       const auto told = [](const std::stop_token& token) { return token.stop_requested(); };
+                       if (std::any_of(lost.begin(), lost.end(), told)) return 1;
+                       if (std::any_of(seats_lost.begin(), seats_lost.end(), told)) return 4;
+                       clocks->suspended += std::chrono::microseconds(1h).count();
+                       // Well before the next renewal of the watchdog, which is due after ten seconds.
+                       if (!eventually([&] { return std::all_of(lost.begin(), lost.end(), told); }, 8s)) return 2;
+                       if (!eventually([&] { return std::all_of(seats_lost.begin(), seats_lost.end(), told); }, 4s))
+                           return 5;
+                       return longer_lost.stop_requested() || longer_seat_lost.stop_requested() ? 3 : 0;
+                   }};
 
 }  // namespace
 
