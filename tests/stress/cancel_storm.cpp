@@ -206,9 +206,9 @@ void end_hold(Permits, Release, Tally&) {}
 void end_hold(bool, Release, Tally&) {}
 
 // Runs operations in every way, and cancels them. The thread that runs it resumes its coroutines, so it may destroy them.
-class Driver {
+class StormDriver {
 public:
-    Driver(Storm& storm, std::uint32_t seed) : storm_(storm), random_(seed) {}
+    StormDriver(Storm& storm, std::uint32_t seed) : storm_(storm), random_(seed) {}
 
     void run() {
         while (!storm_.ends) {
@@ -417,9 +417,9 @@ TEST_CASE("operations in a storm of cancellations and faults: one completion eac
         auto owned = std::make_unique<Storm>(proxy.url(), undisturbed);
         Storm& storm = *owned;
         std::mt19937 random{seed};
-        std::vector<std::unique_ptr<Driver>> all;
+        std::vector<std::unique_ptr<StormDriver>> all;
         for (std::size_t i = 0; i < drivers; ++i)
-            all.push_back(std::make_unique<Driver>(storm, static_cast<std::uint32_t>(random())));
+            all.push_back(std::make_unique<StormDriver>(storm, static_cast<std::uint32_t>(random())));
         std::vector<std::thread> threads;
         for (const auto& driver : all) threads.emplace_back([&driver = *driver] { driver.run(); });
         threads.emplace_back([&storm] { count_down(storm); });
