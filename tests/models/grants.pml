@@ -15,7 +15,7 @@
 // the queue. URGENT: in the time that others keep out it is quicker than they.
 //
 // Bounds: CLIENTS clients and Java (JAVA); FULL, OFFER and SLOT ticks, a refresh each PERIOD, KEEP_OUT ticks for Java;
-// a plain release after LIMIT grants in a row; at most TRIES waiters without a receiver in one script; DEATHS, LOUD (the
+// a plain release after LIMIT grants in a row (0: none); at most TRIES waiters without a receiver in one script; DEATHS, LOUD (the
 // receivers of a dead client are still counted), FREEZES, DEAF (lost grants), SILENT (those without a sign), LEAVES,
 // LOSSES (of commands of the first client), FAILOVERS (key and queue are lost), FORCED (a holder's key is deleted by a
 // client that does not grant). FAR: the last client's subscription is at a replica.
@@ -27,37 +27,42 @@
 //   - The server never holds a number for longer than the offer before its owner has entered.
 //   - A number that left holds nothing.
 //   - URGENT: the lock is not free for more than IDLE ticks while a client waits that is neither dead nor frozen.
+//   - HEAD: it is not free at all beside a head of the queue that is neither.
 //   - Every waiter is served at last, Java as well.
 //
-// verify: safety -DLIMIT=9 -DLEAVES=1 -DDEAF=1
-// verify: safety -DLIMIT=9 -DLOSSES=1
-// verify: safety -DURGENT -DLIMIT=9 -DLOSSES=1 -DLEAVES=2
-// verify: safety -DURGENT -DLIMIT=9 -DFAILOVERS=1 -DLEAVES=1
-// verify: safety -DURGENT -DLIMIT=9 -DSILENT=1 -DCLIENTS=3
-// verify: safety -DURGENT -DLIMIT=9 -DDEATHS=2 -DTRIES=1 -DCLIENTS=3 -DIDLE=2
-// verify: safety -DURGENT -DLIMIT=9 -DDEATHS=1 -DLOUD=1 -DCLIENTS=3 -DIDLE=2
-// verify: safety -DURGENT -DLIMIT=9 -DFREEZES=1 -DCLIENTS=3 -DIDLE=2
-// verify: safety -DURGENT -DLIMIT=9 -DFORCED=1 -DIDLE=2
-// verify: safety -DURGENT -DLIMIT=9 -DFAR -DIDLE=2
-// verify: safety -DURGENT -DLIMIT=9 -DJAVA
-// verify: safety -DURGENT -DJAVA -DLEAVES=1 -DIDLE=1
-// verify: liveness java_served -DURGENT -DJAVA -DIDLE=1
-// verify: liveness served -DURGENT -DLIMIT=9
-// bug: BUG_VALID_FROM_RECEIPT safety -DLIMIT=9      the offer counts from the receipt of the message
-// bug: BUG_FULL_LEASE safety -DLIMIT=9              a grant has the full lease, though its waiter may be frozen
-// bug: BUG_ASK_STRETCHES safety -DLIMIT=9 -DLOSSES=1    a copy of a question stretches an offer that nobody has read
-// bug: BUG_NOBODY_ASKS safety -DURGENT -DLIMIT=9 -DSILENT=1 -DCLIENTS=3    the head is not told when a granted lease ends
-// bug: BUG_NOT_LISTENING safety -DURGENT -DLIMIT=9 -DJAVA    nobody listens to the common channel while Java holds
-// bug: BUG_SUBSCRIBED_IN_SILENCE safety -DURGENT -DLIMIT=9 -DJAVA    it does not ask when that subscription stands
-// bug: BUG_LEAVE_KEEPS safety -DLIMIT=9 -DLEAVES=1  a number that leaves keeps what it was granted
-// bug: BUG_HOLD_FIRST safety -DURGENT -DLIMIT=9 -DDEATHS=1    a hold is written before the receivers are counted
-// bug: BUG_COUNT_BY_PUBLISH safety -DLIMIT=9 -DFAR  the receivers are counted by a publish, which replicas pass on
-// bug: BUG_NO_UNTIL safety -DLIMIT=9 -DLOSSES=1     queueing up takes effect however late it is
-// bug: BUG_LEAVE_ONCE safety -DLIMIT=9 -DLOSSES=1 -DLEAVES=1    a number with a copy under way is left only once
-// bug: BUG_GHOST_KEPT safety -DLIMIT=9 -DLOSSES=1 -DLEAVES=1    a grant for a number that has left is kept
-// bug: BUG_REFRESH_ONLY_TELLS safety -DURGENT -DLIMIT=9 -DFREEZES=1 -DCLIENTS=3 -DIDLE=2    a refresh that finds the lock free only tells the head
-// bug: BUG_NO_PLAIN liveness java_served -DURGENT -DJAVA -DIDLE=1    all releases are grants while somebody waits
-// bug: BUG_NO_KEEP_OUT liveness java_served -DURGENT -DJAVA -DIDLE=1    waiters ask at once after a plain release
+// verify: safety -DLEAVES=1 -DDEAF=1 -DDEATHS=1 -DLOUD=1
+// verify: safety -DLEAVES=1 -DLOSSES=1
+// verify: safety -DJAVA -DLIMIT=1
+// verify: safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2
+// verify: safety -DURGENT -DDEAF=1 -DLEAVES=1
+// verify: safety -DURGENT -DFAILOVERS=1 -DLEAVES=1
+// verify: safety -DURGENT -DHEAD -DSILENT=1 -DFREEZES=1 -DCLIENTS=3 -DPERIOD=3 -DSLOT=4
+// verify: safety -DURGENT -DDEATHS=2 -DTRIES=1 -DCLIENTS=3 -DIDLE=1
+// verify: safety -DURGENT -DDEATHS=1 -DLOUD=1 -DCLIENTS=3 -DIDLE=2
+// verify: safety -DURGENT -DFREEZES=1 -DCLIENTS=3 -DLIMIT=1 -DIDLE=2
+// verify: safety -DURGENT -DFREEZES=2 -DCLIENTS=3 -DIDLE=1
+// verify: safety -DURGENT -DFORCED=1 -DIDLE=2
+// verify: safety -DURGENT -DFAR -DIDLE=2
+// verify: safety -DURGENT -DJAVA
+// verify: safety -DURGENT -DJAVA -DLIMIT=2 -DLEAVES=1 -DIDLE=1
+// verify: liveness java_served -DURGENT -DJAVA -DLIMIT=2 -DIDLE=1
+// verify: liveness served -DURGENT
+// bug: BUG_VALID_FROM_RECEIPT safety      the offer counts from the receipt of the message
+// bug: BUG_FULL_LEASE safety              a grant has the full lease, though its waiter may be frozen
+// bug: BUG_ASK_STRETCHES safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2    a copy of a question stretches an offer that nobody has read
+// bug: BUG_NOBODY_ASKS safety -DURGENT -DHEAD -DSILENT=1 -DFREEZES=1 -DCLIENTS=3 -DPERIOD=3 -DSLOT=4    the head is not told when a granted lease ends
+// bug: BUG_NOT_LISTENING safety -DURGENT -DJAVA    nobody listens to the common channel while Java holds
+// bug: BUG_SUBSCRIBED_IN_SILENCE safety -DURGENT -DJAVA    it does not ask when that subscription stands
+// bug: BUG_LEAVE_KEEPS safety -DLEAVES=1  a number that leaves keeps what it was granted
+// bug: BUG_HOLD_FIRST safety -DURGENT -DDEATHS=1    a hold is written before the receivers are counted
+// bug: BUG_COUNT_BY_PUBLISH safety -DFAR  the receivers are counted by a publish, which replicas pass on
+// bug: BUG_NO_UNTIL safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2     queueing up takes effect however late it is
+// bug: BUG_LEAVE_ONCE safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2    a number with a copy under way is left only once
+// bug: BUG_GHOST_KEPT safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2    a grant for a number that has left is kept
+// bug: BUG_LIMIT_SILENT safety -DURGENT -DDEATHS=2 -DTRIES=1 -DCLIENTS=3 -DIDLE=1    nobody is told when one script has met too many dead
+// bug: BUG_REFRESH_ONLY_TELLS safety -DURGENT -DFREEZES=1 -DCLIENTS=3 -DLIMIT=1 -DIDLE=2    a refresh that finds the lock free only tells the head
+// bug: BUG_NO_PLAIN liveness java_served -DURGENT -DJAVA -DLIMIT=2 -DIDLE=1    all releases are grants while somebody waits
+// bug: BUG_NO_KEEP_OUT liveness java_served -DURGENT -DJAVA -DLIMIT=2 -DIDLE=1    waiters ask at once after a plain release
 
 #ifndef CLIENTS
 #define CLIENTS 2
@@ -78,7 +83,7 @@
 #define KEEP_OUT 1
 #endif
 #ifndef LIMIT
-#define LIMIT 2
+#define LIMIT 0
 #endif
 #ifndef TRIES
 #define TRIES 2
@@ -337,7 +342,7 @@ inline hand_on() {
 #ifndef BUG_LIMIT_SILENT
         tell_head()
 #endif
-    :: else -> streak++
+    :: else -> streak = (streak < LIMIT -> streak + 1 : streak)
     fi
 }
 
@@ -347,7 +352,7 @@ inline server_releases(n) {
     :: holder == n + 1 ->
         holder = 0; ttl = 0; entered = false; nobodys = 0;
         if
-#ifndef BUG_NO_PLAIN
+#if LIMIT && !defined(BUG_NO_PLAIN)
         :: streak >= LIMIT ->
             streak = 0;
             publish();
@@ -618,6 +623,12 @@ end:
 #define is_any_waiting (is_waiting(0) || is_waiting(1))
 #endif
 
+#ifdef HEAD
+#define is_counted (queue[0] != 0 && waits_with(queue[0] - 1) && !frozen[client_of(queue[0] - 1)])
+#else
+#define is_counted true
+#endif
+
 inline client_tick(c) { run_down(valid[c]); count_down(ask_in[c]); run_down(fresh[c]) }
 
 inline number_tick(n) {
@@ -637,7 +648,7 @@ end:
 #ifdef URGENT
         !is_any_due;
         if
-        :: holder == 0 && is_any_waiting -> idle++; assert(idle <= IDLE)
+        :: holder == 0 && is_any_waiting && is_counted -> idle++; assert(idle <= IDLE)
         :: else -> idle = 0
         fi;
 #endif
