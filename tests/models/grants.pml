@@ -2,23 +2,25 @@
 //
 // Grants: a release hands the lock to the next waiter, which has nothing to send.
 //
-// Models the queue, the look-out and the release script of the protocol "grants" on one server. How a grantee finds the
-// end of its hold from the server's clock is in grants_clock.pml; here it knows what is left of a hold.
+// Models the queue, the look-out and the release script of the protocol "grants" on one server. How a grantee finds
+// the end of its hold from the server's clock is in grants_clock.pml; here it knows what is left of a hold.
 //
-// The server is passive: a command is one step, with its reply, unless it is lost. Each wait has an owner number; the
-// first client has two of them, and a number is reused when nothing carries it, which stands for "never again". A
-// message waits in a buffer until its client reads it. A grant may be lost with its connection or without a sign, and
-// other messages with the connection. Time is counted in ticks, which may come between any two steps: so every client
-// may be paused anywhere. URGENT: time waits for clients that are due and not frozen, so that delays can be asserted.
+// The server is passive: a command is one step, with its reply, unless it is lost. Each wait has an owner number;
+// the first client has two of them, and a number is reused when nothing carries it, which stands for "never again".
+// A message waits in a buffer until its client reads it. A grant may be lost with its connection or without a sign,
+// and other messages with the connection. Time is counted in ticks, which may come between any two steps: so every
+// client may be paused anywhere. URGENT: time waits for clients that are due and not frozen, so that delays can be
+// asserted.
 //
-// Java is a client of Redisson. It listens to the common channel, asks again when a lease ends that it saw, and is not in
-// the queue. URGENT: in the time that others keep out it is quicker than they.
+// Java is a client of Redisson. It listens to the common channel, asks again when a lease ends that it saw, and is
+// not in the queue. URGENT: in the time that others keep out it is quicker than they.
 //
-// Bounds: CLIENTS clients and Java (JAVA); FULL, OFFER and SLOT ticks, a refresh each PERIOD, KEEP_OUT ticks for Java;
-// a plain release after LIMIT grants in a row (0: none); at most TRIES waiters without a receiver in one script; DEATHS, LOUD (the
-// receivers of a dead client are still counted), FREEZES, DEAF (lost grants), SILENT (those without a sign), LEAVES,
-// LOSSES (of commands of the first client), FAILOVERS (key and queue are lost), FORCED (a holder's key is deleted by a
-// client that does not grant). FAR: the last client's subscription is at a replica.
+// Bounds: CLIENTS clients and Java (JAVA); FULL, OFFER and SLOT ticks, a refresh each PERIOD, KEEP_OUT ticks for
+// Java; a plain release after LIMIT grants in a row (0: none); at most TRIES waiters without a receiver in one
+// script; DEATHS, LOUD (the receivers of a dead client are still counted), FREEZES, DEAF (lost grants), SILENT
+// (those without a sign), LEAVES, LOSSES (of commands of the first client), FAILOVERS (key and queue are lost),
+// FORCED (a holder's key is deleted by a client that does not grant). FAR: the last client's subscription is at a
+// replica.
 //
 // Properties:
 //   - No hold begins while another is believed in. After a failover that does not count for holds from before it.
@@ -34,35 +36,33 @@
 // verify: safety -DLEAVES=1 -DLOSSES=1
 // verify: safety -DJAVA -DLIMIT=1
 // verify: safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2
-// verify: safety -DURGENT -DDEAF=1 -DLEAVES=1
-// verify: safety -DURGENT -DFAILOVERS=1 -DLEAVES=1
+// verify: safety -DURGENT -DFAILOVERS=1 -DDEAF=1 -DLEAVES=1
 // verify: safety -DURGENT -DHEAD -DSILENT=1 -DFREEZES=1 -DCLIENTS=3 -DPERIOD=3 -DSLOT=4
 // verify: safety -DURGENT -DDEATHS=2 -DTRIES=1 -DCLIENTS=3 -DIDLE=1
 // verify: safety -DURGENT -DDEATHS=1 -DLOUD=1 -DCLIENTS=3 -DIDLE=2
 // verify: safety -DURGENT -DFREEZES=1 -DCLIENTS=3 -DLIMIT=1 -DIDLE=2
 // verify: safety -DURGENT -DFREEZES=2 -DCLIENTS=3 -DIDLE=1
-// verify: safety -DURGENT -DFORCED=1 -DIDLE=2
-// verify: safety -DURGENT -DFAR -DIDLE=2
+// verify: safety -DURGENT -DFORCED=1 -DFAR -DIDLE=2
 // verify: safety -DURGENT -DJAVA
 // verify: safety -DURGENT -DJAVA -DLIMIT=2 -DLEAVES=1 -DIDLE=1
 // verify: liveness java_served -DURGENT -DJAVA -DLIMIT=2 -DIDLE=1
 // verify: liveness served -DURGENT
-// bug: BUG_VALID_FROM_RECEIPT safety      the offer counts from the receipt of the message
-// bug: BUG_FULL_LEASE safety              a grant has the full lease, though its waiter may be frozen
-// bug: BUG_ASK_STRETCHES safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2    a copy of a question stretches an offer that nobody has read
-// bug: BUG_NOBODY_ASKS safety -DURGENT -DHEAD -DSILENT=1 -DFREEZES=1 -DCLIENTS=3 -DPERIOD=3 -DSLOT=4    the head is not told when a granted lease ends
+// bug: BUG_VALID_FROM_RECEIPT safety    the offer counts from the receipt of the message
+// bug: BUG_FULL_LEASE safety    a grant has the full lease, though its waiter may be frozen
+// bug: BUG_ASK_STRETCHES safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2    a late copy stretches an offer
+// bug: BUG_NOBODY_ASKS safety -DURGENT -DHEAD -DSILENT=1 -DFREEZES=1 -DCLIENTS=3 -DPERIOD=3 -DSLOT=4    the head knows no end
 // bug: BUG_NOT_LISTENING safety -DURGENT -DJAVA    nobody listens to the common channel while Java holds
 // bug: BUG_SUBSCRIBED_IN_SILENCE safety -DURGENT -DJAVA    it does not ask when that subscription stands
-// bug: BUG_LEAVE_KEEPS safety -DLEAVES=1  a number that leaves keeps what it was granted
+// bug: BUG_LEAVE_KEEPS safety -DLEAVES=1    a number that leaves keeps what it was granted
 // bug: BUG_HOLD_FIRST safety -DURGENT -DDEATHS=1    a hold is written before the receivers are counted
-// bug: BUG_COUNT_BY_PUBLISH safety -DFAR  the receivers are counted by a publish, which replicas pass on
-// bug: BUG_NO_UNTIL safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2     queueing up takes effect however late it is
-// bug: BUG_LEAVE_ONCE safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2    a number with a copy under way is left only once
-// bug: BUG_GHOST_KEPT safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2    a grant for a number that has left is kept
-// bug: BUG_LIMIT_SILENT safety -DURGENT -DDEATHS=2 -DTRIES=1 -DCLIENTS=3 -DIDLE=1    nobody is told when one script has met too many dead
-// bug: BUG_REFRESH_ONLY_TELLS safety -DURGENT -DFREEZES=1 -DCLIENTS=3 -DLIMIT=1 -DIDLE=2    a refresh that finds the lock free only tells the head
-// bug: BUG_NO_PLAIN liveness java_served -DURGENT -DJAVA -DLIMIT=2 -DIDLE=1    all releases are grants while somebody waits
-// bug: BUG_NO_KEEP_OUT liveness java_served -DURGENT -DJAVA -DLIMIT=2 -DIDLE=1    waiters ask at once after a plain release
+// bug: BUG_COUNT_BY_PUBLISH safety -DFAR    the receivers are counted by a publish, which replicas pass on
+// bug: BUG_NO_UNTIL safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2    a queue-up may be late
+// bug: BUG_LEAVE_ONCE safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2    left once only
+// bug: BUG_GHOST_KEPT safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2    a grant for who has left is kept
+// bug: BUG_LIMIT_SILENT safety -DURGENT -DDEATHS=2 -DTRIES=1 -DCLIENTS=3 -DIDLE=1    nobody is told after too many dead
+// bug: BUG_REFRESH_ONLY_TELLS safety -DURGENT -DFREEZES=1 -DCLIENTS=3 -DLIMIT=1 -DIDLE=2    it only tells the head
+// bug: BUG_NO_PLAIN liveness java_served -DURGENT -DJAVA -DLIMIT=2 -DIDLE=1    no release is plain
+// bug: BUG_NO_KEEP_OUT liveness java_served -DURGENT -DJAVA -DLIMIT=2 -DIDLE=1    nobody keeps out
 
 #ifndef CLIENTS
 #define CLIENTS 2
@@ -161,7 +161,7 @@ byte grant[NUMBERS];      // a grant in the buffer: what is left of it + 1
 bool old_grant[NUMBERS];  // from before the failover
 
 // A command of the first client that was sent and may arrive later.
-mtype = { QUEUE_UP, REFRESH };
+mtype = { QUEUE_UP, REFRESH, LEAVE };
 byte unsettled[2];        // how long a command without a reply may take effect, + 1
 mtype copy;
 byte copy_of, copy_until;
@@ -170,9 +170,13 @@ bool java_waits, java_news;
 byte java_valid, java_ask_in;
 
 bool entered;             // ghost: the owner of the present hold knew of it once
-byte nobodys, idle;       // ghosts: for how long it did not, and for how long the lock was free beside a waiter
+byte nobodys, idle;       // ghosts: for how long it did not; for how long the lock was free beside a waiter
 byte deaths, freezes, deaf, silent, leaves, losses, failovers, forced;
-byte tries, next, first;  // of a script
+
+// Of a command.
+mtype command;
+bool answered, must_hand_on, must_tell, is_plain;
+byte tries, next, first;
 
 #define believes(c) (valid[c] > 0 && !before[c])
 #if CLIENTS == 3
@@ -183,7 +187,8 @@ byte tries, next, first;  // of a script
 #define is_queued(n) (queue[0] == n + 1 || queue[1] == n + 1 || queue[2] == n + 1)
 #endif
 #define is_carried(n) (n < 2 && copy != 0 && copy_of == n)
-#define is_new(n) ((use[n] == DONE || use[n] == LEFT) && holder != n + 1 && !is_queued(n) && grant[n] == 0 && !is_carried(n))
+#define is_new(n) \
+    ((use[n] == DONE || use[n] == LEFT) && holder != n + 1 && !is_queued(n) && grant[n] == 0 && !is_carried(n))
 #define waits_with(n) (phase[client_of(n)] == WAITS && number[client_of(n)] == n)
 
 // Counted as a receiver at the server.
@@ -329,7 +334,7 @@ inline hand_on() {
             fi;
             pop();
 #ifndef BUG_NOBODY_ASKS
-            tell_head();
+            must_tell = true;
 #endif
             break
         fi
@@ -338,64 +343,55 @@ inline hand_on() {
     if
     :: holder == 0 ->
         streak = 0;
-        publish();
 #ifndef BUG_LIMIT_SILENT
-        tell_head()
+        must_tell = true;
 #endif
+        publish()
     :: else -> streak = (streak < LIMIT -> streak + 1 : streak)
     fi
 }
 
 // The release script; also that of a number that leaves.
-inline server_releases(n) {
-    if
-    :: holder == n + 1 ->
-        holder = 0; ttl = 0; entered = false; nobodys = 0;
-        if
-#if LIMIT && !defined(BUG_NO_PLAIN)
-        :: streak >= LIMIT ->
-            streak = 0;
-            publish();
-            tell_head();
-#ifdef JAVA
-            if :: queue[0] != 0 && waits_with(queue[0] - 1) && is_heard(queue[0] - 1) -> ask_in[client_of(queue[0] - 1)] = KEEP_OUT :: else fi
-#endif
-#endif
-        :: else -> hand_on()
-        fi
-    :: else
-    fi
-}
-
 inline server_leaves(n) {
     if
 #ifndef BUG_LEAVE_KEEPS
-    :: holder == n + 1 -> take_out(n); server_releases(n)
+    :: holder == n + 1 ->
+        take_out(n);
+        holder = 0; ttl = 0; entered = false; nobodys = 0;
+        if
+#if LIMIT && !defined(BUG_NO_PLAIN)
+        :: streak >= LIMIT -> streak = 0; is_plain = true; must_tell = true
 #endif
-    :: queue[0] == n + 1 && holder != n + 1 -> pop(); tell_head()
+        :: else -> must_hand_on = true
+        fi
+#endif
+    :: queue[0] == n + 1 && holder != n + 1 -> pop(); must_tell = true
     :: else -> take_out(n)
     fi;
     assert(holder != n + 1 && !is_queued(n))
 }
 
-// Acquires or queues up. `c` believes the answer, unless it is a copy that arrives late.
-inline server_asked(n, c, answered) {
+#define is_head_dead (queue[0] != 0 && slot[queue[0] - 1] == 0)
+
+// Acquires or queues up. If it is answered, `c` knows the outcome.
+inline server_asked(n, c) {
     if
     :: holder == n + 1 ->
 #ifdef BUG_ASK_STRETCHES
         ttl = FULL;
 #endif
-        if :: answered -> enter(c, ttl) :: else fi
+        if :: answered -> enter(c) :: else fi
     :: holder == 0 ->
         hold(n); ttl = FULL;
         entered = true;
         streak = 0;
-        if :: queue[0] == n + 1 || queue[0] != 0 && slot[queue[0] - 1] == 0 -> take_out(n); tell_head() :: else -> take_out(n) fi;
-        if :: answered -> enter(c, FULL) :: else fi
+        must_tell = queue[0] == n + 1 || is_head_dead;
+        take_out(n);
+        if :: answered -> enter(c) :: else fi
     :: else ->
         if :: !is_queued(n) -> append(n); assert(use[n] != DONE) :: else fi;
         slot[n] = SLOT;
-        if :: queue[0] != n + 1 && slot[queue[0] - 1] == 0 -> tell_head() :: else fi;
+        must_tell = queue[0] != n + 1 && is_head_dead;
         if
         :: answered ->
             fresh[c] = PERIOD;
@@ -406,26 +402,43 @@ inline server_asked(n, c, answered) {
     fi
 }
 
-inline server_refreshes(n, c, answered) {
+// Finds the lock free, or the head of the queue dead.
+inline server_refreshes(n, c) {
     if
     :: is_queued(n) -> slot[n] = SLOT
     :: else -> if :: answered -> ask_in[c] = 0 :: else fi
     fi;
     if :: answered -> fresh[c] = PERIOD :: else fi;
-    if
 #ifndef BUG_REFRESH_ONLY_TELLS
-    :: queue[0] != 0 && holder == 0 && !must_keep_out -> hand_on()
-    :: queue[0] != 0 && holder != 0 && (slot[queue[0] - 1] == 0 || queue[0] == n + 1) -> tell_head()
-#else
-    :: queue[0] != 0 && (holder == 0 || slot[queue[0] - 1] == 0 || queue[0] == n + 1) -> tell_head()
+    must_hand_on = queue[0] != 0 && holder == 0 && !must_keep_out;
 #endif
-    :: else
-    fi
+    must_tell = !must_hand_on && queue[0] != 0 && (holder == 0 || is_head_dead || queue[0] == n + 1)
 }
 
-inline enter(c, lease) {
+// Executes `command` of the number `n`, in one step.
+inline serve(n, c) {
+    if
+    :: command == QUEUE_UP -> server_asked(n, c)
+    :: command == REFRESH -> server_refreshes(n, c)
+    :: command == LEAVE -> server_leaves(n)
+    :: else
+    fi;
+    if :: must_hand_on -> hand_on() :: else fi;
+    if :: is_plain -> publish() :: else fi;
+    if :: must_tell -> tell_head() :: else fi;
+#ifdef JAVA
+    if
+    :: is_plain && queue[0] != 0 && waits_with(queue[0] - 1) && is_heard(queue[0] - 1) ->
+        ask_in[client_of(queue[0] - 1)] = KEEP_OUT
+    :: else
+    fi;
+#endif
+    command = 0; answered = false; must_hand_on = false; must_tell = false; is_plain = false
+}
+
+inline enter(c) {
     assert(holder == number[c] + 1);
-    phase[c] = HOLDS; valid[c] = lease; renewed[c] = false; before[c] = false; entered = true; nobodys = 0;
+    phase[c] = HOLDS; valid[c] = ttl; renewed[c] = false; before[c] = false; entered = true; nobodys = 0;
     ask_in[c] = 0; fresh[c] = 0;
 #ifdef JAVA
     hears[c] = 0
@@ -448,20 +461,14 @@ inline rest(c) {
 #define left_again(n) (n < 2 && unsettled[n] > 1)
 #endif
 
-inline deliver(n) {
-    server_leaves(n);
-    if
-    :: left_again(n) -> use[n] = AGAIN
-    :: else -> use[n] = DONE
-    fi
-}
-
 inline read_grant(n, c) {
     if
     :: phase[c] == WAITS && number[c] == n ->
         if
 #ifdef BUG_VALID_FROM_RECEIPT
-        :: true -> phase[c] = HOLDS; valid[c] = OFFER; before[c] = old_grant[n]; entered = holder == n + 1; ask_in[c] = 0; fresh[c] = 0
+        :: true ->
+            phase[c] = HOLDS; valid[c] = OFFER; before[c] = old_grant[n]; entered = holder == n + 1;
+            ask_in[c] = 0; fresh[c] = 0
 #else
         :: grant[n] > 1 ->
             assert(holder == n + 1 || old_grant[n]);
@@ -489,14 +496,18 @@ inline read_grant(n, c) {
 #define has_unwanted(c) (use[mine(c)] == UNWANTED || c == 0 && use[1] == UNWANTED)
 #define may_lose(c) (c == 0 && losses < LOSSES && copy == 0)
 
-inline lose(kind, n) {
+inline lose(n) {
     losses++; unsettled[n] = COMMAND + 1;
+    if :: command == REFRESH -> fresh[c] = PERIOD :: else fi;
     if
     :: true
-    :: copy = kind; copy_of = n; copy_until = COMMAND
+    :: command = 0
+    :: copy = command; copy_of = n; copy_until = COMMAND; command = 0
     fi
 }
 
+#define may_ask(c) (phase[c] == WAITS && !frozen[c] && ask_in[c] == 0 && !must_keep_out)
+#define may_refresh(c) (phase[c] == WAITS && !frozen[c] && fresh[c] == 0)
 #define forget_grant(n) grant[n] = 0; old_grant[n] = false
 
 proctype client(byte c) {
@@ -510,22 +521,24 @@ end:
         fi;
         use[number[c]] = USED; phase[c] = WAITS; ask_in[c] = 0; fresh[c] = PERIOD;
         if :: c == 0 -> unsettled[number[c]] = 0 :: else fi }
-    :: atomic { phase[c] == WAITS && !frozen[c] && ask_in[c] == 0 && !must_keep_out ->
+    // A command. One of the first client may be lost, or arrive later, or only its answer is lost.
+    :: atomic {
         if
-        :: server_asked(number[c], c, true)
-        :: may_lose(c) ->
-            n = number[c]; lose(QUEUE_UP, n);
-            if
-            :: true  // it asks again
-            :: server_asked(n, c, false)  // the reply is lost
-            fi;
-            n = 0
-        fi }
-    :: atomic { phase[c] == WAITS && !frozen[c] && fresh[c] == 0 ->
+        :: may_ask(c) -> command = QUEUE_UP; n = number[c]
+        :: may_refresh(c) -> command = REFRESH; n = number[c]
+        :: has_unwanted(c) && phase[c] != DEAD && !frozen[c] ->
+            command = LEAVE;
+            if :: use[mine(c)] == UNWANTED -> n = mine(c) :: else -> n = 1 fi;
+            use[n] = (left_again(n) -> AGAIN : DONE)
+        fi;
+        answered = true;
         if
-        :: server_refreshes(number[c], c, true)
-        :: may_lose(c) -> lose(REFRESH, number[c]); fresh[c] = PERIOD
-        fi }
+        :: true
+#if LOSSES
+        :: command != LEAVE && may_lose(c) -> answered = false; lose(n)
+#endif
+        fi;
+        serve(n, c); n = 0 }
 #ifdef JAVA
     :: atomic { phase[c] == WAITS && !frozen[c] && hears[c] == 1 ->
         hears[c] = 2;
@@ -543,12 +556,10 @@ end:
     :: atomic { has_grant(c) && phase[c] != DEAD && !frozen[c] ->
         if :: grant[mine(c)] > 0 -> n = mine(c) :: else -> n = 1 fi;
         read_grant(n, c); n = 0 }
-    :: atomic { has_unwanted(c) && phase[c] != DEAD && !frozen[c] ->
-        if :: use[mine(c)] == UNWANTED -> n = mine(c) :: else -> n = 1 fi;
-        deliver(n); n = 0 }
     :: atomic { phase[c] == HOLDS && !frozen[c] && valid[c] > 0 && valid[c] < FULL && !renewed[c] ->
         if
-        :: holder == number[c] + 1 -> ttl = FULL; valid[c] = FULL; renewed[c] = true; before[c] = false; entered = true; nobodys = 0
+        :: holder == number[c] + 1 ->
+            ttl = FULL; valid[c] = FULL; renewed[c] = true; before[c] = false; entered = true; nobodys = 0
         :: else -> use[number[c]] = UNWANTED; rest(c)
         fi }
     :: atomic { phase[c] == HOLDS && !frozen[c] -> use[number[c]] = UNWANTED; rest(c) }
@@ -584,7 +595,7 @@ end:
 #define java_is_due false
 #endif
 
-// --- the network, time and faults -------------------------------------------------------------------------------------
+// --- the network, time and faults --------------------------------------------------------------------------------------
 
 #if LOSSES
 proctype network() {
@@ -592,12 +603,9 @@ proctype network() {
 end:
     do
     :: atomic { copy != 0 ->
+        if :: command = copy :: true fi;  // or it is dropped
         n = copy_of;
-        if
-        :: true  // dropped
-        :: copy == QUEUE_UP -> server_asked(n, 0, false)
-        :: copy == REFRESH -> server_refreshes(n, 0, false)
-        fi;
+        serve(n, 0);
         copy = 0; copy_of = 0; copy_until = 0; n = 0 }
     od
 }
@@ -692,7 +700,8 @@ end:
 #if FAILOVERS
     :: atomic { failovers < FAILOVERS ->
         failovers++;
-        holder = 0; ttl = 0; entered = false; nobodys = 0; streak = 0; java_valid = 0; queue[0] = 0; queue[1] = 0; queue[2] = 0;
+        holder = 0; ttl = 0; entered = false; nobodys = 0; streak = 0; java_valid = 0;
+        queue[0] = 0; queue[1] = 0; queue[2] = 0;
         mark_before(0); mark_before(1); mark_grant(0); mark_grant(1); mark_grant(2);
 #if CLIENTS == 3
         queue[3] = 0; mark_before(2); mark_grant(3);

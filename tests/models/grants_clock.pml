@@ -3,17 +3,18 @@
 // Grants: how a grantee finds the end of its hold, from a message that may have lain in a buffer for any time.
 //
 // Models "Validity" of the protocol "grants". The client knows pairs: the local time when a command was sent and the
-// server's time in its answer. A grant names the server's time at which it ends; so the pair tells its end in local time.
+// server's time in its answer. A grant names the server's time at which it ends; so the pair tells its end in local
+// time.
 //
-// There are two servers. The first is the master until a failover, which loses the key. It may then be cut off and go on
-// answering, or replicate the new master's messages. The client has one connection for commands and one for messages,
-// each to one of the servers. A connection breaks at any time, is noticed later or never, and leads to the present
-// master when it is made again. A message that was read from an earlier connection is void. A hold that was granted
-// before the failover may overlap, as always; those of the new master must not.
+// There are two servers. The first is the master until a failover, which loses the key. It may then be cut off and
+// go on answering, or replicate the new master's messages. The client has one connection for commands and one for
+// messages, each to one of the servers. A connection breaks at any time, is noticed later or never, and leads to the
+// present master when it is made again. A message that was read from an earlier connection is void. A hold that was
+// granted before the failover may overlap, as always; those of the new master must not.
 //
-// Local time and the servers' clocks are counted in half ticks. DRIFT: a tick takes 1 to 3 half ticks of local time, and
-// the client reckons with that. AHEAD: the new master's clock is ahead of the old one's by this or less, or behind.
-// LISTENERS: others listen at the new master to everything.
+// Local time and the servers' clocks are counted in half ticks. DRIFT: a tick takes 1 to 3 half ticks of local time,
+// and the client reckons with that. AHEAD: the new master's clock is ahead of the old one's by this or less, or
+// behind. LISTENERS: others listen at the new master to everything.
 //
 // Bounds: TICKS ticks, GRANTS grants, an offer of OFFER ticks and a lease of FULL, BREAKS broken connections.
 //
@@ -103,7 +104,9 @@ inline forget_pair() {
 
 inline end_hold() { believes = false; before = false; valid_until = 0 }
 inline forget_message() { has_message = false; message_ends = 0 }
-inline forget_command() { command = 0; sent = 0; answer_time = 0; renews = false; answer_held = false; answer_before = false }
+inline forget_command() {
+    command = 0; sent = 0; answer_time = 0; renews = false; answer_held = false; answer_before = false
+}
 
 #ifdef BUG_PAIR_OF_ANY
 #define is_usable has_pair
