@@ -61,6 +61,7 @@
 // bug: BUG_GHOST_KEPT safety -DURGENT -DLOSSES=1 -DLEAVES=1 -DFREEZES=1 -DIDLE=2    a grant for who has left is kept
 // bug: BUG_LIMIT_SILENT safety -DURGENT -DDEATHS=2 -DTRIES=1 -DCLIENTS=3 -DIDLE=1    nobody is told after too many dead
 // bug: BUG_REFRESH_ONLY_TELLS safety -DURGENT -DFREEZES=1 -DCLIENTS=3 -DLIMIT=1 -DIDLE=2    it only tells the head
+// bug: BUG_EARLY_ANSWER safety -DURGENT -DFORCED=1 -DFAR -DIDLE=2    a refresh answers before it hands on
 // bug: BUG_NO_PLAIN liveness java_served -DURGENT -DJAVA -DLIMIT=2 -DIDLE=1    no release is plain
 // bug: BUG_NO_KEEP_OUT liveness java_served -DURGENT -DJAVA -DLIMIT=2 -DIDLE=1    nobody keeps out
 
@@ -406,7 +407,7 @@ inline server_asked(n, c) {
 inline server_refreshes(n, c) {
     if
     :: is_queued(n) -> slot[n] = SLOT
-    :: else -> if :: answered -> ask_in[c] = 0 :: else fi
+    :: else
     fi;
     if :: answered -> fresh[c] = PERIOD :: else fi;
 #ifndef BUG_REFRESH_ONLY_TELLS
@@ -414,6 +415,12 @@ inline server_refreshes(n, c) {
 #endif
     must_tell = !must_hand_on && queue[0] != 0 && (holder == 0 || is_head_dead || queue[0] == n + 1)
 }
+
+#ifdef BUG_EARLY_ANSWER
+#define is_gone (!is_queued(n) && !must_hand_on)
+#else
+#define is_gone (!is_queued(n))
+#endif
 
 // Executes `command` of the number `n`, in one step.
 inline serve(n, c) {
@@ -426,6 +433,8 @@ inline serve(n, c) {
     if :: must_hand_on -> hand_on() :: else fi;
     if :: is_plain -> publish() :: else fi;
     if :: must_tell -> tell_head() :: else fi;
+    // A refresh tells whether the place is still there when it has handed on.
+    if :: command == REFRESH && answered && is_gone -> ask_in[c] = 0 :: else fi;
 #ifdef JAVA
     if
     :: is_plain && queue[0] != 0 && waits_with(queue[0] - 1) && is_heard(queue[0] - 1) ->
