@@ -21,5 +21,7 @@
 #include "redlatch/redis/hiredis_transport.ipp"
 #include "redlatch/rlock.ipp"
 #include "redlatch/semaphore.ipp"
+#include "redlatch/session/continuations.ipp"
+#include "redlatch/session/notifier.ipp"
 #include "redlatch/session/state_handle.ipp"
 #include "redlatch/spin_lock.ipp"

@@ -778,82 +778,24 @@ public:
 
     // Puts the coroutine to sleep. Returns false if it was woken before. Otherwise it may be resumed, and gone, before
     // this returns. Throws std::bad_alloc.
-    bool sleep(Sleeper& sleeper, std::coroutine_handle<> coroutine, Instant until) {
-        {
-            const std::lock_guard lock(mutex_);
-            if (std::exchange(sleeper.woken_, false)) return false;
-            if (until != never) {
-                sleeper.alarm_ = alarms_.emplace(until, &sleeper);
-                sleeper.has_alarm_ = true;
-            }
-            sleeper.asleep_ = coroutine;
-            if (until >= sleeping_until_) return true;
-            sleeping_until_ = until;
-        }
-        wake_();
-        return true;
-    }
+    bool sleep(Sleeper& sleeper, std::coroutine_handle<> coroutine, Instant until);
 
     // Wakes the coroutine; one that does not sleep yet will not fall asleep.
-    void wake(Sleeper& sleeper) {
-        {
-            const std::lock_guard lock(mutex_);
-            if (sleeper.is_due_) return;
-            if (!sleeper.asleep_) {
-                sleeper.woken_ = true;
-                return;
-            }
-            if (std::exchange(sleeper.has_alarm_, false)) alarms_.erase(sleeper.alarm_);
-            resume_later(sleeper);
-            if (std::exchange(sleeping_until_, Instant{}) == Instant{}) return;
-        }
-        wake_();
-    }
+    void wake(Sleeper& sleeper);
 
     // --- the background thread's ------------------------------------------------------------------------------
 
     // Returns until when the thread may sleep. It calls this when it is about to sleep.
-    Instant sleep_until() {
-        const std::lock_guard lock(mutex_);
-        sleeping_until_ = first_ ? Instant{} : alarms_.empty() ? never : alarms_.begin()->first;
-        return sleeping_until_;
-    }
+    Instant sleep_until();
 
     // Resumes the coroutines that were woken, and those whose instant has come: at most so many that the thread soon
     // receives and renews again. Those that are woken meanwhile wait for the next call.
-    void resume_due(Instant now) {
-        std::unique_lock lock(mutex_);
-        sleeping_until_ = {};
-        while (!alarms_.empty() && alarms_.begin()->first <= now) {
-            Sleeper& sleeper = *alarms_.begin()->second;
-            alarms_.erase(alarms_.begin());
-            sleeper.has_alarm_ = false;
-            resume_later(sleeper);
-        }
-        Sleeper* const last = last_;
-        std::size_t resumed = 0;
-        for (bool more = first_ != nullptr; more && resumed < most_at_once; ++resumed) {
-            Sleeper& sleeper = *first_;
-            first_ = sleeper.next_;
-            if (!first_) last_ = nullptr;
-            sleeper.is_due_ = false;
-            more = &sleeper != last;
-            const std::coroutine_handle<> coroutine = std::exchange(sleeper.asleep_, nullptr);
-            lock.unlock();
-            coroutine.resume();
-            lock.lock();
-        }
-    }
+    void resume_due(Instant now);
 
 private:
     static constexpr std::size_t most_at_once = 256;
 
-    void resume_later(Sleeper& sleeper) {
-        sleeper.is_due_ = true;
-        sleeper.next_ = nullptr;
-        (last_ ? last_->next_ : first_) = &sleeper;
-        last_ = &sleeper;
-    }
+    void resume_later(Sleeper& sleeper);
 
     const std::function<void()> wake_;
     std::mutex mutex_;
@@ -866,6 +808,84 @@ private:
 // How the caller of a task waits: null if it blocks its thread, otherwise those that resume it.
 using WaitBy = Continuations*;
 inline constexpr WaitBy by_thread = nullptr;
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/continuations.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+REDLATCH_INLINE bool Continuations::sleep(Sleeper& sleeper, std::coroutine_handle<> coroutine, Instant until) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (std::exchange(sleeper.woken_, false)) return false;
+        if (until != never) {
+            sleeper.alarm_ = alarms_.emplace(until, &sleeper);
+            sleeper.has_alarm_ = true;
+        }
+        sleeper.asleep_ = coroutine;
+        if (until >= sleeping_until_) return true;
+        sleeping_until_ = until;
+    }
+    wake_();
+    return true;
+}
+
+REDLATCH_INLINE void Continuations::wake(Sleeper& sleeper) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (sleeper.is_due_) return;
+        if (!sleeper.asleep_) {
+            sleeper.woken_ = true;
+            return;
+        }
+        if (std::exchange(sleeper.has_alarm_, false)) alarms_.erase(sleeper.alarm_);
+        resume_later(sleeper);
+        if (std::exchange(sleeping_until_, Instant{}) == Instant{}) return;
+    }
+    wake_();
+}
+
+REDLATCH_INLINE Instant Continuations::sleep_until() {
+    const std::lock_guard lock(mutex_);
+    sleeping_until_ = first_ ? Instant{} : alarms_.empty() ? never : alarms_.begin()->first;
+    return sleeping_until_;
+}
+
+REDLATCH_INLINE void Continuations::resume_due(Instant now) {
+    std::unique_lock lock(mutex_);
+    sleeping_until_ = {};
+    while (!alarms_.empty() && alarms_.begin()->first <= now) {
+        Sleeper& sleeper = *alarms_.begin()->second;
+        alarms_.erase(alarms_.begin());
+        sleeper.has_alarm_ = false;
+        resume_later(sleeper);
+    }
+    Sleeper* const last = last_;
+    std::size_t resumed = 0;
+    for (bool more = first_ != nullptr; more && resumed < most_at_once; ++resumed) {
+        Sleeper& sleeper = *first_;
+        first_ = sleeper.next_;
+        if (!first_) last_ = nullptr;
+        sleeper.is_due_ = false;
+        more = &sleeper != last;
+        const std::coroutine_handle<> coroutine = std::exchange(sleeper.asleep_, nullptr);
+        lock.unlock();
+        coroutine.resume();
+        lock.lock();
+    }
+}
+
+REDLATCH_INLINE void Continuations::resume_later(Sleeper& sleeper) {
+    sleeper.is_due_ = true;
+    sleeper.next_ = nullptr;
+    (last_ ? last_->next_ : first_) = &sleeper;
+    last_ = &sleeper;
+}
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -1089,30 +1109,6 @@ struct Detached {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/base/thread.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Starts a thread that blocks all signals, so that the program's own threads receive them.
-template <class Function>
-std::thread thread_with_signals_blocked(Function&& function) {
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    struct Restore {
-        const sigset_t& mask;
-        ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
-    } const restore{before};
-    return std::thread(std::forward<Function>(function));
-}
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
 // redlatch/session/notifier.hpp
 
 namespace redlatch {
@@ -1129,27 +1125,10 @@ public:
     Notifier& operator=(const Notifier&) = delete;
 
     // Waits for the running job, unless that job is what destroys us. Queued jobs are dropped.
-    ~Notifier() {
-        Job* dropped = nullptr;
-        {
-            const std::lock_guard lock(queue_->mutex);
-            queue_->stopped = true;
-            dropped = std::exchange(queue_->first, nullptr);
-        }
-        queue_->changed.notify_one();
-        while (dropped) std::exchange(dropped, dropped->next_)->end();
-        if (!thread_.joinable()) return;
-        if (thread_.get_id() == std::this_thread::get_id())
-            thread_.detach();
-        else
-            thread_.join();
-    }
+    ~Notifier();
 
     // Starts the thread. Throws std::system_error if it cannot.
-    void start() {
-        const std::lock_guard lock(queue_->mutex);
-        start_locked();
-    }
+    void start();
 
     // What the thread runs, once. It is made before it is needed, so that queueing it cannot fail.
     class Job {
@@ -1188,21 +1167,7 @@ public:
     void notify(std::unique_ptr<FunctionJob> job) noexcept { notify(*job.release()); }
 
     // Queues a job, which must not be queued already.
-    void notify(Job& job) noexcept {
-        {
-            const std::lock_guard lock(queue_->mutex);
-            if (!queue_->stopped) {
-                queue_->add(job);
-                queue_->changed.notify_one();
-                try {
-                    start_locked();
-                } catch (...) {  // no thread: the next job retries
-                }
-                return;
-            }
-        }
-        job.end();
-    }
+    void notify(Job& job) noexcept;
 
 private:
     // State shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
@@ -1221,32 +1186,107 @@ private:
         }
     };
 
-    void start_locked() {
-        if (!thread_.joinable() && !queue_->stopped)
-            thread_ = thread_with_signals_blocked([queue = queue_] { work(*queue); });
-    }
+    void start_locked();
 
-    static void work(Queue& queue) {
-        std::unique_lock lock(queue.mutex);
-        for (;;) {
-            queue.changed.wait(lock, [&] { return queue.stopped || queue.first; });
-            if (queue.stopped) return;
-            Job& job = *queue.first;
-            queue.first = job.next_;
-            lock.unlock();
-            try {
-                job.run();
-            } catch (...) {
-                // Swallow: there is no caller to report to.
-            }
-            job.end();
-            lock.lock();
-        }
-    }
+    static void work(Queue& queue);
 
     std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
     std::thread thread_;
 };
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/base/thread.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Starts a thread that blocks all signals, so that the program's own threads receive them.
+template <class Function>
+std::thread thread_with_signals_blocked(Function&& function) {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    struct Restore {
+        const sigset_t& mask;
+        ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
+    } const restore{before};
+    return std::thread(std::forward<Function>(function));
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/notifier.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+REDLATCH_INLINE Notifier::~Notifier() {
+    Job* dropped = nullptr;
+    {
+        const std::lock_guard lock(queue_->mutex);
+        queue_->stopped = true;
+        dropped = std::exchange(queue_->first, nullptr);
+    }
+    queue_->changed.notify_one();
+    while (dropped) std::exchange(dropped, dropped->next_)->end();
+    if (!thread_.joinable()) return;
+    if (thread_.get_id() == std::this_thread::get_id())
+        thread_.detach();
+    else
+        thread_.join();
+}
+
+REDLATCH_INLINE void Notifier::start() {
+    const std::lock_guard lock(queue_->mutex);
+    start_locked();
+}
+
+REDLATCH_INLINE void Notifier::notify(Job& job) noexcept {
+    {
+        const std::lock_guard lock(queue_->mutex);
+        if (!queue_->stopped) {
+            queue_->add(job);
+            queue_->changed.notify_one();
+            try {
+                start_locked();
+            } catch (...) {  // no thread: the next job retries
+            }
+            return;
+        }
+    }
+    job.end();
+}
+
+REDLATCH_INLINE void Notifier::start_locked() {
+    if (!thread_.joinable() && !queue_->stopped)
+        thread_ = thread_with_signals_blocked([queue = queue_] { work(*queue); });
+}
+
+REDLATCH_INLINE void Notifier::work(Queue& queue) {
+    std::unique_lock lock(queue.mutex);
+    for (;;) {
+        queue.changed.wait(lock, [&] { return queue.stopped || queue.first; });
+        if (queue.stopped) return;
+        Job& job = *queue.first;
+        queue.first = job.next_;
+        lock.unlock();
+        try {
+            job.run();
+        } catch (...) {
+            // Swallow: there is no caller to report to.
+        }
+        job.end();
+        lock.lock();
+    }
+}
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -16400,7 +16440,9 @@ private:
         return {std::move(level.host), Acquiring(std::move(level.keeper), std::move(request)), std::move(stop)};
     }
 
-    static Task<Hold> hold_for(std::shared_ptr<OperationHost> host, Acquiring work, Course course) {
+    // A template, because g++ emits every other coroutine into each file that includes this one, used or not.
+    template <std::same_as<Acquiring> Work>
+    static Task<Hold> hold_for(std::shared_ptr<OperationHost> host, Work work, Course course) {
         work.ended(co_await work(course));
         co_return work.result(host);
     }

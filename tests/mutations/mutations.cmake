@@ -1597,7 +1597,7 @@ mutate(silent_end_of_a_task base/task.hpp
     "unit/task")
 
 # Jobs that are dropped keep what they have.
-mutate(dropped_jobs_never_end session/notifier.hpp
+mutate(dropped_jobs_never_end session/notifier.ipp
     "while (dropped) std::exchange(dropped, dropped->next_)->end();"
     "static_cast<void>(dropped);"
     "unit/notifier")
@@ -1919,7 +1919,7 @@ mutate(permit_valid_by_the_client semaphore/permit_leases.hpp
 
 
 # A crowd of coroutines keeps the background thread from renewing and receiving.
-mutate(crowd_resumed_at_once session/continuations.hpp
+mutate(crowd_resumed_at_once session/continuations.ipp
     "more && resumed < most_at_once;"
     "more;"
     "unit/continuations")

@@ -358,7 +358,9 @@ private:
         return {std::move(level.host), Acquiring(std::move(level.keeper), std::move(request)), std::move(stop)};
     }
 
-    static Task<Hold> hold_for(std::shared_ptr<OperationHost> host, Acquiring work, Course course) {
+    // A template, because g++ emits every other coroutine into each file that includes this one, used or not.
+    template <std::same_as<Acquiring> Work>
+    static Task<Hold> hold_for(std::shared_ptr<OperationHost> host, Work work, Course course) {
         work.ended(co_await work(course));
         co_return work.result(host);
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
 #include "redlatch/base/time.hpp"
 
-#include <algorithm>
 #include <coroutine>
 #include <cstddef>
 #include <functional>
@@ -47,82 +47,24 @@ public:
 
     // Puts the coroutine to sleep. Returns false if it was woken before. Otherwise it may be resumed, and gone, before
     // this returns. Throws std::bad_alloc.
-    bool sleep(Sleeper& sleeper, std::coroutine_handle<> coroutine, Instant until) {
-        {
-            const std::lock_guard lock(mutex_);
-            if (std::exchange(sleeper.woken_, false)) return false;
-            if (until != never) {
-                sleeper.alarm_ = alarms_.emplace(until, &sleeper);
-                sleeper.has_alarm_ = true;
-            }
-            sleeper.asleep_ = coroutine;
-            if (until >= sleeping_until_) return true;
-            sleeping_until_ = until;
-        }
-        wake_();
-        return true;
-    }
+    bool sleep(Sleeper& sleeper, std::coroutine_handle<> coroutine, Instant until);
 
     // Wakes the coroutine; one that does not sleep yet will not fall asleep.
-    void wake(Sleeper& sleeper) {
-        {
-            const std::lock_guard lock(mutex_);
-            if (sleeper.is_due_) return;
-            if (!sleeper.asleep_) {
-                sleeper.woken_ = true;
-                return;
-            }
-            if (std::exchange(sleeper.has_alarm_, false)) alarms_.erase(sleeper.alarm_);
-            resume_later(sleeper);
-            if (std::exchange(sleeping_until_, Instant{}) == Instant{}) return;
-        }
-        wake_();
-    }
+    void wake(Sleeper& sleeper);
 
     // --- the background thread's ------------------------------------------------------------------------------
 
     // Returns until when the thread may sleep. It calls this when it is about to sleep.
-    Instant sleep_until() {
-        const std::lock_guard lock(mutex_);
-        sleeping_until_ = first_ ? Instant{} : alarms_.empty() ? never : alarms_.begin()->first;
-        return sleeping_until_;
-    }
+    Instant sleep_until();
 
     // Resumes the coroutines that were woken, and those whose instant has come: at most so many that the thread soon
     // receives and renews again. Those that are woken meanwhile wait for the next call.
-    void resume_due(Instant now) {
-        std::unique_lock lock(mutex_);
-        sleeping_until_ = {};
-        while (!alarms_.empty() && alarms_.begin()->first <= now) {
-            Sleeper& sleeper = *alarms_.begin()->second;
-            alarms_.erase(alarms_.begin());
-            sleeper.has_alarm_ = false;
-            resume_later(sleeper);
-        }
-        Sleeper* const last = last_;
-        std::size_t resumed = 0;
-        for (bool more = first_ != nullptr; more && resumed < most_at_once; ++resumed) {
-            Sleeper& sleeper = *first_;
-            first_ = sleeper.next_;
-            if (!first_) last_ = nullptr;
-            sleeper.is_due_ = false;
-            more = &sleeper != last;
-            const std::coroutine_handle<> coroutine = std::exchange(sleeper.asleep_, nullptr);
-            lock.unlock();
-            coroutine.resume();
-            lock.lock();
-        }
-    }
+    void resume_due(Instant now);
 
 private:
     static constexpr std::size_t most_at_once = 256;
 
-    void resume_later(Sleeper& sleeper) {
-        sleeper.is_due_ = true;
-        sleeper.next_ = nullptr;
-        (last_ ? last_->next_ : first_) = &sleeper;
-        last_ = &sleeper;
-    }
+    void resume_later(Sleeper& sleeper);
 
     const std::function<void()> wake_;
     std::mutex mutex_;
@@ -139,3 +81,7 @@ inline constexpr WaitBy by_thread = nullptr;
 }  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/session/continuations.ipp"
+#endif

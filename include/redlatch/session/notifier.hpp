@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/base/thread.hpp"
+#include "redlatch/base/config.hpp"
 
 #include <condition_variable>
 #include <functional>
@@ -24,27 +24,10 @@ public:
     Notifier& operator=(const Notifier&) = delete;
 
     // Waits for the running job, unless that job is what destroys us. Queued jobs are dropped.
-    ~Notifier() {
-        Job* dropped = nullptr;
-        {
-            const std::lock_guard lock(queue_->mutex);
-            queue_->stopped = true;
-            dropped = std::exchange(queue_->first, nullptr);
-        }
-        queue_->changed.notify_one();
-        while (dropped) std::exchange(dropped, dropped->next_)->end();
-        if (!thread_.joinable()) return;
-        if (thread_.get_id() == std::this_thread::get_id())
-            thread_.detach();
-        else
-            thread_.join();
-    }
+    ~Notifier();
 
     // Starts the thread. Throws std::system_error if it cannot.
-    void start() {
-        const std::lock_guard lock(queue_->mutex);
-        start_locked();
-    }
+    void start();
 
     // What the thread runs, once. It is made before it is needed, so that queueing it cannot fail.
     class Job {
@@ -83,21 +66,7 @@ public:
     void notify(std::unique_ptr<FunctionJob> job) noexcept { notify(*job.release()); }
 
     // Queues a job, which must not be queued already.
-    void notify(Job& job) noexcept {
-        {
-            const std::lock_guard lock(queue_->mutex);
-            if (!queue_->stopped) {
-                queue_->add(job);
-                queue_->changed.notify_one();
-                try {
-                    start_locked();
-                } catch (...) {  // no thread: the next job retries
-                }
-                return;
-            }
-        }
-        job.end();
-    }
+    void notify(Job& job) noexcept;
 
 private:
     // State shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
@@ -116,28 +85,9 @@ private:
         }
     };
 
-    void start_locked() {
-        if (!thread_.joinable() && !queue_->stopped)
-            thread_ = thread_with_signals_blocked([queue = queue_] { work(*queue); });
-    }
+    void start_locked();
 
-    static void work(Queue& queue) {
-        std::unique_lock lock(queue.mutex);
-        for (;;) {
-            queue.changed.wait(lock, [&] { return queue.stopped || queue.first; });
-            if (queue.stopped) return;
-            Job& job = *queue.first;
-            queue.first = job.next_;
-            lock.unlock();
-            try {
-                job.run();
-            } catch (...) {
-                // Swallow: there is no caller to report to.
-            }
-            job.end();
-            lock.lock();
-        }
-    }
+    static void work(Queue& queue);
 
     std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
     std::thread thread_;
@@ -146,3 +96,7 @@ private:
 }  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/session/notifier.ipp"
+#endif

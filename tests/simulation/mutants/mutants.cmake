@@ -120,8 +120,8 @@ mutate(grant_delivered_twice session/under_way.hpp
     "        if (true) {\n            error_ = std::move(error);")
 
 # A wake-up that comes before its coroutine has fallen asleep is lost.
-mutate(early_wake_up_lost session/continuations.hpp
-    "                sleeper.woken_ = true;\n"
+mutate(early_wake_up_lost session/continuations.ipp
+    "            sleeper.woken_ = true;\n"
     "")
 
 # A reply that comes after its deadline resumes nobody, and neither does the deadline.

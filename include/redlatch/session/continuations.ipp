@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/session/continuations.hpp"
+
+#include <coroutine>
+#include <cstddef>
+#include <mutex>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+REDLATCH_INLINE bool Continuations::sleep(Sleeper& sleeper, std::coroutine_handle<> coroutine, Instant until) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (std::exchange(sleeper.woken_, false)) return false;
+        if (until != never) {
+            sleeper.alarm_ = alarms_.emplace(until, &sleeper);
+            sleeper.has_alarm_ = true;
+        }
+        sleeper.asleep_ = coroutine;
+        if (until >= sleeping_until_) return true;
+        sleeping_until_ = until;
+    }
+    wake_();
+    return true;
+}
+
+REDLATCH_INLINE void Continuations::wake(Sleeper& sleeper) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (sleeper.is_due_) return;
+        if (!sleeper.asleep_) {
+            sleeper.woken_ = true;
+            return;
+        }
+        if (std::exchange(sleeper.has_alarm_, false)) alarms_.erase(sleeper.alarm_);
+        resume_later(sleeper);
+        if (std::exchange(sleeping_until_, Instant{}) == Instant{}) return;
+    }
+    wake_();
+}
+
+REDLATCH_INLINE Instant Continuations::sleep_until() {
+    const std::lock_guard lock(mutex_);
+    sleeping_until_ = first_ ? Instant{} : alarms_.empty() ? never : alarms_.begin()->first;
+    return sleeping_until_;
+}
+
+REDLATCH_INLINE void Continuations::resume_due(Instant now) {
+    std::unique_lock lock(mutex_);
+    sleeping_until_ = {};
+    while (!alarms_.empty() && alarms_.begin()->first <= now) {
+        Sleeper& sleeper = *alarms_.begin()->second;
+        alarms_.erase(alarms_.begin());
+        sleeper.has_alarm_ = false;
+        resume_later(sleeper);
+    }
+    Sleeper* const last = last_;
+    std::size_t resumed = 0;
+    for (bool more = first_ != nullptr; more && resumed < most_at_once; ++resumed) {
+        Sleeper& sleeper = *first_;
+        first_ = sleeper.next_;
+        if (!first_) last_ = nullptr;
+        sleeper.is_due_ = false;
+        more = &sleeper != last;
+        const std::coroutine_handle<> coroutine = std::exchange(sleeper.asleep_, nullptr);
+        lock.unlock();
+        coroutine.resume();
+        lock.lock();
+    }
+}
+
+REDLATCH_INLINE void Continuations::resume_later(Sleeper& sleeper) {
+    sleeper.is_due_ = true;
+    sleeper.next_ = nullptr;
+    (last_ ? last_->next_ : first_) = &sleeper;
+    last_ = &sleeper;
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
