@@ -24,4 +24,5 @@
 #include "redlatch/session/continuations.ipp"
 #include "redlatch/session/notifier.ipp"
 #include "redlatch/session/state_handle.ipp"
+#include "redlatch/session/under_way.ipp"
 #include "redlatch/spin_lock.ipp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/config.hpp"
 #include "redlatch/base/process.hpp"
 #include "redlatch/base/task.hpp"
 #include "redlatch/error.hpp"
@@ -59,25 +60,7 @@ public:
 
     // Begins the work. If it throws, for want of memory or of a thread, or in a forked child, nothing was begun, and
     // nothing completes.
-    void begin() {
-        check_process();
-        host_->start(executors_ != nullptr);
-        stop_ = std::stop_source();
-        make_task({stop_.get_token(), &host_->continuations(), host_.get(),
-                   executors_ && executors_->works_on ? &executors_->works_on : nullptr});
-        if (wanted_stop_.stop_possible()) on_stop_ = std::make_unique<OnStop>();
-        retain();
-        // From here on nothing fails.
-        State before = State::prepared;
-        if (!state_.compare_exchange_strong(before, State::under_way)) {
-            parts_ = 1;
-            return cancel();
-        }
-        // A stop that was requested before completes the operation at once.
-        if (on_stop_) on_stop_->emplace(std::move(wanted_stop_), GiveUp{*this});
-        on_end_.emplace(host_->operations_end(), GiveUp{*this});
-        start_task();
-    }
+    void begin();
 
     // --- under way ----------------------------------------------------------------------------------------------
 
@@ -189,17 +172,7 @@ private:
     };
 
     // Lets the user's executor complete it. If that refuses, this thread does it.
-    void dispatch() {
-        if (!executors_ || !executors_->completes_on) return complete();
-        const AnyExecutor executor = std::exchange(executors_->completes_on, {});
-        std::shared_ptr<Turn> turn;
-        try {
-            turn = std::make_shared<Turn>(*this);
-            executor.execute([turn] { turn->use(); });
-        } catch (...) {
-            turn ? turn->use() : complete();
-        }
-    }
+    void dispatch();
 
     std::atomic<std::uint32_t> references_{1};
     std::atomic<State> state_{State::prepared};
@@ -216,3 +189,7 @@ private:
 }  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+#ifndef REDLATCH_COMPILED
+#include "redlatch/session/under_way.ipp"
+#endif
