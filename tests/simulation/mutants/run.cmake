@@ -18,7 +18,7 @@ function(try_mutant name)
         RESULT_VARIABLE failed)
     set(how "")
     if(failed)
-        string(REGEX MATCH "^[^\n]*" how "${said}")
+        string(REGEX MATCH "(seed|pair run) [0-9]+[^\n]*" how "${said}")
         if(NOT how)  # it crashed
             set(how "${failed}")
         endif()
