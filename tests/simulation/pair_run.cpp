@@ -26,6 +26,8 @@ namespace {
 constexpr Nanos lease = 120 * second;
 // The holder releases by itself after this time, when the operation has long fallen asleep.
 constexpr Nanos until_grant = 20 * ms;
+// What an operation does after it was given up takes less.
+constexpr Nanos time_to_leave = 10 * ms;
 // Longer than any attempt to connect, and than an unused subscription is kept.
 constexpr Nanos silence = 20 * second;
 
@@ -255,6 +257,7 @@ private:
             case Happening::stop:
                 may_be_cancelled_ = true;
                 calls_.quick("request_stop()", [this] { stop_.request_stop(); });
+                gives_up();
                 break;
             case Happening::destroyed: destroy(); break;
             case Happening::cut: server_.lose_connections(run_.same_client ? 1 : 2); break;
@@ -281,7 +284,20 @@ private:
 
     void release_by_itself() {
         if (next_part_ < 2) seen_.released = scheduler().steps() - begin_at_;
+        check_leaving();
         while (next_part_ < 2) release();
+    }
+
+    void gives_up() { given_up_ = std::min(given_up_, scheduler().now()); }
+
+    // Whoever gave up early enough waits no more, although there was no grant yet.
+    void check_leaving() {
+        Scheduler& s = scheduler();
+        const Client* const client = run_.same_client ? holder_.get() : waiter_.get();
+        if (next_part_ > 0 || happens(Happening::cut) || !client || s.now() - given_up_ < time_to_leave) return;
+        if (client->stats().waiting != 0) s.fail("an operation that was given up goes on waiting");
+        for (const std::string& key : server_.keyspace().keys())
+            if (key.starts_with("redisson_lock_queue")) s.fail("an operation that was given up stands in the queue");
     }
 
     void destroy() {
@@ -289,6 +305,7 @@ private:
         desk_->wait_for_job();
         if (!answer_.done) is_destroyed_ = true;
         calls_.quick("the end of a coroutine", [this] { coroutine_->destroy(); });
+        gives_up();
     }
 
     void close(std::size_t i) {
@@ -315,6 +332,7 @@ private:
                 scheduler().wake_all(&closings_);
             });
         });
+        gives_up();
         --client_calls_;
         scheduler().wake_all(&client_calls_);
     }
@@ -417,7 +435,8 @@ private:
     Answer answer_;
     std::uint64_t begin_at_ = 0;
     std::size_t next_part_ = 0;
-    int parts_held_ = 2;  // until their release begins
+    Nanos given_up_ = forever;  // when the operation was cancelled first
+    int parts_held_ = 2;        // until their release begins
     bool may_be_cancelled_ = false;
     bool is_destroyed_ = false;
     int happenings_ = 0;  // so far

@@ -19,8 +19,7 @@ namespace {
 constexpr std::uint64_t rounds = 2;
 // The second happening comes at the step of the first and, for every second step, at one of so many next ones.
 constexpr std::uint64_t near = 6;
-// After so many of the steps it also comes later, until nothing happens any more: at one step of
-// so many.
+// After so many of the steps it also comes later, until nothing happens any more: at one step of so many.
 constexpr std::uint64_t far_steps = 2;
 constexpr std::uint64_t far_stride = 7;
 

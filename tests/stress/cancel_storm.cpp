@@ -68,13 +68,22 @@ struct Tally {
     std::atomic<std::uint64_t> broken{0};   // sections that met another holder
     std::atomic<std::uint64_t> lost{0};     // holds that had ended before they were released
 
-    std::mutex mutex;  // guards codes
+    std::mutex mutex;  // guards the others
     std::map<std::string, std::uint64_t> codes;
+    std::string losses;  // which holds, and how long they would have lasted
 
     void fail(const std::error_code& ec) {
         ++failed;
         const std::lock_guard lock(mutex);
         ++codes[ec.message()];
+    }
+
+    // `until`: the end of the hold, as it was known before.
+    void lose(const std::string& how, const std::string& name, SteadyClock::time_point until) {
+        ++lost;
+        const std::chrono::duration<double> left = until - SteadyClock::now();
+        const std::lock_guard lock(mutex);
+        losses += " " + name + " " + how + " with " + std::to_string(left.count()) + " s left;";
     }
 };
 
@@ -194,11 +203,15 @@ struct Storm {
 void end_hold(Hold hold, Release how, Tally& tally) {
     if (how == Release::by_destructor) return;
     if (how == Release::by_unlock) {
-        if (hold.unlock() == errc::hold_lost) ++tally.lost;
+        const std::string name = hold.name();
+        const auto until = hold.valid_until();
+        if (hold.unlock() == errc::hold_lost) tally.lose("at its unlock()", name, until);
         return;
     }
-    std::move(hold).async_unlock().start([&tally](std::error_code ec) {
-        if (ec == errc::hold_lost) ++tally.lost;
+    const std::string name = hold.name();
+    const auto until = hold.valid_until();
+    std::move(hold).async_unlock().start([&tally, name, until](std::error_code ec) {
+        if (ec == errc::hold_lost) tally.lose("at its async_unlock()", name, until);
     });
 }
 
@@ -268,8 +281,9 @@ private:
         }
         const Storm::Subject& subject = storm_.subjects[any(static_cast<std::uint32_t>(storm_.subjects.size()))];
         const auto section = [this, &guarded = *subject.guarded, number = next_->number](const Hold& hold, auto time) {
-            if (hold.valid_until() <= SteadyClock::now()) {
-                ++storm_.tally.lost;
+            const auto until = hold.valid_until();
+            if (until <= SteadyClock::now()) {
+                storm_.tally.lose("before its section", hold.name(), std::max(until, SteadyClock::time_point{}));
                 return;
             }
             guarded.change(number, storm_.tally, time);
@@ -467,6 +481,7 @@ TEST_CASE("operations in a storm of cancellations and faults: one completion eac
         CHECK(tally.late == 0);
         CHECK(tally.broken == 0);
         CHECK(tally.lost == 0);
+        CHECK(tally.losses == "");
         CHECK(stats.lost_holds == 0);
         CHECK(storm.is_whole());
         if (!all_over) {  // what is still under way uses them

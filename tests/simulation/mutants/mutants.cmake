@@ -24,7 +24,7 @@ mutate(validity_from_the_reply lock/acquire_attempt.hpp
 # All holds of a thread have the same number, and a late release ends the next one.
 mutate(numbers_used_again lock/lock_core.hpp
     "Claim claim{owner, number, count, lease_of(lease, settings)};"
-    "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease, settings)};")
+    "Claim claim{owner, count == 1 ? owner.number : number, count, lease_of(lease, settings)};")
 
 # An acquire of unknown outcome is forgotten.
 mutate(unknown_acquire_left_behind lock/acquires.hpp
