@@ -207,13 +207,12 @@ private:
                                 Nanos cancelled_at, bool destroys) {
         const auto desk = std::make_shared<Desk>();
         const auto answer = std::make_shared<Answer>();
-        std::optional<redlatch::test::Fiber> waiting;
-        waiting.emplace(await(
-            std::move(operation).on([desk](std::function<void()> job) { desk->execute(std::move(job)); }), answer));
+        redlatch::test::Fiber waiting = await(
+            std::move(operation).on([desk](std::function<void()> job) { desk->execute(std::move(job)); }), answer);
         if (answer->done) scheduler().fail("an operation completed inside the call that began it");
         if (!desk->run_until(answer->done, cancelled_at)) {
             if (destroys) {
-                waiting.reset();
+                waiting.destroy();
                 const bool never = false;
                 desk->run_until(never, now());
                 if (answer->done) scheduler().fail("a coroutine went on after its end");

@@ -242,7 +242,7 @@ public:
                 attempt.cancel_at = SteadyClock::time_point::max();
                 if (attempt.destroys) {
                     attempt.is_destroyed = true;
-                    attempt.fiber.reset();
+                    attempt.fiber->destroy();
                     ++storm_.tally.destroyed;
                     is_over = true;
                 } else {

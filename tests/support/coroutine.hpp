@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <coroutine>
 #include <cstddef>
 #include <deque>
@@ -11,10 +12,13 @@
 #include <mutex>
 #include <utility>
 
+#include "support/wait.hpp"
+
 namespace redlatch::test {
 
-/// A coroutine without a caller. Destroy the object when it is done() or suspended, not while another thread resumes it.
-/// An exception that leaves it ends the program.
+/// A coroutine without a caller. The object waits in its destructor until the coroutine has ended on whatever thread
+/// resumes it, unless a test has destroyed that before. An exception that leaves the coroutine ends the program, and so
+/// does a coroutine that does not end.
 class Fiber {
 public:
     struct promise_type {
@@ -41,7 +45,14 @@ public:
         : is_done_(std::move(other.is_done_)), coroutine_(std::exchange(other.coroutine_, nullptr)) {}
     Fiber& operator=(Fiber&&) = delete;
     ~Fiber() {
-        if (coroutine_) coroutine_.destroy();
+        if (!coroutine_) return;
+        if (!eventually([this] { return done(); }, std::chrono::seconds{60})) std::terminate();
+        destroy();
+    }
+
+    /// Destroys the coroutine, which is suspended and is not about to be resumed.
+    void destroy() {
+        if (const auto mine = std::exchange(coroutine_, nullptr)) mine.destroy();
     }
 
     /// Returns true if it has ended, on whatever thread.

@@ -384,6 +384,7 @@ TEST_CASE("a message that is lost with its connection is made up for by a look a
     bench.hold_as(java, 100s);
     auto waiting = bench.wait();
     REQUIRE(is_listened_to(bench.redis, "orders"));
+    commands_when_quiet(bench.client);  // after the look that follows the subscription
     bench.redis.integer("DEL", "orders");
     CHECK_FALSE(ready(waiting, 50ms));
     bench.redis.integer("CLIENT", "KILL", "TYPE", "pubsub");

@@ -391,7 +391,7 @@ TEST_CASE(
     auto child = ChildProcess::run([&] {
         // No copy of the parent's operations completes here, and ending one has no effect, here or there.
         waiting.stop.request_stop();
-        waiting.fiber.reset();
+        waiting.fiber->destroy();
         CHECK_IN_CHILD(!waiting.orders.async_try_lock().future().get());
         CHECK_IN_CHILD(!waiting.seats.async_try_acquire(1).future().get());
         CHECK_IN_CHILD(!waiting.desks.async_try_acquire(1).future().get());
