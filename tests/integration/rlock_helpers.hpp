@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <stop_token>
@@ -101,11 +102,15 @@ bool has_waiters(const AnyClient& client, std::uint64_t total) {
 /// Waits until the client has sent nothing for a while. Returns how many commands it has sent by then.
 template <class AnyClient>
 std::uint64_t commands_when_quiet(const AnyClient& client) {
-    std::uint64_t commands = client.stats().commands;
-    if (!eventually([&] { return std::exchange(commands, client.stats().commands) == commands; },
-                    std::chrono::seconds{20}, std::chrono::milliseconds{150}))
+    std::optional<std::uint64_t> before;
+    if (!eventually(
+            [&] {
+                const std::uint64_t commands = client.stats().commands;
+                return std::exchange(before, commands) == commands;
+            },
+            std::chrono::seconds{20}, std::chrono::milliseconds{150}))
         throw std::runtime_error("the client goes on sending");
-    return commands;
+    return *before;
 }
 
 /// Runs the function, which has to wait for a lock, in a new thread. Returns when that thread is in the queue.

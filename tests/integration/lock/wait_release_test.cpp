@@ -382,9 +382,9 @@ TEST_CASE("a holder that is killed ends the wait when its last lease is over") {
 TEST_CASE("a message that is lost with its connection is made up for by a look after the reconnect") {
     Bench bench;
     bench.hold_as(java, 100s);
+    CommandMonitor monitor{bench.server};
     auto waiting = bench.wait();
-    REQUIRE(is_listened_to(bench.redis, "orders"));
-    commands_when_quiet(bench.client);  // after the look that follows the subscription
+    REQUIRE(monitor.take_until({{"evalsha", 2}, {"subscribe", 1}}, 20s));  // it has looked since it listens
     bench.redis.integer("DEL", "orders");
     CHECK_FALSE(ready(waiting, 50ms));
     bench.redis.integer("CLIENT", "KILL", "TYPE", "pubsub");
