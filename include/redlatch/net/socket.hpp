@@ -214,9 +214,16 @@ public:
 private:
     static constexpr Milliseconds look_again{20};
 
+    // A send to a connection that the server has closed must not end the program.
+#ifdef MSG_NOSIGNAL
+    static constexpr int no_signal = MSG_NOSIGNAL;
+#else
+    static constexpr int no_signal = 0;  // make() sets SO_NOSIGPIPE
+#endif
+
     Sent send_as_is(std::string_view& bytes) const noexcept {
         while (!bytes.empty()) {
-            const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+            const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), no_signal | MSG_DONTWAIT);
             if (sent > 0)
                 bytes.remove_prefix(static_cast<std::size_t>(sent));
             else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -266,12 +273,15 @@ private:
 
     static Socket make(int family) noexcept {
 #ifdef SOCK_CLOEXEC
-        return Socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
 #else
-        const int fd = ::socket(family, SOCK_STREAM, 0);
-        if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-        return Socket(fd);
+        Socket socket(::socket(family, SOCK_STREAM, 0));
+        if (socket.is_open()) ::fcntl(socket.fd_, F_SETFD, FD_CLOEXEC);
 #endif
+#ifdef SO_NOSIGPIPE
+        socket.set_option(SOL_SOCKET, SO_NOSIGPIPE, 1);
+#endif
+        return socket;
     }
 
     static std::string reason(const Url& url, int error) {
