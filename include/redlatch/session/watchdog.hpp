@@ -100,7 +100,7 @@ private:
         const SendTime sent_at;
         const Instant sent = Clock::now();
         executor_.post(call, [this, sent, sent_at, batch = std::move(batch)](const Reply& reply) {
-            classify(reply) == ReplyClass::no_answer ? events_.on_disconnect() : events_.on_reconnect();
+            classify(reply) == ReplyClass::no_answer ? events_.on_disconnect(reply.text) : events_.on_reconnect();
             server_time_.learn_if_late(batch.front().key, sent, reply);
             for (std::size_t i = 0; i < batch.size(); ++i) {
                 const auto outcome = outcome_of(reply, i, batch.size());
