@@ -25,9 +25,11 @@ install(FILES
     ${PROJECT_SOURCE_DIR}/cmake/FindRedlatchLua.cmake
     DESTINATION ${package_dir})
 
-set(pc_dir ${CMAKE_INSTALL_FULL_DATADIR}/pkgconfig)
-file(RELATIVE_PATH pc_to_prefix ${pc_dir} ${CMAKE_INSTALL_PREFIX})
-file(RELATIVE_PATH pc_to_includedir ${pc_dir} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+# An absolute folder stays as it is.
+file(RELATIVE_PATH pc_to_prefix ${CMAKE_INSTALL_FULL_DATADIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
+set(pc_includedir "\${prefix}")
+cmake_path(APPEND pc_includedir "${CMAKE_INSTALL_INCLUDEDIR}")
 set(pc_dl "")
 if(CMAKE_DL_LIBS)
     list(TRANSFORM CMAKE_DL_LIBS PREPEND " -l" OUTPUT_VARIABLE pc_dl)

@@ -26,7 +26,12 @@ foreach(file IN ITEMS doc/libredlatch-dev/copyright doc/redlatch/LICENSE doc/red
         message(FATAL_ERROR "the package has no usr/share/${file}")
     endif()
 endforeach()
-# Headers and texts only, and nothing outside of these folders.
+file(GLOB_RECURSE wanted RELATIVE ${ROOT}/include ${ROOT}/include/*pp ${ROOT}/include/*.cppm)
+file(GLOB_RECURSE headers RELATIVE ${BUILD}/root/usr/include ${BUILD}/root/usr/include/*)
+if(NOT headers STREQUAL wanted)
+    message(FATAL_ERROR "the package has the headers ${headers} instead of ${wanted}")
+endif()
+# Nothing but headers and texts, and nothing outside of these folders.
 file(GLOB_RECURSE others RELATIVE ${BUILD}/root ${BUILD}/root/*)
 list(FILTER others EXCLUDE REGEX "^usr/(include/redlatch|share/(cmake/redlatch|doc|pkgconfig|redlatch))/")
 if(others)

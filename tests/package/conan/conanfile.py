@@ -18,6 +18,7 @@ class Consumer(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
+        toolchain.cache_variables["SOURCE"] = "small.cpp"
         toolchain.cache_variables["EXPECTED_HIREDIS"] = "hiredis::hiredis"
         toolchain.generate()
 
