@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 module;
 
-// The module interface, for programs that say `import redlatch;`. It exports the public names of redlatch.hpp. Programs
-// that use tls.hpp, testing.hpp or asio.hpp include those as well. Build it with the CMake target redlatch::module, which
-// exists with -DREDLATCH_MODULE=ON or find_package(redlatch COMPONENTS module).
+// The module interface, for programs that say `import redlatch;`. It exports the public names of redlatch.hpp; tls.hpp,
+// testing.hpp and asio.hpp are not part of it. Build it with the CMake target redlatch::module, which exists with
+// -DREDLATCH_MODULE=ON or find_package(redlatch COMPONENTS module).
 #include <redlatch/redlatch.hpp>
 
 export module redlatch;
@@ -21,7 +21,6 @@ using redlatch::ObjectOptions;
 using redlatch::PubSub;
 using redlatch::Stats;
 using redlatch::TlsOptions;
-using redlatch::TlsVersion;
 using redlatch::to_string;
 
 // Locks

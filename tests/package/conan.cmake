@@ -29,6 +29,6 @@ execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND ${conan} create ${CMAKE_CURRE
     --version 0.14.1 ${options})
 execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND ${conan} create ${ROOT}/cmake/packaging/conan
     --test-folder ${CMAKE_CURRENT_LIST_DIR}/conan ${options} OUTPUT_VARIABLE said ECHO_OUTPUT_VARIABLE)
-if(NOT said MATCHES "\n${VERSION}\n")
+if(NOT said MATCHES "(^|\n)${VERSION}\n")
     message(FATAL_ERROR "the program did not print ${VERSION}")
 endif()

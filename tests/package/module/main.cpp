@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
         redlatch::RLock lock{redis, "consumer"};
         std::lock_guard guard{lock};
         redlatch::Hold hold = redlatch::Mutex(redis, "other").hold(redlatch::Lease(std::chrono::seconds(1)));
-        redlatch::Operation<redlatch::Hold> operation = lock.async_hold();
+        redlatch::Operation<redlatch::Hold> operation = lock.async_lock();
     }
     const std::error_code code = redlatch::errc::not_owner;
     if (code.category() != redlatch::error_category()) return 1;
