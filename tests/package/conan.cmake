@@ -27,8 +27,10 @@ file(WRITE ${BUILD}/profile "[settings]\nos=Linux\narch=${arch}\n${compiler}\nco
 set(options --no-remote --profile:all ${BUILD}/profile)
 execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND ${conan} create ${CMAKE_CURRENT_LIST_DIR}/conan/hiredis
     --version 0.14.1 ${options})
+# Conan prints the output of programs to stderr.
 execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND ${conan} create ${ROOT}/cmake/packaging/conan
-    --test-folder ${CMAKE_CURRENT_LIST_DIR}/conan ${options} OUTPUT_VARIABLE said ECHO_OUTPUT_VARIABLE)
+    --test-folder ${CMAKE_CURRENT_LIST_DIR}/conan ${options}
+    OUTPUT_VARIABLE said ERROR_VARIABLE said ECHO_OUTPUT_VARIABLE ECHO_ERROR_VARIABLE)
 if(NOT said MATCHES "(^|\n)${VERSION}\n")
     message(FATAL_ERROR "the program did not print ${VERSION}")
 endif()
