@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Compiles the consumer by a single command, as a program without CMake does, in BUILD, which is emptied first. FORM is
+# Compiles a program by a single command, as a program without CMake does, in BUILD, which is emptied first. FORM is
 #   pkg_config     the installed headers, with the flags of pkg-config, after the installation was moved
 #   single_header  the installed single header, copied, with the flags of the README
 cmake_minimum_required(VERSION 3.25)
@@ -20,14 +20,16 @@ if(FORM STREQUAL "pkg_config")
     if(NOT flags MATCHES "-lhiredis" OR flags MATCHES "-std=" OR NOT original EQUAL -1)
         message(FATAL_ERROR "redlatch.pc has the wrong flags: ${flags}")
     endif()
+    set(source small.cpp)
     separate_arguments(flags UNIX_COMMAND "${flags}")
 else()
     file(COPY ${PREFIX}/share/redlatch/single_include/redlatch/redlatch.hpp DESTINATION ${BUILD}/redlatch)
+    set(source consumer.cpp)
     set(flags -I${BUILD} -lhiredis -pthread)
 endif()
 
 # -H prints the headers.
-execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND ${COMPILER} -std=c++20 -H ${CMAKE_CURRENT_LIST_DIR}/consumer.cpp
+execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND ${COMPILER} -std=c++20 -H ${CMAKE_CURRENT_LIST_DIR}/${source}
     ${flags} -o ${BUILD}/consumer ERROR_VARIABLE headers)
 string(FIND "${headers}" ". ${BUILD}/" copied)
 string(FIND "${headers}" ". ${PREFIX}/" original)
