@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/convert.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/base/url.hpp"
 #include "redlatch/net/resolver.hpp"
@@ -206,8 +207,8 @@ public:
     }
 
     void set_receive_timeout(Milliseconds timeout) const noexcept {
-        const timeval tv{static_cast<time_t>(timeout.count() / 1000),
-                         static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
+        const timeval tv{converted<time_t>(timeout.count() / 1000),
+                         converted<suseconds_t>(timeout.count() % 1000 * 1000)};
         ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
     }
 
@@ -226,7 +227,7 @@ private:
             const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), no_signal | MSG_DONTWAIT);
             if (sent > 0)
                 bytes.remove_prefix(static_cast<std::size_t>(sent));
-            else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            else if (sent < 0 && would_block(errno))
                 return Sent::some;
             else if (!(sent < 0 && errno == EINTR))
                 return Sent::failed;
@@ -239,7 +240,7 @@ private:
             const ssize_t got = ::recv(fd_, bytes, room, blocking ? 0 : MSG_DONTWAIT);
             if (got > 0) return got;
             if (got == 0) return -1;
-            if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+            if (would_block(errno)) return 0;
             if (errno != EINTR) return -1;
             if (blocking) return 0;  // a retry would start the time-out again: the caller checks its deadline
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/convert.hpp"
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/url.hpp"
 #include "redlatch/redis/command_connection.hpp"
@@ -99,7 +100,7 @@ public:
         watch(subscriber_.duty());
         each_connection([&](CommandConnection& one) { watch(one.duty()); });
         due = std::min(due, watch_more(ready_));
-        ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
+        ::poll(ready_.data(), converted<nfds_t>(ready_.size()), poll_timeout(due));
         pipe_.drain();
         if (const auto why = unreached_.take(); why && !connected()) listener.unreachable(*why);
         serve_more(listener);
