@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/config.hpp"
+#include "redlatch/base/convert.hpp"
 #include "redlatch/count_down_latch.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/protocol/count_down_latch.hpp"
@@ -63,7 +64,7 @@ REDLATCH_INLINE bool CountDownLatch::try_set_count(std::ptrdiff_t count) {
 REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
     auto& latch = detail::latch_of(handle_);
     const Reply reply = detail::query(latch.session(), handle_.settings(), latch.key(), latch.protocol().count());
-    return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
+    return detail::converted<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
 }
 
 REDLATCH_INLINE LatchInspection CountDownLatch::inspect() const {

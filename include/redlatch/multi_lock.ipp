@@ -25,9 +25,13 @@ inline QuorumMembers sorted_by_name(QuorumMembers members) {
             if (members[i]->lock() == members[j]->lock())
                 throw Error(errc::invalid_argument, members[i]->name(),
                             "a MultiLock must not contain the same lock twice");
-    std::stable_sort(members.begin(), members.end(),
-                     [](const auto& a, const auto& b) { return a->name() < b->name(); });
-    return members;
+    QuorumMembers sorted;
+    for (auto& member : members) {
+        const auto later = std::upper_bound(sorted.begin(), sorted.end(), member,
+                                            [](const auto& a, const auto& b) { return a->name() < b->name(); });
+        sorted.insert(later, std::move(member));
+    }
+    return sorted;
 }
 
 inline QuorumRules all_of(const std::vector<NamedLock*>& locks) {

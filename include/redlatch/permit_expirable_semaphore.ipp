@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/config.hpp"
+#include "redlatch/base/convert.hpp"
 #include "redlatch/base/suspended.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/permit_expirable_semaphore.hpp"
@@ -180,16 +181,16 @@ REDLATCH_INLINE void PermitExpirableSemaphore::add_permits(std::ptrdiff_t n) {
 }
 
 REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::available_permits() {
-    return static_cast<std::ptrdiff_t>(detail::count_permits(handle_).available);
+    return detail::converted<std::ptrdiff_t>(detail::count_permits(handle_).available);
 }
 
 REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::acquired_permits() {
-    return static_cast<std::ptrdiff_t>(detail::count_permits(handle_).acquired);
+    return detail::converted<std::ptrdiff_t>(detail::count_permits(handle_).acquired);
 }
 
 REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::permits() {
     const auto now = detail::count_permits(handle_);
-    return now.exists ? static_cast<std::ptrdiff_t>(now.available + now.acquired) : 0;
+    return now.exists ? detail::converted<std::ptrdiff_t>(now.available + now.acquired) : 0;
 }
 
 // --- acquiring and releasing -------------------------------------------------------------------------------------

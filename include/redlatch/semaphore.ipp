@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/config.hpp"
+#include "redlatch/base/convert.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/protocol/numbers.hpp"
 #include "redlatch/protocol/semaphore.hpp"
@@ -97,7 +98,7 @@ REDLATCH_INLINE std::ptrdiff_t Semaphore::available_permits() {
     auto& semaphore = detail::semaphore_of(handle_);
     const Reply reply =
         detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().available());
-    return static_cast<std::ptrdiff_t>(detail::number_of(reply, semaphore.key()));
+    return detail::converted<std::ptrdiff_t>(detail::number_of(reply, semaphore.key()));
 }
 
 REDLATCH_INLINE void Semaphore::add_permits(std::ptrdiff_t n) {

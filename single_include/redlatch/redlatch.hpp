@@ -54,6 +54,11 @@
 
 // redlatch/base/config.hpp
 
+// GCC 10 calls its C++20 201709.
+#if __cplusplus <= 201703L
+#error "redlatch needs C++20: compile with -std=c++20 or newer"
+#endif
+
 // Where the definitions are compiled:
 //   by default         in every file that includes the library: a header includes its definitions (*.ipp)
 //   REDLATCH_COMPILED  once, in the one file that includes redlatch/src.hpp. All files of a program define the macro,
@@ -412,6 +417,8 @@ public:
     virtual void refused(const std::string& channel, const Reply& why) = 0;
     virtual void message(const std::string& channel, std::string_view payload) = 0;
     virtual void disconnected() = 0;  // messages may be lost until the next subscribed()
+    // No connection could be made. For transports that tell why at once, before a call fails.
+    virtual void unreachable(const std::string& /* why */) {}
     // disconnected() for one channel. For transports that listen on several servers.
     virtual void interrupted(const std::string&) {}
     // Failover: commands go to another server from here on, which may lack recent writes of the earlier one. For
@@ -1209,7 +1216,7 @@ template <class Function>
 std::thread thread_with_signals_blocked(Function&& function) {
     sigset_t all;
     sigset_t before;
-    ::sigfillset(&all);
+    sigfillset(&all);  // a macro on some systems
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
     struct Restore {
         const sigset_t& mask;
@@ -3089,8 +3096,8 @@ public:
         }
     }
 
-    void on_disconnect() noexcept {
-        if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, "the connection to the server is lost");
+    void on_disconnect(std::string_view why) noexcept {
+        if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, why);
     }
 
     void on_reconnect() noexcept {
@@ -3567,8 +3574,75 @@ inline bool is_final(const Reply& reply) {
            !detail::is_denied(detail::error_code_word(reply.text), reply.text);
 }
 
-// Returns the error that a failed operation on `name` throws; it quotes the server. classify(reply) must not be
-// `answered`.
+// What an error of the server means, and what to try.
+struct Situation {
+    std::string_view word;   // the code word
+    std::string_view fault;  // what is wrong
+    std::string_view advice;
+};
+
+inline constexpr std::string_view check_login =
+    "check the user and the password in the URL or from ClientOptions::credentials";
+inline constexpr std::string_view find_master =
+    "use the URL of the master, or a redis-sentinel:// or redis-cluster:// URL, which finds it";
+
+inline constexpr std::array<Situation, 16> situations{{
+    {"READONLY", "this server is a replica", find_master},
+    {"MASTERDOWN", "this server is a replica without a master", find_master},
+    {"LOADING", "the server is still loading its data", "try again when it has finished"},
+    {"CLUSTERDOWN", "the cluster is down", "check its nodes with CLUSTER INFO and CLUSTER NODES"},
+    {"OOM", "the server has no memory left", "raise its maxmemory or delete keys"},
+    {"BUSY", "a script keeps the server busy", "wait for its end, or end it with SCRIPT KILL"},
+    {"MISCONF", "the server cannot save its data and refuses writes", "check its log and its disk"},
+    {"NOREPLICAS", "the master has fewer replicas than min-replicas-to-write demands", "check its replicas"},
+    {"LATE", "the command arrived after its deadline", "check the server's clock for jumps"},
+    {"WRONGTYPE", "something else uses this key", "choose another name"},
+    {"NOAUTH", "the server demands a login", check_login},
+    {"WRONGPASS", "the server does not accept this login", check_login},
+    {"NOPERM", "this user lacks an access right", "grant those (ACL) that the guide to access rights lists"},
+    {"MOVED", "this server is a node of a cluster", "use a redis-cluster:// URL"},
+    {"ASK", "this server is a node of a cluster", "use a redis-cluster:// URL"},
+    {"TOOMANY", "a semaphore has at most 2147483647 permits", "add fewer"},
+}};
+
+// Returns the text without what the server says of the script in which the error arose: a place, or in old versions a
+// beginning.
+inline std::string_view without_script(std::string_view text) {
+    const std::string_view word = detail::error_code_word(text);
+    if (const auto wrapped = text.find(word); wrapped != std::string_view::npos) text.remove_prefix(wrapped);
+    text = text.substr(0, text.find(" script: "));
+    while (text.ends_with(' ')) text.remove_suffix(1);
+    return text;
+}
+
+inline std::string explained(std::string_view fault, std::string_view text, std::string_view advice) {
+    std::string said = std::string(fault) + " (it replied " + in_quotes(detail::without_script(text), 160) + ")";
+    if (!advice.empty()) said += "; " + std::string(advice);
+    return said;
+}
+
+// Returns what an error of the server means, the server's own words, and what to try.
+inline std::string explained(std::string_view text) {
+    std::string_view word = detail::error_code_word(text);
+    if (text.starts_with("ERR The user executing the script") || text.starts_with("ERR ACL failure in script"))
+        word = "NOPERM";
+    if (text.starts_with("ERR max number of clients"))
+        return detail::explained("the server has as many clients as it accepts", text, "raise its maxclients");
+    for (const Situation& situation : situations)
+        if (situation.word == word) return detail::explained(situation.fault, text, situation.advice);
+    return "the server replied " + in_quotes(text, 160);
+}
+
+inline errc errc_of(const Reply& error) {
+    const std::string_view word = detail::error_code_word(error.text);
+    if (word == "LATE" || detail::is_unavailable(word)) return errc::unreachable;
+    if (detail::is_overloaded(word, error.text)) return errc::overloaded;
+    if (word == "TOOMANY") return errc::invalid_argument;
+    return word == "WRONGTYPE" ? errc::wrong_type : errc::rejected;
+}
+
+// Returns the error that a failed operation on `name` throws. Its text begins with the fault, quotes the server, and
+// ends with what to try. classify(reply) must not be `answered`.
 inline Error error_of(const Reply& reply, std::string_view name) {
     switch (reply.kind) {
         case Reply::Kind::not_sent:
@@ -3579,28 +3653,9 @@ inline Error error_of(const Reply& reply, std::string_view name) {
         case Reply::Kind::malformed: return {errc::protocol_error, name, reply.text};
         default: break;
     }
-    const std::string_view code = detail::error_code_word(reply.text);
     if (reply.text.starts_with(Reply::untrusted))
         return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
-    const std::string said = "the server replied " + in_quotes(reply.text, 160);
-    if (code == "LATE")
-        return {errc::unreachable, name,
-                said + ": the command arrived after its deadline; check the server's clock for jumps"};
-    if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
-    if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
-    if (code == "TOOMANY") return {errc::invalid_argument, name, said};
-    if (code == "WRONGTYPE")
-        return {errc::wrong_type, name, said + "; something else uses this key; choose another name"};
-    if (code == "NOAUTH" || code == "WRONGPASS")
-        return {errc::rejected, name,
-                said + "; check the user and the password in the URL or from ClientOptions::credentials"};
-    if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
-        reply.text.starts_with("ERR ACL failure in script"))
-        return {errc::rejected, name,
-                said + "; grant this user the access rights (ACL) that the guide to access rights lists"};
-    if (code == "MOVED" || code == "ASK")
-        return {errc::rejected, name, said + "; the server is a cluster node; use a redis-cluster:// URL"};
-    return {errc::rejected, name, said};
+    return {detail::errc_of(reply), name, detail::explained(reply.text)};
 }
 
 // Returns true if a demoted master refused the command: only a replica replies so.
@@ -3701,7 +3756,7 @@ public:
         if (verdict == ReplyClass::no_answer) {
             // The next reply may come from another server, or from this one with another clock.
             clock_.doubt();
-            events_.on_disconnect();
+            events_.on_disconnect(reply.text);
         }
         const Instant now = Clock::now();
         // A call waits for its connection in the transport. A posted command does not wait.
@@ -4116,6 +4171,7 @@ struct Renewal {
     Milliseconds lease;    // never shortens the one that it has
     bool asks = false;     // true if it only asks whether the server still has the hold
     std::optional<Replication> replication{};  // none: that of the client
+    std::size_t position = 0;                  // among those that are due at a time
 };
 
 // The times at which Timers serves each task.
@@ -4636,7 +4692,11 @@ namespace detail {
 template <class Route, class Send>
 void for_each_batch(std::span<Renewal> due, std::size_t most, Route route, Send send) {
     const auto way = [&](const Renewal& r) { return std::tuple(route(r.key), r.script, r.lease, r.replication); };
-    std::stable_sort(due.begin(), due.end(), [&](const Renewal& a, const Renewal& b) { return way(a) < way(b); });
+    // Needs no memory, as std::stable_sort() may.
+    for (std::size_t i = 0; i < due.size(); ++i) due[i].position = i;
+    std::sort(due.begin(), due.end(), [&](const Renewal& a, const Renewal& b) {
+        return std::tuple(way(a), a.position) < std::tuple(way(b), b.position);
+    });
     while (!due.empty()) {
         std::size_t size = 1;
         while (size < std::min(due.size(), most) && way(due[size]) == way(due[0])) ++size;
@@ -4701,7 +4761,7 @@ private:
         const SendTime sent_at;
         const Instant sent = Clock::now();
         executor_.post(call, [this, sent, sent_at, batch = std::move(batch)](const Reply& reply) {
-            classify(reply) == ReplyClass::no_answer ? events_.on_disconnect() : events_.on_reconnect();
+            classify(reply) == ReplyClass::no_answer ? events_.on_disconnect(reply.text) : events_.on_reconnect();
             server_time_.learn_if_late(batch.front().key, sent, reply);
             for (std::size_t i = 0; i < batch.size(); ++i) {
                 const auto outcome = outcome_of(reply, i, batch.size());
@@ -5011,9 +5071,11 @@ public:
     }
 
     void disconnected() override {
-        events_.on_disconnect();
+        events_.on_disconnect("the connection to the server is lost");
         subscriptions_.disconnected();
     }
+
+    void unreachable(const std::string& why) override { events_.on_disconnect(why); }
 
     void interrupted(const std::string& channel) override { subscriptions_.interrupted(channel); }
 
@@ -5971,12 +6033,12 @@ namespace detail {
 
 // What the server reports about itself. A reply is an error where the user may not query it.
 struct ServerFacts {
-    Reply info;                 // INFO
-    Reply min_replicas;         // CONFIG GET min-replicas-to-write
-    Reply save;                 // CONFIG GET save
-    Reply output_buffers;       // CONFIG GET client-output-buffer-limit
-    Reply refused_commands;     // the reply of scripts::server_check
-    std::optional<Reply> wait;  // WAIT, if replicas are required
+    Reply info;                             // INFO
+    Reply min_replicas;                     // CONFIG GET min-replicas-to-write
+    Reply save;                             // CONFIG GET save
+    Reply output_buffers;                   // CONFIG GET client-output-buffer-limit
+    std::optional<Reply> refused_commands;  // the reply of scripts::server_check, which a replica does not carry out
+    std::optional<Reply> wait;              // WAIT, if replicas are required
 };
 
 // Returns a field of INFO, or nothing if there is none.
@@ -5991,6 +6053,8 @@ inline std::optional<std::string> info_field(const Reply& info, std::string_view
     }
     return std::nullopt;
 }
+
+inline bool is_replica(const Reply& info) { return info_field(info, "role") == "slave"; }
 
 // Returns the value in a reply to CONFIG GET.
 inline std::optional<std::string> config_value(const Reply& reply) {
@@ -6017,6 +6081,8 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
         if (bad) warnings.push_back(text);
     };
     if (facts.info.kind == Reply::Kind::text) {
+        warn_if(is_replica(facts.info),
+                "this server is a replica, so it refuses every lock; " + std::string(find_master));
         const std::string policy = info_field(facts.info, "maxmemory_policy").value_or("noeviction");
         warn_if(policy != "noeviction",
                 "maxmemory-policy is " + escaped(policy) +
@@ -6058,18 +6124,18 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
                 "client-output-buffer-limit for pubsub is small, so a brief delay can disconnect waiting clients; "
                 "raise it");
     }
-    if (facts.refused_commands.kind == Reply::Kind::array) {
+    if (facts.refused_commands && facts.refused_commands->kind == Reply::Kind::array) {
         std::string names;
-        for (const Reply& name : facts.refused_commands.elements) {
+        for (const Reply& name : facts.refused_commands->elements) {
             if (names.find(name.text) != std::string::npos) continue;
             names += (names.empty() ? "" : ", ") + escaped(name.text);
         }
         warn_if(!names.empty(), "this user may not call " + names +
                                     " on the keys and channels of locks, so scripts will fail; grant the rights that "
                                     "the guide to access rights lists");
-    } else {
+    } else if (facts.refused_commands) {
         warnings.push_back("the server refuses scripts, so only a Mutex works: " +
-                           in_quotes(facts.refused_commands.text, 160));
+                           in_quotes(facts.refused_commands->text, 160));
     }
     warn_if(facts.wait && facts.wait->is_error(),
             "this user may not call WAIT, which require_replicas needs, so every acquire will fail");
@@ -6098,9 +6164,10 @@ inline std::vector<std::string> check_server(Session& session) {
     facts.output_buffers = ask({"CONFIG", "GET", "client-output-buffer-limit"});
     const std::string key = session.options().key_prefix + "redlatch_check:" + session.uuid();
     const std::string channel = prefixed_key("redisson_lock__channel", key);
-    facts.refused_commands = answer([&](Instant deadline) {
-        return session.call(Call(digested<scripts::server_check>, {key}, {channel, PublishCommand()}), deadline);
-    });
+    if (!is_replica(facts.info))
+        facts.refused_commands = answer([&](Instant deadline) {
+            return session.call(Call(digested<scripts::server_check>, {key}, {channel, PublishCommand()}), deadline);
+        });
     if (session.options().require_replicas > 0) facts.wait = ask({"WAIT", "0", "1"});
     return warnings_about(facts, session.options());
 }
@@ -6190,6 +6257,35 @@ private:
     std::mutex mutex_;
     std::atomic<Session*> session_;
 };
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/base/convert.hpp
+
+// What differs from system to system, without the warnings that one of them has.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Converts a number to a type that is the same type on some systems.
+template <class To, class From>
+constexpr To converted(From number) noexcept {
+    if constexpr (std::is_same_v<To, From>)
+        return number;
+    else
+        return static_cast<To>(number);
+}
+
+// Returns true if a call would have had to wait.
+inline bool would_block(int error) noexcept {
+#if EAGAIN == EWOULDBLOCK
+    return error == EAGAIN;
+#else
+    return error == EAGAIN || error == EWOULDBLOCK;
+#endif
+}
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -6573,8 +6669,8 @@ public:
         if (deadline != never) {
             // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as an absolute time.
             const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count();
-            until = {static_cast<decltype(until.tv_sec)>(ns / 1'000'000'000),
-                     static_cast<decltype(until.tv_nsec)>(ns % 1'000'000'000)};
+            until = {converted<decltype(until.tv_sec)>(ns / 1'000'000'000),
+                     converted<decltype(until.tv_nsec)>(ns % 1'000'000'000)};
         }
         std::uint32_t word = silence;
         word_.compare_exchange_strong(word, asleep, std::memory_order_acq_rel);
@@ -7532,20 +7628,27 @@ public:
     }
 
     void set_receive_timeout(Milliseconds timeout) const noexcept {
-        const timeval tv{static_cast<time_t>(timeout.count() / 1000),
-                         static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
+        const timeval tv{converted<time_t>(timeout.count() / 1000),
+                         converted<suseconds_t>(timeout.count() % 1000 * 1000)};
         ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
     }
 
 private:
     static constexpr Milliseconds look_again{20};
 
+    // A send to a connection that the server has closed must not end the program.
+#ifdef MSG_NOSIGNAL
+    static constexpr int no_signal = MSG_NOSIGNAL;
+#else
+    static constexpr int no_signal = 0;  // make() sets SO_NOSIGPIPE
+#endif
+
     Sent send_as_is(std::string_view& bytes) const noexcept {
         while (!bytes.empty()) {
-            const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+            const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), no_signal | MSG_DONTWAIT);
             if (sent > 0)
                 bytes.remove_prefix(static_cast<std::size_t>(sent));
-            else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            else if (sent < 0 && would_block(errno))
                 return Sent::some;
             else if (!(sent < 0 && errno == EINTR))
                 return Sent::failed;
@@ -7558,7 +7661,7 @@ private:
             const ssize_t got = ::recv(fd_, bytes, room, blocking ? 0 : MSG_DONTWAIT);
             if (got > 0) return got;
             if (got == 0) return -1;
-            if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+            if (would_block(errno)) return 0;
             if (errno != EINTR) return -1;
             if (blocking) return 0;  // a retry would start the time-out again: the caller checks its deadline
         }
@@ -7592,12 +7695,15 @@ private:
 
     static Socket make(int family) noexcept {
 #ifdef SOCK_CLOEXEC
-        return Socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
 #else
-        const int fd = ::socket(family, SOCK_STREAM, 0);
-        if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-        return Socket(fd);
+        Socket socket(::socket(family, SOCK_STREAM, 0));
+        if (socket.is_open()) ::fcntl(socket.fd_, F_SETFD, FD_CLOEXEC);
 #endif
+#ifdef SO_NOSIGPIPE
+        socket.set_option(SOL_SOCKET, SO_NOSIGPIPE, 1);
+#endif
+        return socket;
     }
 
     static std::string reason(const Url& url, int error) {
@@ -10641,7 +10747,7 @@ public:
             watch(node->subscriber.duty());
             node->each_connection([&](CommandConnection& one) { watch(one.duty()); });
         }
-        ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
+        ::poll(ready_.data(), converted<nfds_t>(ready_.size()), poll_timeout(due));
         pipe_.drain();
         query_in_background();
         router_.send_delayed();
@@ -10932,20 +11038,22 @@ inline std::vector<MasterVote> ranked(std::span<const MasterVote> votes, const s
     struct Candidate {
         MasterVote vote;
         std::size_t voters = 0;
+        std::size_t position = 0;
     };
     std::vector<Candidate> candidates;
     const auto add = [&](const MasterVote& vote, std::size_t voters) {
         auto same = std::find_if(candidates.begin(), candidates.end(),
                                  [&](const Candidate& c) { return c.vote.master == vote.master; });
-        if (same == candidates.end()) same = candidates.insert(candidates.end(), Candidate{vote});
+        if (same == candidates.end()) same = candidates.insert(candidates.end(), Candidate{vote, 0, candidates.size()});
         same->vote.config_epoch = std::max(same->vote.config_epoch, vote.config_epoch);
         same->voters += voters;
     };
     if (known) add({*known}, 0);
     for (const MasterVote& vote : votes) add(vote, 1);
-    std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    // Among equals, the one that was added first comes first.
+    std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
         if (a.vote.config_epoch != b.vote.config_epoch) return a.vote.config_epoch > b.vote.config_epoch;
-        return a.voters > b.voters;
+        return a.voters != b.voters ? a.voters > b.voters : a.position < b.position;
     });
     std::vector<MasterVote> order;
     for (const Candidate& candidate : candidates) order.push_back(candidate.vote);
@@ -11149,7 +11257,7 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
             until = std::min(until, one.talk.due(Clock::now()));
         }
         if (ready.empty() || Clock::now() >= deadline) return votes;
-        ::poll(ready.data(), static_cast<nfds_t>(ready.size()), poll_timeout(std::min(until, deadline)));
+        ::poll(ready.data(), converted<nfds_t>(ready.size()), poll_timeout(std::min(until, deadline)));
     }
 }
 
@@ -11289,6 +11397,8 @@ private:
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11312,7 +11422,8 @@ namespace detail {
 // After a time-out or a malformed reply a connection is closed and never reused. It is opened again with exponential
 // back-off and jitter, and logs in again. There is no thread here: see run().
 //
-// There is no lock here, either: the connections are thread-safe, and the set of them only grows.
+// The connections are thread-safe, and the set of them only grows. So there is no lock here, but for the reason of a
+// failed attempt.
 class Standalone : public Deployment {
 public:
     static constexpr std::size_t shared = 4;
@@ -11372,8 +11483,9 @@ public:
         watch(subscriber_.duty());
         each_connection([&](CommandConnection& one) { watch(one.duty()); });
         due = std::min(due, watch_more(ready_));
-        ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
+        ::poll(ready_.data(), converted<nfds_t>(ready_.size()), poll_timeout(due));
         pipe_.drain();
+        if (const auto why = unreached_.take(); why && !connected()) listener.unreachable(*why);
         serve_more(listener);
         const Instant limit = Clock::now() + timeout_;
         subscriber_.serve(listener, limit);
@@ -11417,7 +11529,7 @@ protected:
     Standalone(const Url& url, Milliseconds timeout, Opener open)
         : url_(url),
           timeout_(timeout),
-          open_(std::move(open)),
+          open_(reporting(std::move(open))),
           subscriber_(
               open_, timeout, [this] { wake(); }, false, [this] { answers(); }) {}
 
@@ -11472,6 +11584,38 @@ private:
         if (has_ended_pause) wake();
     }
 
+    // Why the last attempt to connect failed, until run() tells the listener. mutex_ guards why_.
+    class Unreached {
+    public:
+        void set(const std::string& why) {
+            const std::lock_guard lock(mutex_);
+            why_ = why;
+        }
+
+        std::optional<std::string> take() {
+            const std::lock_guard lock(mutex_);
+            return std::exchange(why_, std::nullopt);
+        }
+
+    private:
+        std::mutex mutex_;
+        std::optional<std::string> why_;
+    };
+
+    // Returns an opener that reports its failures to run(). One that had no time, or was told to stop, shows nothing.
+    Opener reporting(Opener open) {
+        return [this, open = std::move(open)](Connection& link, Instant deadline) {
+            const Instant begun = Clock::now();
+            std::optional<Reply> refusal = open(link, deadline);
+            const bool had_time = Clock::now() < deadline || deadline >= begun + timeout_;
+            if (refusal && !refusal->answered() && had_time && !link.abandoned) {
+                unreached_.set(refusal->text);
+                wake();
+            }
+            return refusal;
+        };
+    }
+
     CommandConnection make_connection() {
         return CommandConnection(
             url_, open_, timeout_, [this] { wake(); }, CommandConnection::Connecting::until_deadline,
@@ -11485,6 +11629,7 @@ private:
 
     const Url url_;
     const Milliseconds timeout_;
+    Unreached unreached_;
     const Opener open_;
     std::vector<pollfd> ready_;  // run()'s own
     PubSubConnection subscriber_;
@@ -12943,7 +13088,7 @@ inline SemaphoreInspection inspection_of_semaphore(const Reply& reply, std::stri
     const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
     SemaphoreInspection found;
     found.exists = !parts[0].is_nil();
-    found.available = static_cast<std::ptrdiff_t>(number_of(parts[0], key));
+    found.available = converted<std::ptrdiff_t>(number_of(parts[0], key));
     found.expires_in = time_to_live(parts[1], key);
     return found;
 }
@@ -12953,7 +13098,7 @@ inline SemaphoreInspection inspection_of_permits(const Reply& reply, std::string
     if (!parts[1].is_integer()) throw unexpected(reply, key);
     SemaphoreInspection found;
     found.exists = !parts[0].is_nil();
-    found.available = static_cast<std::ptrdiff_t>(number_of(parts[0], key));
+    found.available = converted<std::ptrdiff_t>(number_of(parts[0], key));
     found.acquired = static_cast<std::ptrdiff_t>(parts[1].integer);
     found.expires_in = time_to_live(parts[2], key);
     const std::vector<Reply>& held = elements_of(parts[3], 0, 2, key);
@@ -15357,7 +15502,7 @@ REDLATCH_INLINE bool CountDownLatch::try_set_count(std::ptrdiff_t count) {
 REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
     auto& latch = detail::latch_of(handle_);
     const Reply reply = detail::query(latch.session(), handle_.settings(), latch.key(), latch.protocol().count());
-    return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
+    return detail::converted<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
 }
 
 REDLATCH_INLINE LatchInspection CountDownLatch::inspect() const {
@@ -21409,8 +21554,9 @@ public:
     QuorumAcquire(QuorumCore& core, QuorumVotes& votes, QuorumHolds& holds, QuorumReleases& releases)
         : core_(core), votes_(votes), holds_(holds), releases_(releases) {
         for (std::size_t i = 0; i < core_.members.size(); ++i) order_.push_back(i);
-        std::stable_sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
-            return core_.members[a]->key() < core_.members[b]->key();
+        std::sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
+            return std::forward_as_tuple(core_.members[a]->key(), a) <
+                   std::forward_as_tuple(core_.members[b]->key(), b);
         });
     }
 
@@ -22144,9 +22290,13 @@ inline QuorumMembers sorted_by_name(QuorumMembers members) {
             if (members[i]->lock() == members[j]->lock())
                 throw Error(errc::invalid_argument, members[i]->name(),
                             "a MultiLock must not contain the same lock twice");
-    std::stable_sort(members.begin(), members.end(),
-                     [](const auto& a, const auto& b) { return a->name() < b->name(); });
-    return members;
+    QuorumMembers sorted;
+    for (auto& member : members) {
+        const auto later = std::upper_bound(sorted.begin(), sorted.end(), member,
+                                            [](const auto& a, const auto& b) { return a->name() < b->name(); });
+        sorted.insert(later, std::move(member));
+    }
+    return sorted;
 }
 
 inline QuorumRules all_of(const std::vector<NamedLock*>& locks) {
@@ -24375,16 +24525,16 @@ REDLATCH_INLINE void PermitExpirableSemaphore::add_permits(std::ptrdiff_t n) {
 }
 
 REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::available_permits() {
-    return static_cast<std::ptrdiff_t>(detail::count_permits(handle_).available);
+    return detail::converted<std::ptrdiff_t>(detail::count_permits(handle_).available);
 }
 
 REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::acquired_permits() {
-    return static_cast<std::ptrdiff_t>(detail::count_permits(handle_).acquired);
+    return detail::converted<std::ptrdiff_t>(detail::count_permits(handle_).acquired);
 }
 
 REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::permits() {
     const auto now = detail::count_permits(handle_);
-    return now.exists ? static_cast<std::ptrdiff_t>(now.available + now.acquired) : 0;
+    return now.exists ? detail::converted<std::ptrdiff_t>(now.available + now.acquired) : 0;
 }
 
 // --- acquiring and releasing -------------------------------------------------------------------------------------
@@ -25785,7 +25935,7 @@ REDLATCH_INLINE std::ptrdiff_t Semaphore::available_permits() {
     auto& semaphore = detail::semaphore_of(handle_);
     const Reply reply =
         detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().available());
-    return static_cast<std::ptrdiff_t>(detail::number_of(reply, semaphore.key()));
+    return detail::converted<std::ptrdiff_t>(detail::number_of(reply, semaphore.key()));
 }
 
 REDLATCH_INLINE void Semaphore::add_permits(std::ptrdiff_t n) {

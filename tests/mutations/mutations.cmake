@@ -812,7 +812,7 @@ mutate(leaving_waiter_wakes_nobody wait/waiting_room.hpp
 
 # A write to a killed connection raises SIGPIPE and ends the program.
 mutate(write_raises_a_signal net/socket.hpp
-    "MSG_NOSIGNAL | MSG_DONTWAIT"
+    "no_signal | MSG_DONTWAIT"
     "MSG_DONTWAIT"
     "faults/failed_calls")
 

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+// GCC 10 calls its C++20 201709.
+#if __cplusplus <= 201703L
+#error "redlatch needs C++20: compile with -std=c++20 or newer"
+#endif
+
 // Where the definitions are compiled:
 //   by default         in every file that includes the library: a header includes its definitions (*.ipp)
 //   REDLATCH_COMPILED  once, in the one file that includes redlatch/src.hpp. All files of a program define the macro,

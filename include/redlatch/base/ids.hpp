@@ -15,6 +15,7 @@
 #include <system_error>
 
 #include <sys/random.h>
+#include <unistd.h>  // which of the two declares getentropy() differs
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {

@@ -17,7 +17,7 @@ template <class Function>
 std::thread thread_with_signals_blocked(Function&& function) {
     sigset_t all;
     sigset_t before;
-    ::sigfillset(&all);
+    sigfillset(&all);  // a macro on some systems
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
     struct Restore {
         const sigset_t& mask;

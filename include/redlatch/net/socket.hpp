@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/convert.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/base/url.hpp"
 #include "redlatch/net/resolver.hpp"
@@ -206,20 +207,27 @@ public:
     }
 
     void set_receive_timeout(Milliseconds timeout) const noexcept {
-        const timeval tv{static_cast<time_t>(timeout.count() / 1000),
-                         static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
+        const timeval tv{converted<time_t>(timeout.count() / 1000),
+                         converted<suseconds_t>(timeout.count() % 1000 * 1000)};
         ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
     }
 
 private:
     static constexpr Milliseconds look_again{20};
 
+    // A send to a connection that the server has closed must not end the program.
+#ifdef MSG_NOSIGNAL
+    static constexpr int no_signal = MSG_NOSIGNAL;
+#else
+    static constexpr int no_signal = 0;  // make() sets SO_NOSIGPIPE
+#endif
+
     Sent send_as_is(std::string_view& bytes) const noexcept {
         while (!bytes.empty()) {
-            const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+            const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), no_signal | MSG_DONTWAIT);
             if (sent > 0)
                 bytes.remove_prefix(static_cast<std::size_t>(sent));
-            else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            else if (sent < 0 && would_block(errno))
                 return Sent::some;
             else if (!(sent < 0 && errno == EINTR))
                 return Sent::failed;
@@ -232,7 +240,7 @@ private:
             const ssize_t got = ::recv(fd_, bytes, room, blocking ? 0 : MSG_DONTWAIT);
             if (got > 0) return got;
             if (got == 0) return -1;
-            if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+            if (would_block(errno)) return 0;
             if (errno != EINTR) return -1;
             if (blocking) return 0;  // a retry would start the time-out again: the caller checks its deadline
         }
@@ -266,12 +274,15 @@ private:
 
     static Socket make(int family) noexcept {
 #ifdef SOCK_CLOEXEC
-        return Socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
 #else
-        const int fd = ::socket(family, SOCK_STREAM, 0);
-        if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-        return Socket(fd);
+        Socket socket(::socket(family, SOCK_STREAM, 0));
+        if (socket.is_open()) ::fcntl(socket.fd_, F_SETFD, FD_CLOEXEC);
 #endif
+#ifdef SO_NOSIGPIPE
+        socket.set_option(SOL_SOCKET, SO_NOSIGPIPE, 1);
+#endif
+        return socket;
     }
 
     static std::string reason(const Url& url, int error) {

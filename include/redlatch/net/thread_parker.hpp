@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/convert.hpp"
 #include "redlatch/base/time.hpp"
 
 #include <atomic>
@@ -52,8 +53,8 @@ public:
         if (deadline != never) {
             // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as an absolute time.
             const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count();
-            until = {static_cast<decltype(until.tv_sec)>(ns / 1'000'000'000),
-                     static_cast<decltype(until.tv_nsec)>(ns % 1'000'000'000)};
+            until = {converted<decltype(until.tv_sec)>(ns / 1'000'000'000),
+                     converted<decltype(until.tv_nsec)>(ns % 1'000'000'000)};
         }
         std::uint32_t word = silence;
         word_.compare_exchange_strong(word, asleep, std::memory_order_acq_rel);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/convert.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/inspection.hpp"
@@ -143,7 +144,7 @@ inline SemaphoreInspection inspection_of_semaphore(const Reply& reply, std::stri
     const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
     SemaphoreInspection found;
     found.exists = !parts[0].is_nil();
-    found.available = static_cast<std::ptrdiff_t>(number_of(parts[0], key));
+    found.available = converted<std::ptrdiff_t>(number_of(parts[0], key));
     found.expires_in = time_to_live(parts[1], key);
     return found;
 }
@@ -153,7 +154,7 @@ inline SemaphoreInspection inspection_of_permits(const Reply& reply, std::string
     if (!parts[1].is_integer()) throw unexpected(reply, key);
     SemaphoreInspection found;
     found.exists = !parts[0].is_nil();
-    found.available = static_cast<std::ptrdiff_t>(number_of(parts[0], key));
+    found.available = converted<std::ptrdiff_t>(number_of(parts[0], key));
     found.acquired = static_cast<std::ptrdiff_t>(parts[1].integer);
     found.expires_in = time_to_live(parts[2], key);
     const std::vector<Reply>& held = elements_of(parts[3], 0, 2, key);

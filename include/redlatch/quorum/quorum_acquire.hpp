@@ -25,6 +25,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -43,8 +44,9 @@ public:
     QuorumAcquire(QuorumCore& core, QuorumVotes& votes, QuorumHolds& holds, QuorumReleases& releases)
         : core_(core), votes_(votes), holds_(holds), releases_(releases) {
         for (std::size_t i = 0; i < core_.members.size(); ++i) order_.push_back(i);
-        std::stable_sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
-            return core_.members[a]->key() < core_.members[b]->key();
+        std::sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
+            return std::forward_as_tuple(core_.members[a]->key(), a) <
+                   std::forward_as_tuple(core_.members[b]->key(), b);
         });
     }
 

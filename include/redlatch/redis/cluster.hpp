@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/convert.hpp"
 #include "redlatch/base/slots.hpp"
 #include "redlatch/base/url.hpp"
 #include "redlatch/redis/cluster_channels.hpp"
@@ -71,7 +72,7 @@ public:
             watch(node->subscriber.duty());
             node->each_connection([&](CommandConnection& one) { watch(one.duty()); });
         }
-        ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
+        ::poll(ready_.data(), converted<nfds_t>(ready_.size()), poll_timeout(due));
         pipe_.drain();
         query_in_background();
         router_.send_delayed();

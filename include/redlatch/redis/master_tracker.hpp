@@ -60,20 +60,22 @@ inline std::vector<MasterVote> ranked(std::span<const MasterVote> votes, const s
     struct Candidate {
         MasterVote vote;
         std::size_t voters = 0;
+        std::size_t position = 0;
     };
     std::vector<Candidate> candidates;
     const auto add = [&](const MasterVote& vote, std::size_t voters) {
         auto same = std::find_if(candidates.begin(), candidates.end(),
                                  [&](const Candidate& c) { return c.vote.master == vote.master; });
-        if (same == candidates.end()) same = candidates.insert(candidates.end(), Candidate{vote});
+        if (same == candidates.end()) same = candidates.insert(candidates.end(), Candidate{vote, 0, candidates.size()});
         same->vote.config_epoch = std::max(same->vote.config_epoch, vote.config_epoch);
         same->voters += voters;
     };
     if (known) add({*known}, 0);
     for (const MasterVote& vote : votes) add(vote, 1);
-    std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    // Among equals, the one that was added first comes first.
+    std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
         if (a.vote.config_epoch != b.vote.config_epoch) return a.vote.config_epoch > b.vote.config_epoch;
-        return a.voters > b.voters;
+        return a.voters != b.voters ? a.voters > b.voters : a.position < b.position;
     });
     std::vector<MasterVote> order;
     for (const Candidate& candidate : candidates) order.push_back(candidate.vote);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/backoff.hpp"
+#include "redlatch/base/convert.hpp"
 #include "redlatch/base/url.hpp"
 #include "redlatch/redis/async_query.hpp"
 #include "redlatch/redis/connection.hpp"
@@ -89,7 +90,7 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
             until = std::min(until, one.talk.due(Clock::now()));
         }
         if (ready.empty() || Clock::now() >= deadline) return votes;
-        ::poll(ready.data(), static_cast<nfds_t>(ready.size()), poll_timeout(std::min(until, deadline)));
+        ::poll(ready.data(), converted<nfds_t>(ready.size()), poll_timeout(std::min(until, deadline)));
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/convert.hpp"
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/url.hpp"
 #include "redlatch/redis/command_connection.hpp"
@@ -13,6 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,7 +39,8 @@ namespace detail {
 // After a time-out or a malformed reply a connection is closed and never reused. It is opened again with exponential
 // back-off and jitter, and logs in again. There is no thread here: see run().
 //
-// There is no lock here, either: the connections are thread-safe, and the set of them only grows.
+// The connections are thread-safe, and the set of them only grows. So there is no lock here, but for the reason of a
+// failed attempt.
 class Standalone : public Deployment {
 public:
     static constexpr std::size_t shared = 4;
@@ -96,8 +100,9 @@ public:
         watch(subscriber_.duty());
         each_connection([&](CommandConnection& one) { watch(one.duty()); });
         due = std::min(due, watch_more(ready_));
-        ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
+        ::poll(ready_.data(), converted<nfds_t>(ready_.size()), poll_timeout(due));
         pipe_.drain();
+        if (const auto why = unreached_.take(); why && !connected()) listener.unreachable(*why);
         serve_more(listener);
         const Instant limit = Clock::now() + timeout_;
         subscriber_.serve(listener, limit);
@@ -141,7 +146,7 @@ protected:
     Standalone(const Url& url, Milliseconds timeout, Opener open)
         : url_(url),
           timeout_(timeout),
-          open_(std::move(open)),
+          open_(reporting(std::move(open))),
           subscriber_(
               open_, timeout, [this] { wake(); }, false, [this] { answers(); }) {}
 
@@ -196,6 +201,38 @@ private:
         if (has_ended_pause) wake();
     }
 
+    // Why the last attempt to connect failed, until run() tells the listener. mutex_ guards why_.
+    class Unreached {
+    public:
+        void set(const std::string& why) {
+            const std::lock_guard lock(mutex_);
+            why_ = why;
+        }
+
+        std::optional<std::string> take() {
+            const std::lock_guard lock(mutex_);
+            return std::exchange(why_, std::nullopt);
+        }
+
+    private:
+        std::mutex mutex_;
+        std::optional<std::string> why_;
+    };
+
+    // Returns an opener that reports its failures to run(). One that had no time, or was told to stop, shows nothing.
+    Opener reporting(Opener open) {
+        return [this, open = std::move(open)](Connection& link, Instant deadline) {
+            const Instant begun = Clock::now();
+            std::optional<Reply> refusal = open(link, deadline);
+            const bool had_time = Clock::now() < deadline || deadline >= begun + timeout_;
+            if (refusal && !refusal->answered() && had_time && !link.abandoned) {
+                unreached_.set(refusal->text);
+                wake();
+            }
+            return refusal;
+        };
+    }
+
     CommandConnection make_connection() {
         return CommandConnection(
             url_, open_, timeout_, [this] { wake(); }, CommandConnection::Connecting::until_deadline,
@@ -209,6 +246,7 @@ private:
 
     const Url url_;
     const Milliseconds timeout_;
+    Unreached unreached_;
     const Opener open_;
     std::vector<pollfd> ready_;  // run()'s own
     PubSubConnection subscriber_;

@@ -34,6 +34,7 @@ struct Renewal {
     Milliseconds lease;    // never shortens the one that it has
     bool asks = false;     // true if it only asks whether the server still has the hold
     std::optional<Replication> replication{};  // none: that of the client
+    std::size_t position = 0;                  // among those that are due at a time
 };
 
 // The times at which Timers serves each task.

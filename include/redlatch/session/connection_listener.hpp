@@ -37,9 +37,11 @@ public:
     }
 
     void disconnected() override {
-        events_.on_disconnect();
+        events_.on_disconnect("the connection to the server is lost");
         subscriptions_.disconnected();
     }
+
+    void unreachable(const std::string& why) override { events_.on_disconnect(why); }
 
     void interrupted(const std::string& channel) override { subscriptions_.interrupted(channel); }
 

@@ -35,8 +35,8 @@ public:
         }
     }
 
-    void on_disconnect() noexcept {
-        if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, "the connection to the server is lost");
+    void on_disconnect(std::string_view why) noexcept {
+        if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, why);
     }
 
     void on_reconnect() noexcept {

@@ -62,7 +62,7 @@ public:
         if (verdict == ReplyClass::no_answer) {
             // The next reply may come from another server, or from this one with another clock.
             clock_.doubt();
-            events_.on_disconnect();
+            events_.on_disconnect(reply.text);
         }
         const Instant now = Clock::now();
         // A call waits for its connection in the transport. A posted command does not wait.

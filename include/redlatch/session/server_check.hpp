@@ -29,12 +29,12 @@ namespace detail {
 
 // What the server reports about itself. A reply is an error where the user may not query it.
 struct ServerFacts {
-    Reply info;                 // INFO
-    Reply min_replicas;         // CONFIG GET min-replicas-to-write
-    Reply save;                 // CONFIG GET save
-    Reply output_buffers;       // CONFIG GET client-output-buffer-limit
-    Reply refused_commands;     // the reply of scripts::server_check
-    std::optional<Reply> wait;  // WAIT, if replicas are required
+    Reply info;                             // INFO
+    Reply min_replicas;                     // CONFIG GET min-replicas-to-write
+    Reply save;                             // CONFIG GET save
+    Reply output_buffers;                   // CONFIG GET client-output-buffer-limit
+    std::optional<Reply> refused_commands;  // the reply of scripts::server_check, which a replica does not carry out
+    std::optional<Reply> wait;              // WAIT, if replicas are required
 };
 
 // Returns a field of INFO, or nothing if there is none.
@@ -49,6 +49,8 @@ inline std::optional<std::string> info_field(const Reply& info, std::string_view
     }
     return std::nullopt;
 }
+
+inline bool is_replica(const Reply& info) { return info_field(info, "role") == "slave"; }
 
 // Returns the value in a reply to CONFIG GET.
 inline std::optional<std::string> config_value(const Reply& reply) {
@@ -75,6 +77,8 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
         if (bad) warnings.push_back(text);
     };
     if (facts.info.kind == Reply::Kind::text) {
+        warn_if(is_replica(facts.info),
+                "this server is a replica, so it refuses every lock; " + std::string(find_master));
         const std::string policy = info_field(facts.info, "maxmemory_policy").value_or("noeviction");
         warn_if(policy != "noeviction",
                 "maxmemory-policy is " + escaped(policy) +
@@ -116,18 +120,18 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
                 "client-output-buffer-limit for pubsub is small, so a brief delay can disconnect waiting clients; "
                 "raise it");
     }
-    if (facts.refused_commands.kind == Reply::Kind::array) {
+    if (facts.refused_commands && facts.refused_commands->kind == Reply::Kind::array) {
         std::string names;
-        for (const Reply& name : facts.refused_commands.elements) {
+        for (const Reply& name : facts.refused_commands->elements) {
             if (names.find(name.text) != std::string::npos) continue;
             names += (names.empty() ? "" : ", ") + escaped(name.text);
         }
         warn_if(!names.empty(), "this user may not call " + names +
                                     " on the keys and channels of locks, so scripts will fail; grant the rights that "
                                     "the guide to access rights lists");
-    } else {
+    } else if (facts.refused_commands) {
         warnings.push_back("the server refuses scripts, so only a Mutex works: " +
-                           in_quotes(facts.refused_commands.text, 160));
+                           in_quotes(facts.refused_commands->text, 160));
     }
     warn_if(facts.wait && facts.wait->is_error(),
             "this user may not call WAIT, which require_replicas needs, so every acquire will fail");
@@ -156,9 +160,10 @@ inline std::vector<std::string> check_server(Session& session) {
     facts.output_buffers = ask({"CONFIG", "GET", "client-output-buffer-limit"});
     const std::string key = session.options().key_prefix + "redlatch_check:" + session.uuid();
     const std::string channel = prefixed_key("redisson_lock__channel", key);
-    facts.refused_commands = answer([&](Instant deadline) {
-        return session.call(Call(digested<scripts::server_check>, {key}, {channel, PublishCommand()}), deadline);
-    });
+    if (!is_replica(facts.info))
+        facts.refused_commands = answer([&](Instant deadline) {
+            return session.call(Call(digested<scripts::server_check>, {key}, {channel, PublishCommand()}), deadline);
+        });
     if (session.options().require_replicas > 0) facts.wait = ask({"WAIT", "0", "1"});
     return warnings_about(facts, session.options());
 }

@@ -31,7 +31,11 @@ namespace detail {
 template <class Route, class Send>
 void for_each_batch(std::span<Renewal> due, std::size_t most, Route route, Send send) {
     const auto way = [&](const Renewal& r) { return std::tuple(route(r.key), r.script, r.lease, r.replication); };
-    std::stable_sort(due.begin(), due.end(), [&](const Renewal& a, const Renewal& b) { return way(a) < way(b); });
+    // Needs no memory, as std::stable_sort() may.
+    for (std::size_t i = 0; i < due.size(); ++i) due[i].position = i;
+    std::sort(due.begin(), due.end(), [&](const Renewal& a, const Renewal& b) {
+        return std::tuple(way(a), a.position) < std::tuple(way(b), b.position);
+    });
     while (!due.empty()) {
         std::size_t size = 1;
         while (size < std::min(due.size(), most) && way(due[size]) == way(due[0])) ++size;
@@ -96,7 +100,7 @@ private:
         const SendTime sent_at;
         const Instant sent = Clock::now();
         executor_.post(call, [this, sent, sent_at, batch = std::move(batch)](const Reply& reply) {
-            classify(reply) == ReplyClass::no_answer ? events_.on_disconnect() : events_.on_reconnect();
+            classify(reply) == ReplyClass::no_answer ? events_.on_disconnect(reply.text) : events_.on_reconnect();
             server_time_.learn_if_late(batch.front().key, sent, reply);
             for (std::size_t i = 0; i < batch.size(); ++i) {
                 const auto outcome = outcome_of(reply, i, batch.size());

@@ -99,8 +99,75 @@ inline bool is_final(const Reply& reply) {
            !detail::is_denied(detail::error_code_word(reply.text), reply.text);
 }
 
-// Returns the error that a failed operation on `name` throws; it quotes the server. classify(reply) must not be
-// `answered`.
+// What an error of the server means, and what to try.
+struct Situation {
+    std::string_view word;   // the code word
+    std::string_view fault;  // what is wrong
+    std::string_view advice;
+};
+
+inline constexpr std::string_view check_login =
+    "check the user and the password in the URL or from ClientOptions::credentials";
+inline constexpr std::string_view find_master =
+    "use the URL of the master, or a redis-sentinel:// or redis-cluster:// URL, which finds it";
+
+inline constexpr std::array<Situation, 16> situations{{
+    {"READONLY", "this server is a replica", find_master},
+    {"MASTERDOWN", "this server is a replica without a master", find_master},
+    {"LOADING", "the server is still loading its data", "try again when it has finished"},
+    {"CLUSTERDOWN", "the cluster is down", "check its nodes with CLUSTER INFO and CLUSTER NODES"},
+    {"OOM", "the server has no memory left", "raise its maxmemory or delete keys"},
+    {"BUSY", "a script keeps the server busy", "wait for its end, or end it with SCRIPT KILL"},
+    {"MISCONF", "the server cannot save its data and refuses writes", "check its log and its disk"},
+    {"NOREPLICAS", "the master has fewer replicas than min-replicas-to-write demands", "check its replicas"},
+    {"LATE", "the command arrived after its deadline", "check the server's clock for jumps"},
+    {"WRONGTYPE", "something else uses this key", "choose another name"},
+    {"NOAUTH", "the server demands a login", check_login},
+    {"WRONGPASS", "the server does not accept this login", check_login},
+    {"NOPERM", "this user lacks an access right", "grant those (ACL) that the guide to access rights lists"},
+    {"MOVED", "this server is a node of a cluster", "use a redis-cluster:// URL"},
+    {"ASK", "this server is a node of a cluster", "use a redis-cluster:// URL"},
+    {"TOOMANY", "a semaphore has at most 2147483647 permits", "add fewer"},
+}};
+
+// Returns the text without what the server says of the script in which the error arose: a place, or in old versions a
+// beginning.
+inline std::string_view without_script(std::string_view text) {
+    const std::string_view word = detail::error_code_word(text);
+    if (const auto wrapped = text.find(word); wrapped != std::string_view::npos) text.remove_prefix(wrapped);
+    text = text.substr(0, text.find(" script: "));
+    while (text.ends_with(' ')) text.remove_suffix(1);
+    return text;
+}
+
+inline std::string explained(std::string_view fault, std::string_view text, std::string_view advice) {
+    std::string said = std::string(fault) + " (it replied " + in_quotes(detail::without_script(text), 160) + ")";
+    if (!advice.empty()) said += "; " + std::string(advice);
+    return said;
+}
+
+// Returns what an error of the server means, the server's own words, and what to try.
+inline std::string explained(std::string_view text) {
+    std::string_view word = detail::error_code_word(text);
+    if (text.starts_with("ERR The user executing the script") || text.starts_with("ERR ACL failure in script"))
+        word = "NOPERM";
+    if (text.starts_with("ERR max number of clients"))
+        return detail::explained("the server has as many clients as it accepts", text, "raise its maxclients");
+    for (const Situation& situation : situations)
+        if (situation.word == word) return detail::explained(situation.fault, text, situation.advice);
+    return "the server replied " + in_quotes(text, 160);
+}
+
+inline errc errc_of(const Reply& error) {
+    const std::string_view word = detail::error_code_word(error.text);
+    if (word == "LATE" || detail::is_unavailable(word)) return errc::unreachable;
+    if (detail::is_overloaded(word, error.text)) return errc::overloaded;
+    if (word == "TOOMANY") return errc::invalid_argument;
+    return word == "WRONGTYPE" ? errc::wrong_type : errc::rejected;
+}
+
+// Returns the error that a failed operation on `name` throws. Its text begins with the fault, quotes the server, and
+// ends with what to try. classify(reply) must not be `answered`.
 inline Error error_of(const Reply& reply, std::string_view name) {
     switch (reply.kind) {
         case Reply::Kind::not_sent:
@@ -111,28 +178,9 @@ inline Error error_of(const Reply& reply, std::string_view name) {
         case Reply::Kind::malformed: return {errc::protocol_error, name, reply.text};
         default: break;
     }
-    const std::string_view code = detail::error_code_word(reply.text);
     if (reply.text.starts_with(Reply::untrusted))
         return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
-    const std::string said = "the server replied " + in_quotes(reply.text, 160);
-    if (code == "LATE")
-        return {errc::unreachable, name,
-                said + ": the command arrived after its deadline; check the server's clock for jumps"};
-    if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
-    if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
-    if (code == "TOOMANY") return {errc::invalid_argument, name, said};
-    if (code == "WRONGTYPE")
-        return {errc::wrong_type, name, said + "; something else uses this key; choose another name"};
-    if (code == "NOAUTH" || code == "WRONGPASS")
-        return {errc::rejected, name,
-                said + "; check the user and the password in the URL or from ClientOptions::credentials"};
-    if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
-        reply.text.starts_with("ERR ACL failure in script"))
-        return {errc::rejected, name,
-                said + "; grant this user the access rights (ACL) that the guide to access rights lists"};
-    if (code == "MOVED" || code == "ASK")
-        return {errc::rejected, name, said + "; the server is a cluster node; use a redis-cluster:// URL"};
-    return {errc::rejected, name, said};
+    return {detail::errc_of(reply), name, detail::explained(reply.text)};
 }
 
 // Returns true if a demoted master refused the command: only a replica replies so.

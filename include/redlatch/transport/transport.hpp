@@ -47,6 +47,8 @@ public:
     virtual void refused(const std::string& channel, const Reply& why) = 0;
     virtual void message(const std::string& channel, std::string_view payload) = 0;
     virtual void disconnected() = 0;  // messages may be lost until the next subscribed()
+    // No connection could be made. For transports that tell why at once, before a call fails.
+    virtual void unreachable(const std::string& /* why */) {}
     // disconnected() for one channel. For transports that listen on several servers.
     virtual void interrupted(const std::string&) {}
     // Failover: commands go to another server from here on, which may lack recent writes of the earlier one. For

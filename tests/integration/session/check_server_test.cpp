@@ -58,6 +58,19 @@ TEST_CASE("warnings: a master that keeps accepting writes without its replicas, 
     CHECK_FALSE(warns_of(warnings, "min-replicas-to-write"));
 }
 
+TEST_CASE("warning: the server is a replica, which refuses every lock, and the error says so, too") {
+    Replicated setup;
+    Client client{setup.replica().url(), {.unreachable_timeout = 500ms}};
+    CHECK(warns_of(client.check_server(), "this server is a replica, so it refuses every lock; use the URL of the "));
+    RLock orders{client, "orders"};
+    try {
+        orders.lock();
+        FAIL("a replica gave a lock");
+    } catch (const Error& error) {
+        CHECK(std::string_view(error.what()).starts_with("orders: this server is a replica (it replied 'READONLY "));
+    }
+}
+
 TEST_CASE("warning: a master older than Redis 7 with replicas does not stop when it is disconnected") {
     ServerFacts facts;
     facts.info.kind = Reply::Kind::text;

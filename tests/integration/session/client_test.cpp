@@ -495,6 +495,38 @@ TEST_CASE("invalid client options are refused") {
     CHECK_FALSE(refused([](ClientOptions&) {}));
 }
 
+TEST_CASE("a first connection that fails is an event at once, which says why; the call goes on trying") {
+    const struct {
+        const char* url;
+        std::string_view why;
+        std::chrono::milliseconds within;
+    } rows[] = {
+        {"redis://127.0.0.1:1", "cannot connect to redis://127.0.0.1:1: Connection refused", 1s},
+        {"unix:///nowhere/redis.sock", "cannot connect to unix:///nowhere/redis.sock: No such file or directory", 1s},
+        // A resolver may take its time.
+        {"redis://no-such-host.invalid", "cannot resolve the host 'no-such-host.invalid': ", 60s},
+    };
+    for (const auto& [url, why, within] : rows) {
+        CAPTURE(url);
+        EventLog log;
+        ClientOptions options;
+        options.command_timeout = within + 2s;
+        options.unreachable_timeout = 100s;
+        options.on_event = log.handler();
+        Client client{url, options};
+        RLock orders{client, "orders"};
+        std::stop_source stop;
+        auto waiting = start([&] { return orders.lock(stop.get_token()); });
+        CHECK(eventually([&] { return log.count(Event::Kind::disconnected) == 1; }, within));
+        const std::vector<Event> events = log.all();
+        REQUIRE(events.size() == 1);
+        CHECK(std::string_view(events[0].detail).starts_with(why));
+        CHECK_FALSE(ready(waiting, 0ms));
+        stop.request_stop();
+        CHECK(ready(waiting, patient(within + 5s)));
+    }
+}
+
 TEST_CASE("a client serves many threads that use many locks at once") {
     RedisServer server;
     RawRedis redis{server};

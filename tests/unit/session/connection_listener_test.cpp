@@ -91,6 +91,6 @@ TEST_CASE("without a handler there are no events, and no thread for them") {
     Events events(options);
     events.start();
     events.raise(Kind::hold_lost, "orders", {});
-    events.on_disconnect();
+    events.on_disconnect("no reply");
     events.on_reconnect();
 }
