@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -228,7 +229,8 @@ bool sell(Redis& redis, const Sale& sale, int seller, const std::string& custome
     const auto id = next_order_id(redis, sale);
     const auto time = std::chrono::floor<milliseconds>(std::chrono::steady_clock::now().time_since_epoch());
     redis.command(
-        {"RPUSH", sale.key("orders"), customer + ' ' + std::to_string(id) + ' ' + std::to_string(time.count())});
+        {"RPUSH", sale.key("orders"),
+         customer + ' ' + std::to_string(id) + ' ' + std::to_string(time.count()) + ' ' + std::to_string(seller)});
     redis.secure();
     return true;
 }
@@ -418,17 +420,54 @@ private:
     std::string pattern_;
 };
 
-// Prints a bar on a terminal, otherwise a line every `step` sales.
+// An entry of the list of orders.
+struct Order {
+    int customer = 0;
+    long long id = 0;
+    long long time = 0;  // in ms of the steady clock, which the processes of a machine share
+    std::size_t seller = 0;
+};
+
+// Returns the orders after the first `known` ones.
+std::vector<Order> read_orders(Redis& redis, const Sale& sale, std::size_t known = 0) {
+    std::vector<Order> orders;
+    const auto list = redis.command({"LRANGE", sale.key("orders"), std::to_string(known), "-1"});
+    for (std::size_t i = 0; i < list->elements; ++i) {
+        std::istringstream text{list->element[i]->str};
+        Order& order = orders.emplace_back();
+        text >> order.customer >> order.id >> order.time >> order.seller;
+    }
+    return orders;
+}
+
+// Returns for how many ms nothing was sold, at most.
+long long longest_stall(const std::vector<Order>& orders) {
+    std::vector<long long> times;
+    for (const Order& order : orders) times.push_back(order.time);
+    std::sort(times.begin(), times.end());
+    long long stall = 0;
+    for (std::size_t i = 1; i < times.size(); ++i) stall = std::max(stall, times[i] - times[i - 1]);
+    return stall;
+}
+
+// On a terminal a bar in place, with what each seller has sold and the longest stall; otherwise a line every `step` sales.
 class Progress {
 public:
     explicit Progress(long long step) : step_(step) {}
 
-    void show(long long sold) {
+    void show(const std::vector<Order>& orders) {
+        const auto sold = static_cast<long long>(orders.size());
         const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
         if (terminal_) {
-            const auto filled = static_cast<std::size_t>(std::min(sold, units) * 40 / units);
-            const std::string bar = std::string(filled, '#') + std::string(40 - filled, '.');
-            std::printf("\r[%s] %lld of %lld sold, %.1f s ", bar.c_str(), sold, units, seconds);
+            // Fits into 80 columns.
+            const auto filled = static_cast<std::size_t>(std::min(sold, units) * 16 / units);
+            const std::string bar = std::string(filled, '#') + std::string(16 - filled, '.');
+            std::array<int, seller_processes> shares{};
+            for (const Order& order : orders) ++shares.at(order.seller);
+            std::string sellers;
+            for (const int share : shares) sellers += ' ' + std::to_string(share);
+            std::printf("\r[%s] %lld of %lld in %.1f s; sellers%s; stall %.2f s\033[K", bar.c_str(), sold, units,
+                        seconds, sellers.c_str(), static_cast<double>(longest_stall(orders)) / 1000);
         } else if (sold / step_ != shown_ / step_) {
             std::printf("%5.1f s  %lld of %lld sold\n", seconds, sold, units);
         }
@@ -467,12 +506,14 @@ void open_sale(Redis& redis, const Sale& sale) {
 int watch(Redis& redis, const Sale& sale, std::deque<Child>& sellers) {
     const auto deadline = std::chrono::steady_clock::now() + 120s;
     Progress progress{sale.locked ? 50 : 500};
+    std::vector<Order> orders;
     bool killing = false;
     const auto ended = [](Child& seller) { return seller.status().has_value(); };
     while (!std::all_of(sellers.begin(), sellers.end(), ended)) {
         pause_briefly();
         try {
-            progress.show(redis.number({"LLEN", sale.key("orders")}));
+            for (const Order& order : read_orders(redis, sale, orders.size())) orders.push_back(order);
+            progress.show(orders);
         } catch (const std::runtime_error&) {
             if (!redis.reconnect()) throw;
             progress.say("the master is lost, and another is found");
@@ -503,21 +544,13 @@ int watch(Redis& redis, const Sale& sale, std::deque<Child>& sellers) {
 bool report(Redis& redis, const Sale& sale, int killed) {
     std::set<int> buyers;
     std::set<long long> ids;
-    std::vector<long long> times;
-    const auto orders = redis.command({"LRANGE", sale.key("orders"), "0", "-1"});
-    for (std::size_t i = 0; i < orders->elements; ++i) {
-        std::istringstream order{orders->element[i]->str};
-        int customer = 0;
-        long long id = 0;
-        order >> customer >> id >> times.emplace_back();
-        buyers.insert(customer);
-        ids.insert(id);
+    const std::vector<Order> orders = read_orders(redis, sale);
+    for (const Order& order : orders) {
+        buyers.insert(order.customer);
+        ids.insert(order.id);
     }
-    std::sort(times.begin(), times.end());
-    long long stall = 0;
-    for (std::size_t i = 1; i < times.size(); ++i) stall = std::max(stall, times[i] - times[i - 1]);
-
-    const auto sold = static_cast<long long>(times.size());
+    const long long stall = longest_stall(orders);
+    const auto sold = static_cast<long long>(orders.size());
     const auto oversold = std::max(0LL, sold - units);
     const auto twice = sold - static_cast<long long>(buyers.size());
     const auto same_ids = sold - static_cast<long long>(ids.size());
