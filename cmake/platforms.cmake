@@ -4,7 +4,9 @@
 # headers of the C libraries; pip installs it below build/ once. Nothing is linked or run. `-DONLY=regex` selects targets.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
+include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 include(${root}/tests/package/python_tool.cmake)
+redlatch_setup(hiredis)
 redlatch_python_tool(zig ziglang 0.17.1)
 if(NOT zig)
     message(FATAL_ERROR "No zig: ${zig_REASON}")
@@ -21,7 +23,7 @@ endif()
 set(dir ${root}/build/platforms)
 file(MAKE_DIRECTORY ${dir}/include)
 # Only the headers of hiredis, which are the same everywhere: those of the C library beside them are not.
-find_path(hiredis hiredis/hiredis.h NO_CACHE REQUIRED)
+find_path(hiredis hiredis/hiredis.h PATHS /usr/include /usr/local/include NO_CACHE REQUIRED)
 file(COPY ${hiredis}/hiredis DESTINATION ${dir}/include)
 file(WRITE ${dir}/all.cpp "#include <redlatch/redlatch.hpp>\n")
 
