@@ -42,7 +42,7 @@ bool run_once(redlatch::Client& redis, const std::string& job, std::chrono::mill
 int main() {
     const char* env = std::getenv("REDLATCH_URL");
     const char* url = env ? env : "redis://127.0.0.1:6379";
-    constexpr auto at_least = 2s;
+    constexpr auto at_least = 4s;
     std::atomic<int> runs{0};
     const auto three_o_clock = [&] {
         std::vector<std::jthread> machines;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int at_most = 5;
 // A killed process blocks its permits for so long. The default of 30 s does for most services.
-const redlatch::ClientOptions options{.watchdog_timeout = 2s};
+const redlatch::ClientOptions options{.watchdog_timeout = 3s};
 
 // [readme]
 template <class Fetch>
@@ -51,6 +51,7 @@ int main() {
     int pipe[2];
     if (::pipe(pipe) != 0) return 1;
     const pid_t other = ::fork();
+    if (other < 0) return 1;
     if (other == 0) doomed(url, pipe[1]);
     char ready = 0;
     if (::read(pipe[0], &ready, 1) != 1) return 1;

@@ -16,6 +16,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -56,8 +57,13 @@ public:
         return std::nullopt;
     }
 
-    // Throws unknown_permit if the payment came too late: the unit is somebody else's by now.
-    void sell(const Unit& unit) { segments_[unit.segment]->update_lease(unit.id, redlatch::Lease::forever()); }
+    // Returns false if the payment came too late: the unit may be somebody else's by now.
+    [[nodiscard]] bool sell(const Unit& unit) {
+        std::error_code ec;
+        segments_[unit.segment]->update_lease(unit.id, redlatch::Lease::forever(), ec);
+        if (ec && ec != redlatch::errc::unknown_permit) throw std::system_error(ec);
+        return !ec;
+    }
 
     std::ptrdiff_t taken() {
         std::ptrdiff_t sum = 0;
@@ -77,7 +83,7 @@ int main() {
     const char* url = env ? env : "redis://127.0.0.1:6379";
     const std::string name = "example:stock:" + std::to_string(::getpid());
     constexpr int units = 100;
-    const auto deadline = std::chrono::steady_clock::now() + 20s;
+    const auto deadline = std::chrono::steady_clock::now() + 45s;
     std::atomic<int> sold{0}, left{0};
     std::vector<std::jthread> sellers;
     for (int seller = 0; seller < 4; ++seller)
@@ -92,8 +98,7 @@ int main() {
                 } else if (customer % 5 == 0) {
                     ++left;  // without paying: the reservation ends by itself
                 } else {
-                    stock.sell(*unit);
-                    ++sold;
+                    sold += stock.sell(*unit);
                 }
             }
         });

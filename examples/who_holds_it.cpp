@@ -15,11 +15,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Which client id belongs to which process. In production each service logs Client::id() with its host at its start.
-using Names = std::map<std::string, std::string>;
-
 // [readme]
-void print_state(redlatch::FairLock& lock, const Names& names) {
+// `names`: which client id belongs to which process. In production each service logs Client::id() at its start.
+void print_state(redlatch::FairLock& lock, const std::map<std::string, std::string>& names) {
     const auto name_of = [&](const std::string& client) { return names.contains(client) ? names.at(client) : client; };
     const redlatch::Inspection state = lock.inspect();  // one round trip; changes nothing
     std::cout << lock.name() << (state.holders.empty() ? " is free\n" : " is held\n");
@@ -37,7 +35,8 @@ int main() {
     const char* env = std::getenv("REDLATCH_URL");
     const char* url = env ? env : "redis://127.0.0.1:6379";
     redlatch::Client shop{url}, billing{url}, reports{url}, operators_client{url};
-    const Names names{{shop.id(), "shop"}, {billing.id(), "billing"}, {reports.id(), "reports"}};
+    const std::map<std::string, std::string> names{
+        {shop.id(), "shop"}, {billing.id(), "billing"}, {reports.id(), "reports"}};
     redlatch::FairLock view{operators_client, "example:who_holds_it"};
     const auto eventually = [&](auto condition) {
         const auto deadline = std::chrono::steady_clock::now() + 10s;
