@@ -130,7 +130,7 @@ int main() {
         for (int i = 0; i < 100; ++i) {
             const std::lock_guard guard{orders};
             const int before = sold;
-            std::this_thread::yield();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
             sold = before + 1;
         }
     };
