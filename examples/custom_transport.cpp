@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT
-// Uses redlatch with another Redis client: plain blocking hiredis, one connection behind a mutex and one for messages.
+//
+// Uses redlatch on connections of your own: plain blocking hiredis, made by a function of yours, which may log in, use TLS
+// or call another Redis client's pool. One connection behind a mutex carries the commands, another one the messages.
+
 #include <redlatch/redlatch.hpp>
 
 #include <hiredis/hiredis.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -22,8 +27,11 @@
 using namespace redlatch;
 
 class PlainTransport {
+public:
     using Connection = std::shared_ptr<redisContext>;
+    using Connect = std::function<Connection()>;  // null, or a context with an error, if that failed
 
+private:
     static Reply converted(const redisReply* r) {
         using enum Reply::Kind;  // in the order of REDIS_REPLY_STRING = 1, ARRAY, INTEGER, NIL, STATUS, ERROR
         static constexpr Reply::Kind kinds[] = {nil, text, array, integer, nil, text, error};
@@ -31,19 +39,29 @@ class PlainTransport {
         for (std::size_t i = 0; i < r->elements; ++i) reply.elements.push_back(converted(r->element[i]));
         return reply;
     }
-    Connection connect() const { return {redisConnectUnixWithTimeout(path_.c_str(), {1, 0}), redisFree}; }
+    // Caller holds the mutex.
+    void ask_for_messages() {
+        const auto ask = [&](const char* what, const auto& these, const auto& not_those) {
+            for (const std::string& c : these)
+                if (!not_those.contains(c)) redisAppendCommand(messages_.get(), what, c.data(), c.size());
+        };
+        ask("SUBSCRIBE %b", wanted_, asked_);
+        ask("UNSUBSCRIBE %b", asked_, wanted_);
+        asked_ = wanted_;
+        for (int sent = 0; !sent && redisBufferWrite(messages_.get(), &sent) == REDIS_OK;) continue;
+    }
 
-    std::string path_;
+    Connect connect_;
     std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();  // guards commands_, wanted_ and asked_
     Connection commands_, messages_;
     std::set<std::string> wanted_, asked_;
 
 public:
-    explicit PlainTransport(std::string path) : path_(std::move(path)) {}
+    explicit PlainTransport(Connect connect) : connect_(std::move(connect)) {}
 
     Reply call(const Command& command, Instant deadline) {
         const std::lock_guard lock(*mutex_);
-        if (!commands_) commands_ = connect();
+        if (!commands_) commands_ = connect_();
         if (!commands_ || commands_->err) return commands_.reset(), Reply::of(Reply::Kind::not_sent, "no connection");
         const auto left = std::max(Milliseconds(1), std::chrono::ceil<Milliseconds>(deadline - Clock::now()));
         redisSetTimeout(commands_.get(), {left.count() / 1000, left.count() % 1000 * 1000});
@@ -74,15 +92,9 @@ public:
     void wake() {}  // run() returns every few milliseconds anyway
     void run(Listener& listener, Instant) {
         if (std::unique_lock lock(*mutex_); wanted_ != asked_) {
-            if (!messages_) messages_ = connect();
-            const auto ask = [&](const char* what, const auto& these, const auto& not_those) {
-                for (const std::string& c : these)
-                    if (!not_those.contains(c)) redisAppendCommand(messages_.get(), what, c.data(), c.size());
-            };
-            ask("SUBSCRIBE %b", wanted_, asked_);
-            ask("UNSUBSCRIBE %b", asked_, wanted_);
-            asked_ = wanted_;
-            for (int sent = 0; !sent && redisBufferWrite(messages_.get(), &sent) == REDIS_OK;) continue;
+            if (!messages_) messages_ = connect_();
+            if (messages_ && messages_->err) messages_.reset();  // the next run() tries again
+            if (messages_) ask_for_messages();
         }
         pollfd ready{messages_ ? messages_->fd : -1, POLLIN, 0};
         if (::poll(&ready, 1, 5) <= 0) return;
@@ -98,22 +110,34 @@ public:
     }
     std::uint32_t route(std::string_view) const { return 0; }
     std::string_view publish_command() const { return "PUBLISH"; }
-    PlainTransport clone_after_fork() { return PlainTransport(path_); }
+    PlainTransport clone_after_fork() { return PlainTransport(connect_); }
 };
 
+// [readme]
+PlainTransport::Connection my_connection() {
+    const char* env = std::getenv("REDLATCH_URL");
+    const Url url = Url::parse(env ? env : "redis://127.0.0.1:6379");
+    redisContext* context = url.path.empty() ? redisConnectWithTimeout(url.host.c_str(), url.port, {1, 0})
+                                             : redisConnectUnixWithTimeout(url.path.c_str(), {1, 0});
+    return {context, redisFree};  // log in here, if you must
+}
+
 int main() {
-    const char* url = std::getenv("REDLATCH_URL");
-    Client redis{PlainTransport(Url::parse(url ? url : "unix:///var/run/redis/redis.sock").path)};
-    RLock orders{redis, "custom-transport"};
-    int sold = 0;
-    const auto sell = [&] {
+    Client one{PlainTransport(my_connection)}, two{PlainTransport(my_connection)};
+    std::atomic<int> sold{0};  // read and written in two steps: only the lock makes them one
+    const auto sell = [&](Client& redis) {
+        RLock orders{redis, "example:custom_transport"};
         for (int i = 0; i < 100; ++i) {
             const std::lock_guard guard{orders};
-            ++sold;
+            const int before = sold;
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            sold = before + 1;
         }
     };
-    std::thread one(sell), two(sell);
-    one.join(), two.join();
-    std::printf("two threads sold %d\n", sold);
+    std::thread here([&] { sell(one); }), there([&] { sell(two); });
+    here.join(), there.join();
+    std::printf("two clients sold %d, and waited %d times\n", sold.load(),
+                static_cast<int>(one.stats().waits + two.stats().waits));
     return sold == 200 ? 0 : 1;
 }
+// [/readme]

@@ -59,7 +59,7 @@ void write_histogram(std::ostream& out, std::string_view name, const redlatch::H
 
 std::string prometheus_text(const redlatch::Stats& stats, const Events& events) {
     std::ostringstream out;
-    out.precision(std::numeric_limits<double>::max_digits10);
+    out.precision(std::numeric_limits<double>::digits10);  // 1e-06, not 9.9999999999999995e-07
     write_number(out, "commands_total", "counter", stats.commands);
     write_number(out, "acquisitions_total", "counter", stats.acquisitions);
     write_number(out, "waits_total", "counter", stats.waits);
@@ -82,7 +82,8 @@ std::string prometheus_text(const redlatch::Stats& stats, const Events& events) 
 
 int main() {
     const char* url = std::getenv("REDLATCH_URL");
-    Events events;
+    // [readme]
+    Events events;  // outlives the client
     redlatch::ClientOptions options;
     options.on_event = [&](const redlatch::Event& event) { events(event); };
     redlatch::Client redis{url ? url : "redis://127.0.0.1:6379", options};
@@ -90,7 +91,8 @@ int main() {
     { const std::lock_guard guard{orders}; }
     const std::lock_guard guard{orders};
 
-    const std::string text = prometheus_text(redis.stats(), events);
+    const std::string text = prometheus_text(redis.stats(), events);  // what GET /metrics returns
+    // [/readme]
     std::cout << text;
     const auto has = [&](std::string_view line) { return text.find(line) != std::string::npos; };
     return has("\nredlatch_acquisitions_total 2\n") && has("\nredlatch_held 1\n") &&
