@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Measures what a source file costs that uses the library: cmake -P cmake/compile_cost.cmake
-# Compiles these files at -O0 with each compiler, in turn, and prints the user seconds of each, the best of ROUNDS (3):
+# Compiles these files at -O0 with each compiler, in turn, and prints the user seconds of each, the median of ROUNDS (3):
 #   standard     the standard and system headers that the library includes, and nothing else
 #   include      #include <redlatch/redlatch.hpp>
 #   one_rlock    a function that makes a client and a lock, and locks it
@@ -100,7 +100,8 @@ int main() {
 }
 ]])
 
-# Compiles a file once. Sets cost_<form>_<name> to the least user time so far, in hundredths of a second.
+# Compiles a file once. Sets cost_<form>_<name> to the median of its user times so far, in hundredths of a second. The least
+# would compare a lucky moment of the short file, `standard`, with a longer time, in which luck evens out.
 function(measure compiler form name)
     set(define "")
     if(form STREQUAL "compiled")
@@ -118,9 +119,13 @@ function(measure compiler form name)
         message(FATAL_ERROR "the shell's `times` printed:\n${said}")
     endif()
     math(EXPR hundredths "${CMAKE_MATCH_1} * 6000 + ${CMAKE_MATCH_2} * 100 + 1${CMAKE_MATCH_3} - 100")
-    if(NOT DEFINED cost_${form}_${name} OR hundredths LESS cost_${form}_${name})
-        set(cost_${form}_${name} ${hundredths} PARENT_SCOPE)
-    endif()
+    set(times ${times_${form}_${name}} ${hundredths})
+    list(SORT times COMPARE NATURAL)
+    list(LENGTH times count)
+    math(EXPR middle "${count} / 2")
+    list(GET times ${middle} median)
+    set(times_${form}_${name} ${times} PARENT_SCOPE)
+    set(cost_${form}_${name} ${median} PARENT_SCOPE)
 endfunction()
 
 # Sets `out` to what the file costs beyond the standard headers, in hundredths of these.
@@ -149,6 +154,7 @@ foreach(compiler IN LISTS COMPILERS)
     foreach(file IN ITEMS header_only/standard LISTS files)
         string(REPLACE "/" "_" file ${file})
         unset(cost_${file})
+        unset(times_${file})
     endforeach()
     set(left ${files})
     set(rounds ${ROUNDS})

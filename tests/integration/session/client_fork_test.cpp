@@ -315,6 +315,8 @@ struct Waiting {
     bool begin(const Client& client) {
         const std::uint64_t waits = client.stats().waits;
         order = orders.async_lock().future();
+        // The other operation on `orders` comes later, and is not to overtake this one.
+        if (!eventually([&] { return client.stats().waits == waits + 1; }, 20s)) return false;
         seat = seats.async_acquire(1).future();
         desk = desks.async_acquire(1).future();
         opened = gate.async_wait().future();
