@@ -138,7 +138,7 @@ function open_scope(    text, is_base) {
     printed[scopes] = name[scopes] = base[scopes] = ""
     if (text ~ /^inline namespace/) {
         kind[scopes] = "namespace"
-    } else if (text ~ /^namespace [a-z_]*detail|std::/) {
+    } else if (text ~ /^namespace [a-z_]*detail|^(template <.*> )?(class|struct) std::/) {
         kind[scopes] = "hidden"
     } else if (text ~ /^namespace/) {
         kind[scopes] = "namespace"
@@ -168,7 +168,7 @@ function end_of_statement(    text, which) {
     statement = ""
     body = 0
     if (visible() && text !~ /= delete;$|^(virtual )?~.*(= default|override);$|^static_assert|struct std::|^friend [A-Za-z:]+( [A-Za-z]+)?;$/ &&
-        text !~ /^(template <.*> )?(class|struct|enum class) [A-Za-z]+;$/ && text !~ /^using .*::[a-z_]+;$/ &&
+        text !~ /^(template <.*> )?(class|struct|enum class) [A-Za-z]+;$/ && text !~ /^using [A-Za-z_:]+;$/ &&
         text !~ /^[a-z ]*[A-Z][A-Za-z]* [A-Z][A-Za-z]*::/) {
         which = text ~ /\(/ ? text : ""
         sub(/^template <[^()]*> /, "", which)

@@ -84,7 +84,7 @@ inline namespace REDLATCH_ABI {
 
 inline constexpr int version_major = 0;  // from 1 on, only a new one may change the interface
 inline constexpr int version_minor = 1;  // while the major version is 0, a new one may change the interface
-inline constexpr int version_patch = 0;  // a new one only mends
+inline constexpr int version_patch = 0;  // a new one does not change the interface
 
 // Returns the version as text, "major.minor.patch".
 inline std::string version() {
@@ -648,7 +648,8 @@ struct Stats {
 // and at least one.
 inline constexpr unsigned all_replicas = ~0U;
 
-// Options of a client. The constructor of Client throws Error(errc::invalid_argument) for a value that cannot work.
+// Options of a client. The constructor of Client throws Error for a value that cannot work, before anything is
+// sent.
 struct ClientOptions {
     // The lease of a hold acquired without one. The watchdog renews it every third of this time, so a crashed holder
     // blocks others no longer than this.
@@ -2154,8 +2155,8 @@ public:
 
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
-    // Ends the client for those that use it. Blocks until the function of ClientOptions::credentials has returned, if it
-    // is running.
+    // Ends the threads and the connections, unless a primitive, a hold or an operation made from it still needs them: then
+    // the last of these does. Waits for ClientOptions::credentials to return.
     ~Client();
 
     // Returns the random UUID of this client in this process. The owner of a hold is "<id>:<number>", with a new number
@@ -2293,7 +2294,7 @@ class TlsConnector;
 // The host and port of a server.
 struct HostPort {
     std::string host;        // a name or an address, an IPv6 address without brackets
-    std::uint16_t port = 0;  // 0 is no port of a server
+    std::uint16_t port = 0;  // 0: none
 
     // Returns true if host and port are the same text and number.
     bool operator==(const HostPort&) const = default;
@@ -22358,7 +22359,7 @@ public:
     requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit MultiLock(Locks&... locks)
         : MultiLock(Whole{}, {detail::member_lock(locks)...}) {}
 
-    // Does the same for a range of locks or of pointers to locks. The range itself is not needed afterwards.
+    // Does the same for a range of locks or of pointers to locks.
     template <detail::LockRange Range>
     explicit MultiLock(Range&& range) : MultiLock(Whole{}, detail::member_locks_in(range)) {}
 
@@ -25596,7 +25597,7 @@ public:
                                                                                            Locks&... locks)
         : RedLock(Whole{}, {detail::member_lock(locks)...}, options) {}
 
-    // Does the same for a range of locks or of pointers to locks. The range itself is not needed afterwards.
+    // Does the same for a range of locks or of pointers to locks.
     template <detail::LockRange Range>
     explicit RedLock(Range&& range, RedLockOptions options = {})
         : RedLock(Whole{}, detail::member_locks_in(range), options) {}

@@ -1228,7 +1228,7 @@ public:
     InMemoryTransport(InMemoryTransport&&) = default;
     InMemoryTransport& operator=(InMemoryTransport&&) = delete;
 
-    // Ends the connection. Commands without a reply get none.
+    // Ends the connection. Completes the posted commands that no run() will complete.
     ~InMemoryTransport() {
         // First, because completions may post more.
         if (connection_) connection_->end();

@@ -24,7 +24,7 @@ class TlsConnector;
 // The host and port of a server.
 struct HostPort {
     std::string host;        // a name or an address, an IPv6 address without brackets
-    std::uint16_t port = 0;  // 0 is no port of a server
+    std::uint16_t port = 0;  // 0: none
 
     // Returns true if host and port are the same text and number.
     bool operator==(const HostPort&) const = default;
