@@ -47,12 +47,16 @@ public:
 
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
+    // Ends the threads and the connections, unless a primitive, a hold or an operation made from it still needs them: then
+    // the last of these does. Waits for ClientOptions::credentials to return.
     ~Client();
 
     // Returns the random UUID of this client in this process. The owner of a hold is "<id>:<number>", with a new number
     // for each hold.
     std::string id() const;
 
+    // Returns what the client has done since it was created, and the present state. Sends nothing. Thread-safe. The counts
+    // are read one after another, so they may differ by what happens meanwhile.
     Stats stats() const;
 
     // Gives back every hold that this client has now, of threads and of Hold objects, and the permits of a

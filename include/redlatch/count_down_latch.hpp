@@ -32,8 +32,8 @@ inline namespace REDLATCH_ABI {
 // fails with errc::unreachable. A command may be resent after a lost reply and still takes effect once.
 class CountDownLatch {
 public:
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
+    // Makes an object for the latch of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
     // another slot. Options that cannot work are refused: see ObjectOptions. Sends nothing.
     CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options = {});
 
@@ -88,7 +88,7 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
 
-    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the count
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the count
     // has ended. Timeouts are rounded up to the next millisecond; zero or less checks once; the largest value waits
     // indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
@@ -97,6 +97,7 @@ public:
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
+    // Does the same as wait_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
@@ -109,7 +110,7 @@ public:
     requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<bool> async_wait(Tail&&... tail)
     const { return later(detail::wait_until(never, tail...)); }
 
-    // The time begins to run with this call.
+    // Does the same as async_wait(), for this time at most. It begins to run with this call.
     template <class Rep, class Period, class... Tail>
     requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<bool> async_wait_for(
         std::chrono::duration<Rep, Period> timeout, Tail&&... tail)

@@ -38,8 +38,8 @@ struct std::is_error_code_enum<redlatch::errc> : std::true_type {};
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-// Exported, so that all shared objects of a process use one category: codes of different categories never compare
-// equal.
+// Returns the category of all errc, named "redlatch". Exported, so that all shared objects of a process use one category:
+// codes of different categories never compare equal.
 [[gnu::visibility("default")]] inline const std::error_category& error_category() noexcept {
     class Category final : public std::error_category {
         const char* name() const noexcept override { return "redlatch"; }
@@ -81,12 +81,14 @@ inline namespace REDLATCH_ABI {
     return category;
 }
 
+// Returns the code in the category of the library. So a std::error_code can be compared with an errc.
 inline std::error_code make_error_code(errc code) noexcept { return {static_cast<int>(code), error_category()}; }
 
 // Reports a failed operation. what() reads "<name>: <what happened>; <what to try>: <category text>". It never contains
 // a password. Foreign text in it is escaped and shortened.
 class [[gnu::visibility("default")]] Error : public std::system_error {
 public:
+    // Makes the error of the primitive with this name; an empty name stands for the client.
     Error(errc code, std::string_view name, const std::string& what_happened)
         : std::system_error(make_error_code(code),
                             name.empty() ? what_happened : detail::escaped(name) + ": " + what_happened),

@@ -25,8 +25,9 @@ inline namespace REDLATCH_ABI {
 // it is an error, as for std::mutex; destroying it while the lock is held is not.
 class FairLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}, and for options that cannot work: see
+    // ObjectOptions. Sends nothing.
     FairLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 

@@ -27,7 +27,7 @@ inline namespace REDLATCH_ABI {
 // makes the tokens grow.
 class FencedLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name or option, as RLock does. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) for a bad name or option, as RLock does. Sends nothing.
     FencedLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the token of the hold of this thread, or of an Owner. Sends no command. Throws Error(errc::not_owner) if
@@ -61,13 +61,14 @@ public:
         }
     }
 
-    // Call try_lock(), try_lock_for() or try_lock_until() and return the token, or nothing if the lock is not held.
+    // Calls try_lock() and returns the token, or nothing if the lock is not held.
     template <class... Tail>
     requires detail::TryOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
         return token_if(try_lock(tail...), tail...);
     }
 
+    // Calls try_lock_for() and returns the token, or nothing if the lock is not held.
     template <class Rep, class Period, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_for(std::chrono::duration<Rep, Period> timeout,
@@ -75,6 +76,7 @@ public:
         return token_if(try_lock_for(timeout, tail...), tail...);
     }
 
+    // Calls try_lock_until() and returns the token, or nothing if the lock is not held.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_until(

@@ -29,9 +29,9 @@ struct Holder {
 
 // One waiter in the queue of a FairLock.
 struct Queued {
-    std::string owner;  // as of a Holder
-    std::string client;
-    std::uint64_t number = 0;
+    std::string owner;                       // as of a Holder
+    std::string client;                      // likewise
+    std::uint64_t number = 0;                // likewise
     std::chrono::milliseconds expires_in{};  // when it is skipped, unless it refreshes its place before
 };
 
@@ -45,9 +45,9 @@ struct Inspection {
 
 // The state of one member of a MultiLock or RedLock.
 struct MemberInspection {
-    std::string name;
+    std::string name;       // of the member, as given
     std::error_code error;  // why there is no state: its server did not reply, or refused
-    Inspection state;
+    Inspection state;       // empty if there is an error
 };
 
 // One acquired permit of a PermitExpirableSemaphore.

@@ -23,11 +23,13 @@ inline namespace REDLATCH_ABI {
 // copyable nor movable. Any number of threads may use one object.
 class MultiLock : public detail::QuorumApi {
 public:
-    // Throws Error(errc::invalid_argument) if a lock is named twice. Sends nothing.
+    // Makes a lock of these members. A ReadWriteLock stands for its write side. Throws Error(errc::invalid_argument) if a
+    // lock is named twice. Sends nothing.
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit MultiLock(Locks&... locks)
         : MultiLock(Whole{}, {detail::member_lock(locks)...}) {}
 
+    // Does the same for a range of locks or of pointers to locks.
     template <detail::LockRange Range>
     explicit MultiLock(Range&& range) : MultiLock(Whole{}, detail::member_locks_in(range)) {}
 

@@ -34,8 +34,8 @@ inline namespace REDLATCH_ABI {
 // errc::wrong_type.
 class Mutex : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name or a bad option of its own, as RLock does, and for delays
-    // that are not positive or whose first is longer than the longest. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) for a bad name or a bad option of its
+    // own, as RLock does, and for delays that are not positive or whose first is longer than the longest. Sends nothing.
     Mutex(Client& client, std::string_view name, SpinOptions options = {}, const ObjectOptions& own = {});
 
 private:

@@ -13,7 +13,8 @@ inline namespace REDLATCH_ABI {
 // NonReentrantLock says what that means. It is the counterpart of Redisson's non-reentrant fair lock.
 class NonReentrantFairLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name or a bad option, as RLock does. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) for a bad name or a bad option, as
+    // RLock does. Sends nothing.
     NonReentrantFairLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 

@@ -21,7 +21,8 @@ inline namespace REDLATCH_ABI {
 // levels, also to a hold that was acquired here. Everything else is as with an RLock.
 class NonReentrantLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name or a bad option, as RLock does. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) for a bad name or a bad option, as
+    // RLock does. Sends nothing.
     NonReentrantLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 

@@ -24,6 +24,7 @@ class TlsConnector;
 
 // Reports what no return value can, because it happens between two calls.
 struct Event {
+    // Tells what happened.
     enum class Kind {
         hold_lost,             // a hold ended before its unlock; a stop is requested on its lost() token
         unlock_not_delivered,  // a release could not be delivered before its lease expired
@@ -32,7 +33,7 @@ struct Event {
         moved,                 // failover: another server is the master now; every hold is verified there
     };
 
-    Kind kind;
+    Kind kind;           // what happened
     std::string name;    // the primitive's; empty for an event of the connection
     std::string detail;  // readable text for a log
 };
@@ -53,9 +54,9 @@ constexpr std::string_view to_string(Event::Kind kind) noexcept {
 // Counts durations by their length. Range i ends before 2^i microseconds and begins where the one before it ends; the
 // first begins at 0, the last has no end.
 struct Histogram {
-    static constexpr std::size_t size = 36;  // the last range begins at 2^34 us, almost five hours
+    static constexpr std::size_t size = 36;  // the number of ranges; the last begins at 2^34 us, almost five hours
 
-    std::array<std::uint64_t, size> counts{};
+    std::array<std::uint64_t, size> counts{};  // how many durations each range has
 
     // Returns the end of a range, which it does not include; microseconds::max() for the last one.
     static constexpr std::chrono::microseconds end_of(std::size_t range) noexcept {
@@ -90,9 +91,9 @@ struct Stats {
     std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
     std::uint64_t handoffs = 0;      // holds handed off to a waiter of this process
     std::uint64_t renewals = 0;      // lease renewals by the watchdog, one per hold and renewal
-    std::uint64_t lost_holds = 0;
-    std::uint64_t resends = 0;  // commands resent after a lost connection or a refusal
-    std::uint64_t reconnects = 0;
+    std::uint64_t lost_holds = 0;    // holds that ended before their release, as the event hold_lost reports them
+    std::uint64_t resends = 0;       // commands resent after a lost connection or a refusal
+    std::uint64_t reconnects = 0;    // connections made anew in place of one that was lost
 
     // The state now.
     std::uint64_t held = 0;     // locks that threads and objects of this process hold; those of a MultiLock or RedLock
@@ -109,6 +110,8 @@ struct Stats {
 // and at least one.
 inline constexpr unsigned all_replicas = ~0U;
 
+// Options of a client. The constructor of Client throws Error for a value that cannot work, before anything is
+// sent.
 struct ClientOptions {
     // The lease of a hold acquired without one. The watchdog renews it every third of this time, so a crashed holder
     // blocks others no longer than this.

@@ -43,15 +43,18 @@ class Permit;
 // permit. Each member is one round trip, except for waiting.
 class PermitExpirableSemaphore {
 public:
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    // Makes an object for the semaphore of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}, and for options that cannot work: see
+    // ObjectOptions. Sends nothing.
     PermitExpirableSemaphore(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
 
-    // max() returns the largest number of permits; max_at_once() how many one call may acquire.
+    // Returns the largest number of permits, which is the largest that Redisson can count.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
+
+    // Returns how many permits one call may acquire.
     static constexpr std::ptrdiff_t max_at_once() noexcept { return 10'000; }
 
     // --- number of permits --------------------------------------------------------------------------------------
@@ -86,16 +89,20 @@ public:
         detail::answer([&] { return add_permits(n), true; }, false, ec);
     }
 
-    // Return the number of available permits, of acquired permits, and the sum of both; 0 if the semaphore does not
-    // exist. A permit whose lease has expired is available.
+    // Returns the number of available permits; 0 if the semaphore does not exist. A permit whose lease has expired is
+    // available.
     std::ptrdiff_t available_permits();
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
     }
+
+    // Returns the number of acquired permits, whoever has them; 0 if the semaphore does not exist.
     std::ptrdiff_t acquired_permits();
     std::ptrdiff_t acquired_permits(std::error_code& ec) {
         return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
     }
+
+    // Returns the number of all permits, available and acquired; 0 if the semaphore does not exist.
     std::ptrdiff_t permits();
     std::ptrdiff_t permits(std::error_code& ec) {
         return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
@@ -141,7 +148,8 @@ public:
         return take(n, {.one_try = true}, tail...);
     }
 
-    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Timeouts are rounded up
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns nothing, or an empty vector, if the permits
+    // were not acquired by then. Timeouts are rounded up
     // to the next millisecond; zero or less is one attempt; the largest value waits indefinitely. Accepts a lease,
     // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
@@ -156,6 +164,7 @@ public:
         return take(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
     }
 
+    // Does the same as try_acquire_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
@@ -171,36 +180,45 @@ public:
 
     // --- permits of an object -----------------------------------------------------------------------------------
 
-    // Acquire n permits for an object that gives them back, and return it: see Permits, whose lost() reports the loss
-    // of one. They wait, try and fail as acquire(), try_acquire() and try_acquire_for() do; an object that got none is
-    // empty. Accept a lease.
+    // Acquires n permits for an object that gives them back, and returns it: see Permits, whose lost() reports the loss
+    // of one. Waits and fails as acquire() does; an object that got none is empty. Accepts a lease, std::stop_token and
+    // std::error_code&.
     template <class... Tail>
     requires detail::PermitOption<Tail...>
     [[nodiscard]] Permits hold(std::ptrdiff_t n, Tail&&... tail) {
         return held(n, detail::wait_until(never, tail...), tail...);
     }
+
+    // Acquires n permits for an object if they are available, as try_acquire() does. Otherwise the object is empty.
     template <class... Tail>
     requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>) Permits
         try_hold(std::ptrdiff_t n, Tail&&... tail) {
         return held(n, {.one_try = true}, tail...);
     }
+
+    // Acquires n permits for an object within a time, as try_acquire_for() does. Otherwise the object is empty.
     template <class Rep, class Period, class... Tail>
     requires detail::PermitOption<Tail...>
     [[nodiscard]] Permits try_hold_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
         return held(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
     }
 
-    // The same without a thread that waits: see Operation. The time of the last one begins to run with this call.
+    // Acquires n permits for an object without a thread that waits: see Operation. Waits and fails as hold() does. Accepts
+    // a lease and a std::stop_token, which cancels the operation.
     template <class... Tail>
     requires(detail::PermitOption<Tail...> &&
              !detail::has_error_code<Tail...>) Operation<Permits> async_acquire(std::ptrdiff_t n, Tail&&... tail) {
         return later(n, lease_of(tail...), detail::wait_until(never, tail...));
     }
+
+    // Does the same as async_acquire(), with one try. Accepts a lease.
     template <class... Tail>
     requires(detail::PermitOption<Tail...> && !detail::has_error_code<Tail...> &&
              !detail::has_stop_token<Tail...>) Operation<Permits> async_try_acquire(std::ptrdiff_t n, Tail&&... tail) {
         return later(n, lease_of(tail...), {.one_try = true});
     }
+
+    // Does the same as async_acquire(), for this time at most. It begins to run with this call.
     template <class Rep, class Period, class... Tail>
     requires(detail::PermitOption<Tail...> && !detail::has_error_code<Tail...>)
         Operation<Permits> async_try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n,
@@ -338,14 +356,18 @@ public:
     // Takes ownership of a permit that is held already.
     [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
 
+    // Takes over the permit of the other one, which has none then.
     Permit(Permit&& other) noexcept
         : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)), process_(other.process_) {}
+
+    // Exchanges the permits: the other one releases the one that this object had.
     Permit& operator=(Permit&& other) noexcept {
         std::swap(semaphore_, other.semaphore_);
         std::swap(id_, other.id_);
         std::swap(process_, other.process_);
         return *this;
     }
+
     // Posts the release and does not wait for the reply. Does nothing in a forked child, where the permit is the parent's.
     ~Permit() {
         const detail::KeepErrno kept;

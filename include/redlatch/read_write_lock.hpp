@@ -22,6 +22,7 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
+// Options of a ReadWriteLock.
 struct ReadWriteOptions {
     // If true, readers that hold nothing yet stay out while a writer of this object waits, so that a stream of readers
     // cannot starve it. After every writer the readers get a turn. So a reader must not wait for a thread that is yet
@@ -74,8 +75,9 @@ public:
         const ReadWriteOptions options_;
     };
 
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Both sides have `own`. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}, and for options that cannot work: see
+    // ObjectOptions. Both sides have `own`. Sends nothing.
     ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options = {}, const ObjectOptions& own = {});
 
     // Returns the name as given, without the client's key_prefix.
@@ -103,76 +105,92 @@ public:
         return detail::answer([&] { return is_held_by(owner); }, false, ec);
     }
 
-    // Return each side as a lock of its own, valid as long as this object.
+    // Returns the read side as a lock of its own, valid as long as this object.
     ReadLock& read_lock() noexcept { return read_; }
+
+    // Returns the write side as a lock of its own, valid as long as this object.
     WriteLock& write_lock() noexcept { return write_; }
 
-    // The members of the read side. LockApi documents the same members for the write side: one round trip if no writer
-    // holds the lock, the same trailing arguments, the same errors.
+    // Acquires the read side and waits for it: as lock() does for the write side, with the same trailing arguments and
+    // the same errors. One round trip if no writer holds the lock.
     template <class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
 
+    // Acquires the read side if no writer holds the lock: as try_lock() for the write side.
     template <class... Tail>
     requires detail::TryOption<Tail...>
     [[nodiscard]] bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
 
+    // Acquires the read side within a time: as try_lock_for() for the write side.
     template <class Rep, class Period, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return read_.try_lock_for(timeout, tail...);
     }
 
+    // Acquires the read side before an instant: as try_lock_until() for the write side.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return read_.try_lock_until(when, tail...);
     }
 
+    // Acquires the read side for an object, which it returns: as hold() for the write side.
     template <class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] Hold hold_shared(Tail&&... tail) { return read_.hold(tail...); }
 
+    // Acquires the read side for an object if no writer holds the lock: as try_hold() for the write side.
     template <class... Tail>
     requires detail::TryOption<Tail...>
     [[nodiscard]] Hold try_hold_shared(Tail&&... tail) { return read_.try_hold(tail...); }
 
+    // Acquires the read side for an object within a time: as try_hold_for() for the write side.
     template <class Rep, class Period, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] Hold try_hold_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return read_.try_hold_for(timeout, tail...);
     }
 
+    // Acquires the read side for an object before an instant: as try_hold_until() for the write side.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] Hold try_hold_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return read_.try_hold_until(when, tail...);
     }
 
-    // The reader's forms of async_lock() and its kin.
+    // Acquires the read side without a thread that waits: as async_lock() for the write side.
     template <class... Tail>
     requires detail::AsyncOption<Tail...> Operation<Hold> async_lock_shared(Tail&&... tail) {
         return read_.async_lock(tail...);
     }
 
+    // Tries the read side without a thread that waits: as async_try_lock() for the write side.
     template <class... Tail>
     requires detail::AsyncOption<Tail...> && detail::TryOption<Tail...> Operation<Hold> async_try_lock_shared(
         Tail&&... tail) {
         return read_.async_try_lock(tail...);
     }
 
+    // Acquires the read side within a time, without a thread that waits: as async_try_lock_for() for the write side. The
+    // time begins to run with this call.
     template <class Rep, class Period, class... Tail>
     requires detail::AsyncOption<Tail...> Operation<Hold> async_try_lock_shared_for(
         std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return read_.async_try_lock_for(timeout, tail...);
     }
 
+    // Acquires the read side before an instant, without a thread that waits: as async_try_lock_until() for the write
+    // side.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::AsyncOption<Tail...> Operation<Hold> async_try_lock_shared_until(
         std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return read_.async_try_lock_until(when, tail...);
     }
 
+    // Releases one level of the read side of this thread, or of an Owner: one round trip. Throws and stores what unlock()
+    // does.
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
     void unlock_shared(Owner owner) { read_.unlock(owner); }

@@ -9,6 +9,7 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
+// Options of a RedLock.
 struct RedLockOptions {
     // The time a server may take to reply before the others decide without it.
     Milliseconds node_timeout{500};
@@ -41,17 +42,20 @@ struct RedLockOptions {
 // of threads may use one object.
 class RedLock : public detail::QuorumApi {
 public:
-    // Throws Error(errc::invalid_argument) if two members use one client, and so one server, and for options that
-    // cannot work. Sends nothing.
+    // Makes a lock of these members, with options or without. A ReadWriteLock stands for its write side. Throws
+    // Error(errc::invalid_argument) if two members use one client, and so one server, and for options that cannot work.
+    // Sends nothing.
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit RedLock(Locks&... locks)
         : RedLock(RedLockOptions{}, locks...) {}
 
+    // Does the same with options.
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit RedLock(RedLockOptions options,
                                                                                            Locks&... locks)
         : RedLock(Whole{}, {detail::member_lock(locks)...}, options) {}
 
+    // Does the same for a range of locks or of pointers to locks.
     template <detail::LockRange Range>
     explicit RedLock(Range&& range, RedLockOptions options = {})
         : RedLock(Whole{}, detail::member_locks_in(range), options) {}

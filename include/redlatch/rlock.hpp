@@ -19,8 +19,9 @@ inline namespace REDLATCH_ABI {
 // is held is not: the hold goes on, and another object with that name can release it.
 class RLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}, and for options that cannot work: see
+    // ObjectOptions. Sends nothing.
     RLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 

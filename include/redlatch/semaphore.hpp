@@ -40,8 +40,9 @@ inline namespace REDLATCH_ABI {
 // member is one round trip, except for waiting.
 class Semaphore {
 public:
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    // Makes an object for the semaphore of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}, and for options that cannot work: see
+    // ObjectOptions. Sends nothing.
     Semaphore(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
@@ -89,7 +90,7 @@ public:
     }
     [[nodiscard]] bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
 
-    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the
     // permits were acquired. Timeouts are rounded up to the next millisecond; zero or less is one attempt; the largest
     // value waits indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
@@ -103,6 +104,7 @@ public:
         return timed(deadline_after(Clock::now(), timeout), 1, tail...);
     }
 
+    // Does the same as try_acquire_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n,
@@ -115,9 +117,8 @@ public:
         return timed(deadline_at(when), 1, tail...);
     }
 
-    // Acquire n permits (1 by default, at least 1) for an object that gives them back, and return it: see Permits. They
-    // wait, try and fail as acquire(), try_acquire(), try_acquire_for() and try_acquire_until() do; an object that got
-    // none is empty.
+    // Acquires n permits (1 by default, at least 1) for an object that gives them back, and returns it: see Permits. Waits
+    // and fails as acquire() does; an object that got none is empty.
     template <class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] Permits hold(std::ptrdiff_t n, Tail&&... tail) {
@@ -127,6 +128,7 @@ public:
     requires detail::StopOption<Tail...>
     [[nodiscard]] Permits hold(Tail&&... tail) { return hold(1, tail...); }
 
+    // Acquires n permits for an object if they are available, as try_acquire() does. Otherwise the object is empty.
     template <class... Tail>
     requires(detail::StopOption<Tail...> && !detail::has_stop_token<Tail...>) Permits
         try_hold(std::ptrdiff_t n, Tail&&... tail) {
@@ -137,6 +139,7 @@ public:
         return try_hold(1, tail...);
     }
 
+    // Acquires n permits for an object within a time, as try_acquire_for() does. Otherwise the object is empty.
     template <class Rep, class Period, class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] Permits try_hold_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
@@ -148,7 +151,8 @@ public:
         return try_hold_for(timeout, 1, tail...);
     }
 
-    // The same without a thread that waits: see Operation.
+    // Acquires n permits for an object without a thread that waits: see Operation. Waits and fails as hold() does. Accepts
+    // a std::stop_token, which cancels the operation.
     template <class... Tail>
     requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Permits> async_acquire(
         std::ptrdiff_t n, Tail&&... tail) {
@@ -160,9 +164,10 @@ public:
         return async_acquire(1, tail...);
     }
 
+    // Does the same as async_acquire(), with one try.
     Operation<Permits> async_try_acquire(std::ptrdiff_t n = 1) { return later(n, {.one_try = true}); }
 
-    // The time begins to run with this call.
+    // Does the same as async_acquire(), for this time at most. It begins to run with this call.
     template <class Rep, class Period, class... Tail>
     requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Permits> async_try_acquire_for(
         std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {

@@ -18,8 +18,8 @@ inline namespace REDLATCH_ABI {
 // In one process, SpinLock and RLock objects with the same name are the same lock, like two RLock objects.
 class SpinLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name or a bad option of its own, as RLock does, and for delays
-    // that are not positive or whose first is longer than the longest. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) for a bad name or a bad option of its
+    // own, as RLock does, and for delays that are not positive or whose first is longer than the longest. Sends nothing.
     SpinLock(Client& client, std::string_view name, SpinOptions options = {}, const ObjectOptions& own = {});
 
 private:

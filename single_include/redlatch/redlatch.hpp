@@ -81,9 +81,10 @@ inline namespace REDLATCH_ABI {
 
 // The version is defined here only: CMake reads these three lines. A check compares the first two with the inline
 // namespace that contains everything. Include redlatch/fwd.hpp instead of forward-declaring names of the library.
-inline constexpr int version_major = 0;
-inline constexpr int version_minor = 1;
-inline constexpr int version_patch = 0;
+
+inline constexpr int version_major = 0;  // from 1 on, only a new one may change the interface
+inline constexpr int version_minor = 1;  // while the major version is 0, a new one may change the interface
+inline constexpr int version_patch = 0;  // a new one does not change the interface
 
 // Returns the version as text, "major.minor.patch".
 inline std::string version() {
@@ -159,8 +160,8 @@ struct std::is_error_code_enum<redlatch::errc> : std::true_type {};
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-// Exported, so that all shared objects of a process use one category: codes of different categories never compare
-// equal.
+// Returns the category of all errc, named "redlatch". Exported, so that all shared objects of a process use one category:
+// codes of different categories never compare equal.
 [[gnu::visibility("default")]] inline const std::error_category& error_category() noexcept {
     class Category final : public std::error_category {
         const char* name() const noexcept override { return "redlatch"; }
@@ -202,12 +203,14 @@ inline namespace REDLATCH_ABI {
     return category;
 }
 
+// Returns the code in the category of the library. So a std::error_code can be compared with an errc.
 inline std::error_code make_error_code(errc code) noexcept { return {static_cast<int>(code), error_category()}; }
 
 // Reports a failed operation. what() reads "<name>: <what happened>; <what to try>: <category text>". It never contains
 // a password. Foreign text in it is escaped and shortened.
 class [[gnu::visibility("default")]] Error : public std::system_error {
 public:
+    // Makes the error of the primitive with this name; an empty name stands for the client.
     Error(errc code, std::string_view name, const std::string& what_happened)
         : std::system_error(make_error_code(code),
                             name.empty() ? what_happened : detail::escaped(name) + ": " + what_happened),
@@ -230,9 +233,9 @@ private:
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-using Clock = std::chrono::steady_clock;
-using Instant = Clock::time_point;
-using Milliseconds = std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;         // the clock of deadlines and leases
+using Instant = Clock::time_point;               // a deadline
+using Milliseconds = std::chrono::milliseconds;  // the unit of leases and time-outs
 
 // Milliseconds since 1970 by the clock of a server.
 using ServerMilliseconds = std::int64_t;
@@ -280,6 +283,7 @@ Instant deadline_at(std::chrono::time_point<AnyClock, Duration> when) {
 // Error(errc::invalid_argument) if it is below one millisecond, not a number, or above 100 years.
 class Lease {
 public:
+    // Makes a lease of this length.
     template <class Rep, class Period>
     explicit Lease(std::chrono::duration<Rep, Period> length) {
         const long double ms = std::floor(detail::exact_milliseconds(length));
@@ -292,10 +296,14 @@ public:
     // For permits that end only when they are released. It is a separate type that no lock accepts, because a lock that
     // outlives its process would block all others.
     struct Forever {};
+
+    // Returns what stands for a lease without an end: acquire(Lease::forever()) of a PermitExpirableSemaphore.
     static constexpr Forever forever() noexcept { return {}; }
 
+    // Returns the length in whole milliseconds.
     Milliseconds length() const noexcept { return length_; }
 
+    // Compares the lengths.
     friend auto operator<=>(const Lease&, const Lease&) = default;
 
 private:
@@ -343,38 +351,46 @@ inline constexpr const char* no_memory = "out of memory";
 // The result of a command: the server's reply, or the reason why there is none. Short texts and numbers need no
 // allocation.
 struct Reply {
+    // Tells what arrived, or why nothing did.
     enum class Kind {
-        nil,
-        integer,
-        text,   // a bulk string or a status
-        error,  // `text` is the server's error, which begins with a code such as WRONGTYPE
-        array,
+        nil,         // the server has no value
+        integer,     // a number
+        text,        // a bulk string or a status
+        error,       // `text` is the server's error, which begins with a code such as WRONGTYPE
+        array,       // several replies
         not_sent,    // there was no connection: the command had no effect. `text` gives the reason
         no_time,     // the same, but only because the caller's time ran out: the server may be available
         unanswered,  // sent, but no reply arrived: the outcome is unknown. `text` gives the reason
         malformed,   // the reply violates the protocol; the connection was closed: the outcome is unknown
     };
 
-    Kind kind = Kind::nil;
-    std::int64_t integer = 0;
-    std::string text;
-    std::vector<Reply> elements;
-    bool replicated = true;  // false if it was carried out, but fewer replicas than required confirmed it
+    Kind kind = Kind::nil;        // what arrived, or why nothing did
+    std::int64_t integer = 0;     // of an integer
+    std::string text;             // of a text or an error, or the reason why there is no reply
+    std::vector<Reply> elements;  // of an array
+    bool replicated = true;       // false if it was carried out, but fewer replicas than required confirmed it
 
+    // Makes a reply of this kind; of a number or a text its own kind. For transports and tests.
     static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}, true}; }
     static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}, true}; }
     static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}, true}; }
 
+    // Returns true for Kind::nil.
     bool is_nil() const noexcept { return kind == Kind::nil; }
+
+    // Returns true for Kind::integer.
     bool is_integer() const noexcept { return kind == Kind::integer; }
+
+    // Returns true for Kind::error.
     bool is_error() const noexcept { return kind == Kind::error; }
 
     // The prefix of an error that comes from the transport, not from the server: they could not establish trust.
     static constexpr std::string_view untrusted = "UNTRUSTED ";
 
-    // answered() returns true if the server replied. is_unsent() returns true if the command certainly never reached
-    // it.
+    // Returns true if the server replied.
     bool answered() const noexcept { return kind < Kind::not_sent; }
+
+    // Returns true if the command certainly never reached the server.
     bool is_unsent() const noexcept { return kind == Kind::not_sent || kind == Kind::no_time; }
 };
 
@@ -396,9 +412,9 @@ inline namespace REDLATCH_ABI {
 
 // The words of one command, each sent as it is, whatever bytes it contains. They must live only during the call.
 struct Command {
-    std::span<const std::string_view> words;
-    std::size_t key = 1;      // the index of the word that is the routing key; 0 for none
-    std::string_view near{};  // if there is none: a key whose server to use, if that matters
+    std::span<const std::string_view> words;  // the name of the command and its arguments
+    std::size_t key = 1;                      // the index of the word that is the routing key; 0 for none
+    std::string_view near{};                  // if there is none: a key whose server to use, if that matters
 };
 
 // Receives the reply to a posted command, exactly once, on any thread. It must be short. Of the transport it may call
@@ -406,16 +422,20 @@ struct Command {
 using Completion = std::function<void(Reply)>;
 
 // Selects the channels of a cluster: classic channels, which reach every node, or sharded ones, which belong to one
-// shard. The two kinds do not mix: all clients must use the same. `automatic` uses sharded channels if the servers
-// support them (Redis 7), as Redisson does. A single server, with or without Sentinel, always uses classic channels.
-enum class PubSub { automatic, classic, sharded };
+// shard. The two kinds do not mix: all clients must use the same. A single server, with or without Sentinel, always uses
+// classic channels.
+enum class PubSub {
+    automatic,  // sharded channels if the servers support them (Redis 7), as Redisson does
+    classic,    // SUBSCRIBE and PUBLISH
+    sharded,    // SSUBSCRIBE and SPUBLISH
+};
 
 // Receives the events of subscriptions, within run() or watch(): one call at a time, on any thread.
 class Listener {
 public:
     virtual void subscribed(const std::string& channel) = 0;  // confirmed: the first time and after every reconnect
-    virtual void refused(const std::string& channel, const Reply& why) = 0;
-    virtual void message(const std::string& channel, std::string_view payload) = 0;
+    virtual void refused(const std::string& channel, const Reply& why) = 0;          // there is no subscription
+    virtual void message(const std::string& channel, std::string_view payload) = 0;  // arrived on the channel
     virtual void disconnected() = 0;  // messages may be lost until the next subscribed()
     // No connection could be made. For transports that tell why at once, before a call fails.
     virtual void unreachable(const std::string& /* why */) {}
@@ -504,6 +524,7 @@ concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::sp
     t.post_all(commands, done);
 };
 
+// What a client needs: all six parts. The optional ones below its name make it faster, or make options possible.
 template <class T>
 concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSeveral<T> && Posts<T> && Subscribes<T> &&
     Routes<T> && SurvivesFork<T>;
@@ -541,6 +562,7 @@ class TlsConnector;
 
 // Reports what no return value can, because it happens between two calls.
 struct Event {
+    // Tells what happened.
     enum class Kind {
         hold_lost,             // a hold ended before its unlock; a stop is requested on its lost() token
         unlock_not_delivered,  // a release could not be delivered before its lease expired
@@ -549,7 +571,7 @@ struct Event {
         moved,                 // failover: another server is the master now; every hold is verified there
     };
 
-    Kind kind;
+    Kind kind;           // what happened
     std::string name;    // the primitive's; empty for an event of the connection
     std::string detail;  // readable text for a log
 };
@@ -570,9 +592,9 @@ constexpr std::string_view to_string(Event::Kind kind) noexcept {
 // Counts durations by their length. Range i ends before 2^i microseconds and begins where the one before it ends; the
 // first begins at 0, the last has no end.
 struct Histogram {
-    static constexpr std::size_t size = 36;  // the last range begins at 2^34 us, almost five hours
+    static constexpr std::size_t size = 36;  // the number of ranges; the last begins at 2^34 us, almost five hours
 
-    std::array<std::uint64_t, size> counts{};
+    std::array<std::uint64_t, size> counts{};  // how many durations each range has
 
     // Returns the end of a range, which it does not include; microseconds::max() for the last one.
     static constexpr std::chrono::microseconds end_of(std::size_t range) noexcept {
@@ -607,9 +629,9 @@ struct Stats {
     std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
     std::uint64_t handoffs = 0;      // holds handed off to a waiter of this process
     std::uint64_t renewals = 0;      // lease renewals by the watchdog, one per hold and renewal
-    std::uint64_t lost_holds = 0;
-    std::uint64_t resends = 0;  // commands resent after a lost connection or a refusal
-    std::uint64_t reconnects = 0;
+    std::uint64_t lost_holds = 0;    // holds that ended before their release, as the event hold_lost reports them
+    std::uint64_t resends = 0;       // commands resent after a lost connection or a refusal
+    std::uint64_t reconnects = 0;    // connections made anew in place of one that was lost
 
     // The state now.
     std::uint64_t held = 0;     // locks that threads and objects of this process hold; those of a MultiLock or RedLock
@@ -626,6 +648,8 @@ struct Stats {
 // and at least one.
 inline constexpr unsigned all_replicas = ~0U;
 
+// Options of a client. The constructor of Client throws Error for a value that cannot work, before anything is
+// sent.
 struct ClientOptions {
     // The lease of a hold acquired without one. The watchdog renews it every third of this time, so a crashed holder
     // blocks others no longer than this.
@@ -724,8 +748,10 @@ inline namespace REDLATCH_ABI {
 // stands for the client's own thread.
 class AnyExecutor {
 public:
+    // Stands for the client's own thread.
     AnyExecutor() noexcept = default;
 
+    // Keeps a copy of the executor.
     template <class Executor>
     requires(!std::is_same_v<std::remove_cvref_t<Executor>, AnyExecutor>) AnyExecutor(Executor&& executor)
         : execute_([e = std::forward<Executor>(executor)](std::function<void()> f) mutable {
@@ -735,9 +761,10 @@ public:
                   e(std::move(f));
           }) {}
 
+    // Returns true unless it is empty.
     explicit operator bool() const noexcept { return static_cast<bool>(execute_); }
 
-    // Throws what the executor throws. Not to be called on an empty one.
+    // Has the executor run f(). Throws what the executor throws. Not to be called on an empty one.
     void execute(std::function<void()> f) const { execute_(std::move(f)); }
 
 private:
@@ -1827,7 +1854,9 @@ inline std::error_code code_of(const std::exception_ptr& error) noexcept {
 template <class R>
 class [[nodiscard]] Operation {
 public:
+    // Takes over the work; the other one must not be begun any more.
     Operation(Operation&&) noexcept = default;
+    // Drops its own work, unless it has begun, and takes over that of the other one.
     Operation& operator=(Operation&&) noexcept = default;
 
     // Names the executor on which the operation completes: see AnyExecutor.
@@ -2126,12 +2155,16 @@ public:
 
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
+    // Ends the threads and the connections, unless a primitive, a hold or an operation made from it still needs them: then
+    // the last of these does. Waits for ClientOptions::credentials to return.
     ~Client();
 
     // Returns the random UUID of this client in this process. The owner of a hold is "<id>:<number>", with a new number
     // for each hold.
     std::string id() const;
 
+    // Returns what the client has done since it was created, and the present state. Sends nothing. Thread-safe. The counts
+    // are read one after another, so they may differ by what happens meanwhile.
     Stats stats() const;
 
     // Gives back every hold that this client has now, of threads and of Hold objects, and the permits of a
@@ -2260,11 +2293,13 @@ class TlsConnector;
 
 // The host and port of a server.
 struct HostPort {
-    std::string host;
-    std::uint16_t port = 0;
+    std::string host;        // a name or an address, an IPv6 address without brackets
+    std::uint16_t port = 0;  // 0: none
 
+    // Returns true if host and port are the same text and number.
     bool operator==(const HostPort&) const = default;
 
+    // Returns "host:port", with an IPv6 address in brackets.
     std::string display() const {
         return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
     }
@@ -2282,12 +2317,12 @@ struct HostPort {
 //                                                 the same over TLS; with Sentinel also to the sentinels
 // User, password and path may be percent-encoded. No message of the parser quotes the part before an '@'.
 struct Url {
-    std::string host;  // empty for a unix socket
-    std::uint16_t port = 6379;
-    std::string path;      // of the unix socket; empty for TCP
-    std::string user;      // empty: the default user
-    std::string password;  // empty: no AUTH is sent
-    std::uint32_t database = 0;
+    std::string host;                   // empty for a unix socket
+    std::uint16_t port = 6379;          // ignored for a unix socket
+    std::string path;                   // of the unix socket; empty for TCP
+    std::string user;                   // empty: the default user
+    std::string password;               // empty: no AUTH is sent
+    std::uint32_t database = 0;         // the number for SELECT; always 0 in a cluster
     std::vector<HostPort> sentinels{};  // if set, host and path are empty
     std::string master{};               // Sentinel's name for the master
     std::vector<HostPort> cluster{};    // if set, host and path are empty
@@ -2526,10 +2561,13 @@ inline namespace REDLATCH_ABI {
 // in another process. On the wire each first hold has a number of its own all the same.
 class Owner {
 public:
+    // Names the owner with this number.
     constexpr explicit Owner(std::uint64_t number) noexcept : number_(number) {}
 
+    // Returns the number as given.
     constexpr std::uint64_t number() const noexcept { return number_; }
 
+    // Compares the numbers.
     friend auto operator<=>(const Owner&, const Owner&) = default;
 
 private:
@@ -6469,32 +6507,67 @@ public:
     explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3),
                               std::shared_ptr<const detail::TlsConnector> tls = nullptr,
                               PubSub pubsub = PubSub::automatic);
+    // Takes over the connections. The other one must not be used any more.
     HiredisTransport(HiredisTransport&&) noexcept;
+
+    // Closes its own connections and takes over the others. The other one must not be used any more.
     HiredisTransport& operator=(HiredisTransport&&) noexcept;
+
+    // Closes the connections.
     ~HiredisTransport();
 
+    // Sends and waits for the reply: see CallsAndWaits.
     Reply call(const Command& command, Instant deadline);
+
+    // Sends several commands in one write and waits for their replies: see CallsSeveral.
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline);
+
+    // Sends without waiting: see Posts.
     void post(const Command& command, Completion done);
+
+    // Sends several commands in one write, without waiting: see PostsSeveral.
     void post_all(std::span<const Command> commands, std::span<Completion> done);
+
+    // Sends a command of which this thread will receive the reply with attend(): see LetsAttend.
     void post_attended(const Command& command, Completion done);
+
+    // Takes the replies that have arrived, and does not wait: see LetsAttend.
     void attend();
 
+    // Subscribes to the channel; the listener of run() receives the outcome: see Subscribes.
     void subscribe(const std::string& channel);
+
+    // Ends the subscription to the channel: see Subscribes.
     void unsubscribe(const std::string& channel);
+
+    // Handles subscriptions and posted commands until the deadline, a notification or wake(): see Subscribes.
     void run(Listener& listener, Instant deadline);
+
+    // Makes run() return, even if it is called later: see Subscribes.
     void wake();
+
+    // Receives in place of run(), in the thread that waits for a message: see LetsWatch.
     bool watch(Listener& listener, Instant deadline, std::uint64_t seen);
+
+    // Returns how often interrupt_watch() was called: see LetsWatch.
     std::uint64_t interrupts() const noexcept;
+
+    // Makes watch() return: see LetsWatch.
     void interrupt_watch();
 
+    // Returns where the key lives, in a cluster its slot: see Routes.
     std::uint32_t route(std::string_view key) const noexcept;
+
+    // Returns PUBLISH or SPUBLISH: see Routes.
     std::string_view publish_command() const;
 
+    // Returns a transport to the same servers for a forked child: see SurvivesFork.
     HiredisTransport clone_after_fork();
 
-    // Returns how many command connections were made, and below how many of them replaced an earlier one.
+    // Returns how many command connections were made.
     std::uint64_t connections() const;
+
+    // Returns how many of the command connections replaced an earlier one.
     std::uint64_t reconnects() const;
 
 private:
@@ -11996,9 +12069,9 @@ struct Holder {
 
 // One waiter in the queue of a FairLock.
 struct Queued {
-    std::string owner;  // as of a Holder
-    std::string client;
-    std::uint64_t number = 0;
+    std::string owner;                       // as of a Holder
+    std::string client;                      // likewise
+    std::uint64_t number = 0;                // likewise
     std::chrono::milliseconds expires_in{};  // when it is skipped, unless it refreshes its place before
 };
 
@@ -12012,9 +12085,9 @@ struct Inspection {
 
 // The state of one member of a MultiLock or RedLock.
 struct MemberInspection {
-    std::string name;
+    std::string name;       // of the member, as given
     std::error_code error;  // why there is no state: its server did not reply, or refused
-    Inspection state;
+    Inspection state;       // empty if there is an error
 };
 
 // One acquired permit of a PermitExpirableSemaphore.
@@ -12268,8 +12341,8 @@ inline namespace REDLATCH_ABI {
 // fails with errc::unreachable. A command may be resent after a lost reply and still takes effect once.
 class CountDownLatch {
 public:
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
+    // Makes an object for the latch of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
     // another slot. Options that cannot work are refused: see ObjectOptions. Sends nothing.
     CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options = {});
 
@@ -12324,7 +12397,7 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
 
-    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the count
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the count
     // has ended. Timeouts are rounded up to the next millisecond; zero or less checks once; the largest value waits
     // indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
@@ -12333,6 +12406,7 @@ public:
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
+    // Does the same as wait_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
@@ -12345,7 +12419,7 @@ public:
     requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<bool> async_wait(Tail&&... tail)
     const { return later(detail::wait_until(never, tail...)); }
 
-    // The time begins to run with this call.
+    // Does the same as async_wait(), for this time at most. It begins to run with this call.
     template <class Rep, class Period, class... Tail>
     requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<bool> async_wait_for(
         std::chrono::duration<Rep, Period> timeout, Tail&&... tail)
@@ -12833,6 +12907,7 @@ inline std::string hex_of(std::string_view bytes) {
 // text it has 32 hex digits, the same that Redisson shows.
 class PermitId {
 public:
+    // Returns an id of 16 random bytes. Throws std::system_error if the system has none.
     static PermitId random() { return PermitId(detail::random_bytes<16>()); }
 
     // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
@@ -12848,13 +12923,16 @@ public:
         return PermitId(bytes);
     }
 
+    // Returns 32 hex digits, in lower case.
     std::string text() const { return detail::hex_of(bytes()); }
 
     // Returns the bytes as stored in Redis.
     std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
+    // Compares the bytes.
     friend auto operator<=>(const PermitId&, const PermitId&) = default;
 
+    // Writes text().
     template <class Traits>
     friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const PermitId& id) {
         return out << id.text().c_str();
@@ -13695,8 +13773,11 @@ public:
     // Holds nothing.
     Permits() noexcept = default;
 
+    // Takes over the permits of the other one, which is empty then.
     Permits(Permits&& other) noexcept
         : keeper_(std::move(other.keeper_)), count_(std::exchange(other.count_, 0)), ids_(std::move(other.ids_)) {}
+
+    // Gives its own permits back as the destructor does, and takes over those of the other one.
     Permits& operator=(Permits&& other) noexcept {
         Permits old(std::move(*this));
         keeper_ = std::move(other.keeper_);
@@ -13708,6 +13789,7 @@ public:
     // Gives the permits back without waiting for the server, and never throws. Preserves errno.
     ~Permits();
 
+    // Returns true if it holds at least one permit.
     explicit operator bool() const noexcept { return count_ > 0; }
 
     // Returns how many permits it holds.
@@ -15717,7 +15799,9 @@ public:
     // Holds nothing.
     Hold() noexcept = default;
 
+    // Takes over what the other one holds, which is empty then.
     Hold(Hold&& other) noexcept : level_(std::exchange(other.level_, {})) {}
+    // Releases its own hold as the destructor does, and takes over that of the other one.
     Hold& operator=(Hold&& other) noexcept {
         Hold old(std::move(*this));
         level_ = std::exchange(other.level_, {});
@@ -15743,9 +15827,12 @@ public:
     // Returns the fencing token. Throws Error(errc::unsupported) unless it holds a FencedLock.
     [[nodiscard]] std::int64_t token() const;
 
-    // Like the members of the lock, for this hold. Send no command. Without a hold the instant is time_point::min(), and
-    // the token is requested.
+    // Returns until when it certainly holds the lock: see RLock::valid_until(). Returns time_point::min() if it holds
+    // nothing. Sends no command.
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const;
+
+    // Returns a token that is requested when the hold is lost: see RLock::lost(). It is requested already if it holds
+    // nothing. Sends no command.
     [[nodiscard]] std::stop_token lost() const;
 
     // Releases the hold and waits for the reply: one round trip. Afterwards it holds nothing, whatever the outcome:
@@ -16313,32 +16400,33 @@ public:
     // Acquires the lock and waits for it until `timeout` has passed, by a monotonic clock. Waits are rounded up to the
     // next millisecond. Zero or less means one try; the largest value means no timeout. The first command to the server
     // gets at least 250 ms, so that a short timeout can still acquire a free lock. Returns false if the deadline
-    // passes. Takes an optional Owner, Lease, std::stop_token and std::error_code&. try_lock_until() does the same with a
-    // time point.
+    // passes. Takes an optional Owner, Lease, std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
+    // Does the same as try_lock_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), tail...);
     }
 
-    // Acquire the lock for an object instead of the calling thread, and return that object: see Hold. They wait, try
-    // and fail as lock(), try_lock(), try_lock_for() and try_lock_until() do, and take the same trailing arguments. A
-    // hold that was not acquired in time, or failed with a std::error_code&, is empty. With an Owner the object has one
-    // level of that owner; without, it has an owner of its own.
+    // Acquires the lock for an object instead of the calling thread, and returns that object: see Hold. Waits and fails
+    // as lock() does, and takes the same trailing arguments. A hold that was stopped, or failed with a std::error_code&,
+    // is empty. With an Owner the object has one level of that owner; without, it has an owner of its own.
     template <class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] Hold hold(Tail&&... tail) { return held_until(never, false, tail...); }
 
+    // Acquires the lock for an object if it is free, as try_lock() does. Otherwise the object is empty.
     template <class... Tail>
     requires TryOption<Tail...>
     [[nodiscard]] Hold try_hold(Tail&&... tail) { return held_until(never, true, tail...); }
 
+    // Acquires the lock for an object within a time, as try_lock_for() does. Otherwise the object is empty.
     template <class Rep, class Period, class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] Hold try_hold_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
@@ -16346,6 +16434,7 @@ public:
         return held_until(deadline, deadline <= Clock::now(), tail...);
     }
 
+    // Does the same as try_hold_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] Hold try_hold_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
@@ -16353,19 +16442,20 @@ public:
         return held_until(deadline, deadline <= Clock::now(), tail...);
     }
 
-    // Acquire the lock for an object without a thread that waits: see Operation. They wait, try and fail as hold() and its
-    // kin do; a hold that was not acquired in time is empty. Take an optional Owner, Lease and std::stop_token, which
-    // cancels the operation. Nothing is sent before the operation begins.
+    // Acquires the lock for an object without a thread that waits: see Operation. Waits and fails as hold() does. Takes an
+    // optional Owner, Lease and std::stop_token, which cancels the operation. Nothing is sent before the operation begins.
     //   redlatch::Hold hold = co_await orders.async_lock();
     template <class... Tail>
     requires AsyncOption<Tail...> Operation<Hold> async_lock(Tail&&... tail) { return later(never, false, tail...); }
 
+    // Does the same as async_lock(), with one try. A hold that was not acquired is empty.
     template <class... Tail>
     requires AsyncOption<Tail...> && TryOption<Tail...> Operation<Hold> async_try_lock(Tail&&... tail) {
         return later(never, true, tail...);
     }
 
-    // The time begins to run with this call.
+    // Does the same as async_lock(), for this time at most. It begins to run with this call. A hold that was not acquired in
+    // time is empty.
     template <class Rep, class Period, class... Tail>
     requires AsyncOption<Tail...> Operation<Hold> async_try_lock_for(std::chrono::duration<Rep, Period> timeout,
                                                                      Tail&&... tail) {
@@ -16373,6 +16463,7 @@ public:
         return later(deadline, deadline <= Clock::now(), tail...);
     }
 
+    // Does the same as async_try_lock_for(), until an instant of any clock, which is read once: by this call.
     template <class AnyClock, class Duration, class... Tail>
     requires AsyncOption<Tail...> Operation<Hold> async_try_lock_until(std::chrono::time_point<AnyClock, Duration> when,
                                                                        Tail&&... tail) {
@@ -16664,7 +16755,7 @@ class LockState;
 // Implements LockApi for one named lock. Locks that query the server in another way override the ask_* members.
 class NamedLock : public LockApi {
 public:
-    // The name as given, without the client's key_prefix.
+    // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
 
     // Returns who holds the lock, whoever it is and in whatever language, and what else the server knows about it: see
@@ -16712,7 +16803,7 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
 
-    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the holds
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the holds
     // have ended. Timeouts are rounded up to the next millisecond; zero or less looks once; the largest value waits
     // indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
@@ -16721,13 +16812,14 @@ public:
         return timed_release(deadline_after(Clock::now(), timeout), tail...);
     }
 
+    // Does the same as wait_release_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires StopOption<Tail...>
     [[nodiscard]] bool wait_release_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed_release(deadline_at(when), tail...);
     }
 
-    // Wait without a thread that waits: see Operation. The result is true if the holds have ended. Accept a
+    // Waits without a thread that waits: see Operation. The result is true if the holds have ended. Accepts a
     // std::stop_token, which cancels the operation. No thread waits, so a hold of the calling thread is as any other.
     //   orders.async_wait_release().start([](std::error_code ec, bool ended) { … });
     template <class... Tail>
@@ -16735,7 +16827,7 @@ public:
         return release_later(detail::wait_until(never, tail...));
     }
 
-    // The time begins to run with this call.
+    // Does the same as async_wait_release(), for this time at most. It begins to run with this call.
     template <class Rep, class Period, class... Tail>
     requires AsyncOption<Tail...> && StopOption<Tail...> Operation<bool> async_wait_release_for(
         std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
@@ -19418,8 +19510,9 @@ inline namespace REDLATCH_ABI {
 // it is an error, as for std::mutex; destroying it while the lock is held is not.
 class FairLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}, and for options that cannot work: see
+    // ObjectOptions. Sends nothing.
     FairLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 
@@ -20138,7 +20231,7 @@ inline namespace REDLATCH_ABI {
 // makes the tokens grow.
 class FencedLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name or option, as RLock does. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) for a bad name or option, as RLock does. Sends nothing.
     FencedLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the token of the hold of this thread, or of an Owner. Sends no command. Throws Error(errc::not_owner) if
@@ -20172,13 +20265,14 @@ public:
         }
     }
 
-    // Call try_lock(), try_lock_for() or try_lock_until() and return the token, or nothing if the lock is not held.
+    // Calls try_lock() and returns the token, or nothing if the lock is not held.
     template <class... Tail>
     requires detail::TryOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
         return token_if(try_lock(tail...), tail...);
     }
 
+    // Calls try_lock_for() and returns the token, or nothing if the lock is not held.
     template <class Rep, class Period, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_for(std::chrono::duration<Rep, Period> timeout,
@@ -20186,6 +20280,7 @@ public:
         return token_if(try_lock_for(timeout, tail...), tail...);
     }
 
+    // Calls try_lock_until() and returns the token, or nothing if the lock is not held.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_until(
@@ -22258,11 +22353,13 @@ inline namespace REDLATCH_ABI {
 // copyable nor movable. Any number of threads may use one object.
 class MultiLock : public detail::QuorumApi {
 public:
-    // Throws Error(errc::invalid_argument) if a lock is named twice. Sends nothing.
+    // Makes a lock of these members. A ReadWriteLock stands for its write side. Throws Error(errc::invalid_argument) if a
+    // lock is named twice. Sends nothing.
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit MultiLock(Locks&... locks)
         : MultiLock(Whole{}, {detail::member_lock(locks)...}) {}
 
+    // Does the same for a range of locks or of pointers to locks.
     template <detail::LockRange Range>
     explicit MultiLock(Range&& range) : MultiLock(Whole{}, detail::member_locks_in(range)) {}
 
@@ -22321,8 +22418,8 @@ inline namespace REDLATCH_ABI {
 // How a SpinLock or a Mutex waits: pauses start at initial_delay and double up to max_delay. Jitter shortens each by up
 // to a half, so that waiters do not retry at the same time.
 struct SpinOptions {
-    std::chrono::milliseconds initial_delay{1};
-    std::chrono::milliseconds max_delay{128};
+    std::chrono::milliseconds initial_delay{1};  // at least 1 ms
+    std::chrono::milliseconds max_delay{128};    // at most 1 h, and not below initial_delay
 };
 
 namespace detail {
@@ -22365,8 +22462,8 @@ inline namespace REDLATCH_ABI {
 // errc::wrong_type.
 class Mutex : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name or a bad option of its own, as RLock does, and for delays
-    // that are not positive or whose first is longer than the longest. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) for a bad name or a bad option of its
+    // own, as RLock does, and for delays that are not positive or whose first is longer than the longest. Sends nothing.
     Mutex(Client& client, std::string_view name, SpinOptions options = {}, const ObjectOptions& own = {});
 
 private:
@@ -22670,7 +22767,8 @@ inline namespace REDLATCH_ABI {
 // NonReentrantLock says what that means. It is the counterpart of Redisson's non-reentrant fair lock.
 class NonReentrantFairLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name or a bad option, as RLock does. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) for a bad name or a bad option, as
+    // RLock does. Sends nothing.
     NonReentrantFairLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 
@@ -22706,7 +22804,8 @@ inline namespace REDLATCH_ABI {
 // levels, also to a hold that was acquired here. Everything else is as with an RLock.
 class NonReentrantLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name or a bad option, as RLock does. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) for a bad name or a bad option, as
+    // RLock does. Sends nothing.
     NonReentrantLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 
@@ -22728,8 +22827,9 @@ inline namespace REDLATCH_ABI {
 // is held is not: the hold goes on, and another object with that name can release it.
 class RLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}, and for options that cannot work: see
+    // ObjectOptions. Sends nothing.
     RLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 };
 
@@ -22800,15 +22900,18 @@ class Permit;
 // permit. Each member is one round trip, except for waiting.
 class PermitExpirableSemaphore {
 public:
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    // Makes an object for the semaphore of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}, and for options that cannot work: see
+    // ObjectOptions. Sends nothing.
     PermitExpirableSemaphore(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
 
-    // max() returns the largest number of permits; max_at_once() how many one call may acquire.
+    // Returns the largest number of permits, which is the largest that Redisson can count.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
+
+    // Returns how many permits one call may acquire.
     static constexpr std::ptrdiff_t max_at_once() noexcept { return 10'000; }
 
     // --- number of permits --------------------------------------------------------------------------------------
@@ -22843,16 +22946,20 @@ public:
         detail::answer([&] { return add_permits(n), true; }, false, ec);
     }
 
-    // Return the number of available permits, of acquired permits, and the sum of both; 0 if the semaphore does not
-    // exist. A permit whose lease has expired is available.
+    // Returns the number of available permits; 0 if the semaphore does not exist. A permit whose lease has expired is
+    // available.
     std::ptrdiff_t available_permits();
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
     }
+
+    // Returns the number of acquired permits, whoever has them; 0 if the semaphore does not exist.
     std::ptrdiff_t acquired_permits();
     std::ptrdiff_t acquired_permits(std::error_code& ec) {
         return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
     }
+
+    // Returns the number of all permits, available and acquired; 0 if the semaphore does not exist.
     std::ptrdiff_t permits();
     std::ptrdiff_t permits(std::error_code& ec) {
         return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
@@ -22898,7 +23005,8 @@ public:
         return take(n, {.one_try = true}, tail...);
     }
 
-    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Timeouts are rounded up
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns nothing, or an empty vector, if the permits
+    // were not acquired by then. Timeouts are rounded up
     // to the next millisecond; zero or less is one attempt; the largest value waits indefinitely. Accepts a lease,
     // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
@@ -22913,6 +23021,7 @@ public:
         return take(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
     }
 
+    // Does the same as try_acquire_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
@@ -22928,36 +23037,45 @@ public:
 
     // --- permits of an object -----------------------------------------------------------------------------------
 
-    // Acquire n permits for an object that gives them back, and return it: see Permits, whose lost() reports the loss
-    // of one. They wait, try and fail as acquire(), try_acquire() and try_acquire_for() do; an object that got none is
-    // empty. Accept a lease.
+    // Acquires n permits for an object that gives them back, and returns it: see Permits, whose lost() reports the loss
+    // of one. Waits and fails as acquire() does; an object that got none is empty. Accepts a lease, std::stop_token and
+    // std::error_code&.
     template <class... Tail>
     requires detail::PermitOption<Tail...>
     [[nodiscard]] Permits hold(std::ptrdiff_t n, Tail&&... tail) {
         return held(n, detail::wait_until(never, tail...), tail...);
     }
+
+    // Acquires n permits for an object if they are available, as try_acquire() does. Otherwise the object is empty.
     template <class... Tail>
     requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>) Permits
         try_hold(std::ptrdiff_t n, Tail&&... tail) {
         return held(n, {.one_try = true}, tail...);
     }
+
+    // Acquires n permits for an object within a time, as try_acquire_for() does. Otherwise the object is empty.
     template <class Rep, class Period, class... Tail>
     requires detail::PermitOption<Tail...>
     [[nodiscard]] Permits try_hold_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
         return held(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
     }
 
-    // The same without a thread that waits: see Operation. The time of the last one begins to run with this call.
+    // Acquires n permits for an object without a thread that waits: see Operation. Waits and fails as hold() does. Accepts
+    // a lease and a std::stop_token, which cancels the operation.
     template <class... Tail>
     requires(detail::PermitOption<Tail...> &&
              !detail::has_error_code<Tail...>) Operation<Permits> async_acquire(std::ptrdiff_t n, Tail&&... tail) {
         return later(n, lease_of(tail...), detail::wait_until(never, tail...));
     }
+
+    // Does the same as async_acquire(), with one try. Accepts a lease.
     template <class... Tail>
     requires(detail::PermitOption<Tail...> && !detail::has_error_code<Tail...> &&
              !detail::has_stop_token<Tail...>) Operation<Permits> async_try_acquire(std::ptrdiff_t n, Tail&&... tail) {
         return later(n, lease_of(tail...), {.one_try = true});
     }
+
+    // Does the same as async_acquire(), for this time at most. It begins to run with this call.
     template <class Rep, class Period, class... Tail>
     requires(detail::PermitOption<Tail...> && !detail::has_error_code<Tail...>)
         Operation<Permits> async_try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n,
@@ -23095,14 +23213,18 @@ public:
     // Takes ownership of a permit that is held already.
     [[nodiscard]] Permit(PermitExpirableSemaphore& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
 
+    // Takes over the permit of the other one, which has none then.
     Permit(Permit&& other) noexcept
         : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)), process_(other.process_) {}
+
+    // Exchanges the permits: the other one releases the one that this object had.
     Permit& operator=(Permit&& other) noexcept {
         std::swap(semaphore_, other.semaphore_);
         std::swap(id_, other.id_);
         std::swap(process_, other.process_);
         return *this;
     }
+
     // Posts the release and does not wait for the reply. Does nothing in a forked child, where the permit is the parent's.
     ~Permit() {
         const detail::KeepErrno kept;
@@ -24630,6 +24752,7 @@ REDLATCH_INLINE SemaphoreInspection PermitExpirableSemaphore::inspect() {
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
+// Options of a ReadWriteLock.
 struct ReadWriteOptions {
     // If true, readers that hold nothing yet stay out while a writer of this object waits, so that a stream of readers
     // cannot starve it. After every writer the readers get a turn. So a reader must not wait for a thread that is yet
@@ -24682,8 +24805,9 @@ public:
         const ReadWriteOptions options_;
     };
 
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Both sides have `own`. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}, and for options that cannot work: see
+    // ObjectOptions. Both sides have `own`. Sends nothing.
     ReadWriteLock(Client& client, std::string_view name, ReadWriteOptions options = {}, const ObjectOptions& own = {});
 
     // Returns the name as given, without the client's key_prefix.
@@ -24711,76 +24835,92 @@ public:
         return detail::answer([&] { return is_held_by(owner); }, false, ec);
     }
 
-    // Return each side as a lock of its own, valid as long as this object.
+    // Returns the read side as a lock of its own, valid as long as this object.
     ReadLock& read_lock() noexcept { return read_; }
+
+    // Returns the write side as a lock of its own, valid as long as this object.
     WriteLock& write_lock() noexcept { return write_; }
 
-    // The members of the read side. LockApi documents the same members for the write side: one round trip if no writer
-    // holds the lock, the same trailing arguments, the same errors.
+    // Acquires the read side and waits for it: as lock() does for the write side, with the same trailing arguments and
+    // the same errors. One round trip if no writer holds the lock.
     template <class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
 
+    // Acquires the read side if no writer holds the lock: as try_lock() for the write side.
     template <class... Tail>
     requires detail::TryOption<Tail...>
     [[nodiscard]] bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
 
+    // Acquires the read side within a time: as try_lock_for() for the write side.
     template <class Rep, class Period, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return read_.try_lock_for(timeout, tail...);
     }
 
+    // Acquires the read side before an instant: as try_lock_until() for the write side.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return read_.try_lock_until(when, tail...);
     }
 
+    // Acquires the read side for an object, which it returns: as hold() for the write side.
     template <class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] Hold hold_shared(Tail&&... tail) { return read_.hold(tail...); }
 
+    // Acquires the read side for an object if no writer holds the lock: as try_hold() for the write side.
     template <class... Tail>
     requires detail::TryOption<Tail...>
     [[nodiscard]] Hold try_hold_shared(Tail&&... tail) { return read_.try_hold(tail...); }
 
+    // Acquires the read side for an object within a time: as try_hold_for() for the write side.
     template <class Rep, class Period, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] Hold try_hold_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return read_.try_hold_for(timeout, tail...);
     }
 
+    // Acquires the read side for an object before an instant: as try_hold_until() for the write side.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::LockOption<Tail...>
     [[nodiscard]] Hold try_hold_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return read_.try_hold_until(when, tail...);
     }
 
-    // The reader's forms of async_lock() and its kin.
+    // Acquires the read side without a thread that waits: as async_lock() for the write side.
     template <class... Tail>
     requires detail::AsyncOption<Tail...> Operation<Hold> async_lock_shared(Tail&&... tail) {
         return read_.async_lock(tail...);
     }
 
+    // Tries the read side without a thread that waits: as async_try_lock() for the write side.
     template <class... Tail>
     requires detail::AsyncOption<Tail...> && detail::TryOption<Tail...> Operation<Hold> async_try_lock_shared(
         Tail&&... tail) {
         return read_.async_try_lock(tail...);
     }
 
+    // Acquires the read side within a time, without a thread that waits: as async_try_lock_for() for the write side. The
+    // time begins to run with this call.
     template <class Rep, class Period, class... Tail>
     requires detail::AsyncOption<Tail...> Operation<Hold> async_try_lock_shared_for(
         std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return read_.async_try_lock_for(timeout, tail...);
     }
 
+    // Acquires the read side before an instant, without a thread that waits: as async_try_lock_until() for the write
+    // side.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::AsyncOption<Tail...> Operation<Hold> async_try_lock_shared_until(
         std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return read_.async_try_lock_until(when, tail...);
     }
 
+    // Releases one level of the read side of this thread, or of an Owner: one round trip. Throws and stores what unlock()
+    // does.
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
     void unlock_shared(Owner owner) { read_.unlock(owner); }
@@ -25411,6 +25551,7 @@ REDLATCH_INLINE std::optional<Milliseconds> ReadWriteLock::ask_remaining_lease(I
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
+// Options of a RedLock.
 struct RedLockOptions {
     // The time a server may take to reply before the others decide without it.
     Milliseconds node_timeout{500};
@@ -25443,17 +25584,20 @@ struct RedLockOptions {
 // of threads may use one object.
 class RedLock : public detail::QuorumApi {
 public:
-    // Throws Error(errc::invalid_argument) if two members use one client, and so one server, and for options that
-    // cannot work. Sends nothing.
+    // Makes a lock of these members, with options or without. A ReadWriteLock stands for its write side. Throws
+    // Error(errc::invalid_argument) if two members use one client, and so one server, and for options that cannot work.
+    // Sends nothing.
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit RedLock(Locks&... locks)
         : RedLock(RedLockOptions{}, locks...) {}
 
+    // Does the same with options.
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || detail::LockRange<Locks>)) explicit RedLock(RedLockOptions options,
                                                                                            Locks&... locks)
         : RedLock(Whole{}, {detail::member_lock(locks)...}, options) {}
 
+    // Does the same for a range of locks or of pointers to locks.
     template <detail::LockRange Range>
     explicit RedLock(Range&& range, RedLockOptions options = {})
         : RedLock(Whole{}, detail::member_locks_in(range), options) {}
@@ -25529,8 +25673,9 @@ inline namespace REDLATCH_ABI {
 // member is one round trip, except for waiting.
 class Semaphore {
 public:
-    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}, and for options that cannot work: see ObjectOptions. Sends nothing.
+    // Makes an object for the semaphore of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}, and for options that cannot work: see
+    // ObjectOptions. Sends nothing.
     Semaphore(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
@@ -25578,7 +25723,7 @@ public:
     }
     [[nodiscard]] bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
 
-    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the
     // permits were acquired. Timeouts are rounded up to the next millisecond; zero or less is one attempt; the largest
     // value waits indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
@@ -25592,6 +25737,7 @@ public:
         return timed(deadline_after(Clock::now(), timeout), 1, tail...);
     }
 
+    // Does the same as try_acquire_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n,
@@ -25604,9 +25750,8 @@ public:
         return timed(deadline_at(when), 1, tail...);
     }
 
-    // Acquire n permits (1 by default, at least 1) for an object that gives them back, and return it: see Permits. They
-    // wait, try and fail as acquire(), try_acquire(), try_acquire_for() and try_acquire_until() do; an object that got
-    // none is empty.
+    // Acquires n permits (1 by default, at least 1) for an object that gives them back, and returns it: see Permits. Waits
+    // and fails as acquire() does; an object that got none is empty.
     template <class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] Permits hold(std::ptrdiff_t n, Tail&&... tail) {
@@ -25616,6 +25761,7 @@ public:
     requires detail::StopOption<Tail...>
     [[nodiscard]] Permits hold(Tail&&... tail) { return hold(1, tail...); }
 
+    // Acquires n permits for an object if they are available, as try_acquire() does. Otherwise the object is empty.
     template <class... Tail>
     requires(detail::StopOption<Tail...> && !detail::has_stop_token<Tail...>) Permits
         try_hold(std::ptrdiff_t n, Tail&&... tail) {
@@ -25626,6 +25772,7 @@ public:
         return try_hold(1, tail...);
     }
 
+    // Acquires n permits for an object within a time, as try_acquire_for() does. Otherwise the object is empty.
     template <class Rep, class Period, class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] Permits try_hold_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
@@ -25637,7 +25784,8 @@ public:
         return try_hold_for(timeout, 1, tail...);
     }
 
-    // The same without a thread that waits: see Operation.
+    // Acquires n permits for an object without a thread that waits: see Operation. Waits and fails as hold() does. Accepts
+    // a std::stop_token, which cancels the operation.
     template <class... Tail>
     requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Permits> async_acquire(
         std::ptrdiff_t n, Tail&&... tail) {
@@ -25649,9 +25797,10 @@ public:
         return async_acquire(1, tail...);
     }
 
+    // Does the same as async_acquire(), with one try.
     Operation<Permits> async_try_acquire(std::ptrdiff_t n = 1) { return later(n, {.one_try = true}); }
 
-    // The time begins to run with this call.
+    // Does the same as async_acquire(), for this time at most. It begins to run with this call.
     template <class Rep, class Period, class... Tail>
     requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Permits> async_try_acquire_for(
         std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
@@ -26013,8 +26162,8 @@ inline namespace REDLATCH_ABI {
 // In one process, SpinLock and RLock objects with the same name are the same lock, like two RLock objects.
 class SpinLock : public detail::NamedLock {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name or a bad option of its own, as RLock does, and for delays
-    // that are not positive or whose first is longer than the longest. Sends nothing.
+    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) for a bad name or a bad option of its
+    // own, as RLock does, and for delays that are not positive or whose first is longer than the longest. Sends nothing.
     SpinLock(Client& client, std::string_view name, SpinOptions options = {}, const ObjectOptions& own = {});
 
 private:

@@ -1221,46 +1221,63 @@ namespace testing {
 // no server: its commands fail as they do if a server cannot be reached.
 class InMemoryTransport {
 public:
+    // Connects to the server. InMemoryServer::transport() does it.
     explicit InMemoryTransport(std::shared_ptr<detail::InMemoryRedis> server)
         : server_(std::move(server)), connection_(server_->connect()) {}
+    // Takes over the connection.
     InMemoryTransport(InMemoryTransport&&) = default;
     InMemoryTransport& operator=(InMemoryTransport&&) = delete;
 
+    // Ends the connection. Completes the posted commands that no run() will complete.
     ~InMemoryTransport() {
         // First, because completions may post more.
         if (connection_) connection_->end();
         if (server_) server_->disconnect(*connection_);
     }
 
+    // Carries the command out: see CallsAndWaits.
     Reply call(const Command& command, Instant deadline) {
         if (server_) return server_->call(*connection_, command.words, deadline);
         if (deadline != never) std::this_thread::sleep_until(deadline);
         return no_server();
     }
 
+    // Carries the commands out, one after another: see CallsSeveral.
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
         std::vector<Reply> replies;
         for (const Command& command : commands) replies.push_back(call(command, deadline));
         return replies;
     }
 
+    // Carries the command out; run() calls the completion: see Posts.
     void post(const Command& command, Completion done) {
         if (server_) return server_->post(*connection_, command.words, std::move(done));
         connection_->add(std::move(done), no_server());
     }
 
+    // Subscribes to the channel: see Subscribes.
     void subscribe(const std::string& channel) {
         if (server_) server_->subscribe(*connection_, channel);
     }
+
+    // Ends the subscription to the channel: see Subscribes.
     void unsubscribe(const std::string& channel) {
         if (server_) server_->unsubscribe(*connection_, channel);
     }
+
+    // Delivers messages and completions: see Subscribes.
     void run(Listener& listener, Instant deadline) { connection_->run(listener, deadline); }
+
+    // Makes run() return: see Subscribes.
     void wake() { connection_->wake(); }
 
+    // Returns 0: there is one place for all keys.
     std::uint32_t route(std::string_view) const noexcept { return 0; }
+
+    // Returns PUBLISH.
     std::string_view publish_command() const noexcept { return "PUBLISH"; }
 
+    // Returns a transport for a forked child, where there is no server: see SurvivesFork.
     InMemoryTransport clone_after_fork() { return InMemoryTransport(); }
 
 private:
@@ -1293,6 +1310,7 @@ static_assert(Transport<InMemoryTransport>);
 //     paused for as long.
 class InMemoryServer {
 public:
+    // Starts an empty server.
     InMemoryServer() = default;
     InMemoryServer(const InMemoryServer&) = delete;
     InMemoryServer& operator=(const InMemoryServer&) = delete;

@@ -26,10 +26,13 @@ inline namespace REDLATCH_ABI {
 // in another process. On the wire each first hold has a number of its own all the same.
 class Owner {
 public:
+    // Names the owner with this number.
     constexpr explicit Owner(std::uint64_t number) noexcept : number_(number) {}
 
+    // Returns the number as given.
     constexpr std::uint64_t number() const noexcept { return number_; }
 
+    // Compares the numbers.
     friend auto operator<=>(const Owner&, const Owner&) = default;
 
 private:

@@ -14,9 +14,9 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-using Clock = std::chrono::steady_clock;
-using Instant = Clock::time_point;
-using Milliseconds = std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;         // the clock of deadlines and leases
+using Instant = Clock::time_point;               // a deadline
+using Milliseconds = std::chrono::milliseconds;  // the unit of leases and time-outs
 
 // Milliseconds since 1970 by the clock of a server.
 using ServerMilliseconds = std::int64_t;
@@ -64,6 +64,7 @@ Instant deadline_at(std::chrono::time_point<AnyClock, Duration> when) {
 // Error(errc::invalid_argument) if it is below one millisecond, not a number, or above 100 years.
 class Lease {
 public:
+    // Makes a lease of this length.
     template <class Rep, class Period>
     explicit Lease(std::chrono::duration<Rep, Period> length) {
         const long double ms = std::floor(detail::exact_milliseconds(length));
@@ -76,10 +77,14 @@ public:
     // For permits that end only when they are released. It is a separate type that no lock accepts, because a lock that
     // outlives its process would block all others.
     struct Forever {};
+
+    // Returns what stands for a lease without an end: acquire(Lease::forever()) of a PermitExpirableSemaphore.
     static constexpr Forever forever() noexcept { return {}; }
 
+    // Returns the length in whole milliseconds.
     Milliseconds length() const noexcept { return length_; }
 
+    // Compares the lengths.
     friend auto operator<=>(const Lease&, const Lease&) = default;
 
 private:

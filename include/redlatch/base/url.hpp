@@ -23,11 +23,13 @@ class TlsConnector;
 
 // The host and port of a server.
 struct HostPort {
-    std::string host;
-    std::uint16_t port = 0;
+    std::string host;        // a name or an address, an IPv6 address without brackets
+    std::uint16_t port = 0;  // 0: none
 
+    // Returns true if host and port are the same text and number.
     bool operator==(const HostPort&) const = default;
 
+    // Returns "host:port", with an IPv6 address in brackets.
     std::string display() const {
         return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
     }
@@ -45,12 +47,12 @@ struct HostPort {
 //                                                 the same over TLS; with Sentinel also to the sentinels
 // User, password and path may be percent-encoded. No message of the parser quotes the part before an '@'.
 struct Url {
-    std::string host;  // empty for a unix socket
-    std::uint16_t port = 6379;
-    std::string path;      // of the unix socket; empty for TCP
-    std::string user;      // empty: the default user
-    std::string password;  // empty: no AUTH is sent
-    std::uint32_t database = 0;
+    std::string host;                   // empty for a unix socket
+    std::uint16_t port = 6379;          // ignored for a unix socket
+    std::string path;                   // of the unix socket; empty for TCP
+    std::string user;                   // empty: the default user
+    std::string password;               // empty: no AUTH is sent
+    std::uint32_t database = 0;         // the number for SELECT; always 0 in a cluster
     std::vector<HostPort> sentinels{};  // if set, host and path are empty
     std::string master{};               // Sentinel's name for the master
     std::vector<HostPort> cluster{};    // if set, host and path are empty

@@ -10,9 +10,10 @@ inline namespace REDLATCH_ABI {
 
 // The version is defined here only: CMake reads these three lines. A check compares the first two with the inline
 // namespace that contains everything. Include redlatch/fwd.hpp instead of forward-declaring names of the library.
-inline constexpr int version_major = 0;
-inline constexpr int version_minor = 1;
-inline constexpr int version_patch = 0;
+
+inline constexpr int version_major = 0;  // from 1 on, only a new one may change the interface
+inline constexpr int version_minor = 1;  // while the major version is 0, a new one may change the interface
+inline constexpr int version_patch = 0;  // a new one does not change the interface
 
 // Returns the version as text, "major.minor.patch".
 inline std::string version() {

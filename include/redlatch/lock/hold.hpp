@@ -46,7 +46,9 @@ public:
     // Holds nothing.
     Hold() noexcept = default;
 
+    // Takes over what the other one holds, which is empty then.
     Hold(Hold&& other) noexcept : level_(std::exchange(other.level_, {})) {}
+    // Releases its own hold as the destructor does, and takes over that of the other one.
     Hold& operator=(Hold&& other) noexcept {
         Hold old(std::move(*this));
         level_ = std::exchange(other.level_, {});
@@ -72,9 +74,12 @@ public:
     // Returns the fencing token. Throws Error(errc::unsupported) unless it holds a FencedLock.
     [[nodiscard]] std::int64_t token() const;
 
-    // Like the members of the lock, for this hold. Send no command. Without a hold the instant is time_point::min(), and
-    // the token is requested.
+    // Returns until when it certainly holds the lock: see RLock::valid_until(). Returns time_point::min() if it holds
+    // nothing. Sends no command.
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const;
+
+    // Returns a token that is requested when the hold is lost: see RLock::lost(). It is requested already if it holds
+    // nothing. Sends no command.
     [[nodiscard]] std::stop_token lost() const;
 
     // Releases the hold and waits for the reply: one round trip. Afterwards it holds nothing, whatever the outcome:

@@ -72,32 +72,33 @@ public:
     // Acquires the lock and waits for it until `timeout` has passed, by a monotonic clock. Waits are rounded up to the
     // next millisecond. Zero or less means one try; the largest value means no timeout. The first command to the server
     // gets at least 250 ms, so that a short timeout can still acquire a free lock. Returns false if the deadline
-    // passes. Takes an optional Owner, Lease, std::stop_token and std::error_code&. try_lock_until() does the same with a
-    // time point.
+    // passes. Takes an optional Owner, Lease, std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
+    // Does the same as try_lock_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), tail...);
     }
 
-    // Acquire the lock for an object instead of the calling thread, and return that object: see Hold. They wait, try
-    // and fail as lock(), try_lock(), try_lock_for() and try_lock_until() do, and take the same trailing arguments. A
-    // hold that was not acquired in time, or failed with a std::error_code&, is empty. With an Owner the object has one
-    // level of that owner; without, it has an owner of its own.
+    // Acquires the lock for an object instead of the calling thread, and returns that object: see Hold. Waits and fails
+    // as lock() does, and takes the same trailing arguments. A hold that was stopped, or failed with a std::error_code&,
+    // is empty. With an Owner the object has one level of that owner; without, it has an owner of its own.
     template <class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] Hold hold(Tail&&... tail) { return held_until(never, false, tail...); }
 
+    // Acquires the lock for an object if it is free, as try_lock() does. Otherwise the object is empty.
     template <class... Tail>
     requires TryOption<Tail...>
     [[nodiscard]] Hold try_hold(Tail&&... tail) { return held_until(never, true, tail...); }
 
+    // Acquires the lock for an object within a time, as try_lock_for() does. Otherwise the object is empty.
     template <class Rep, class Period, class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] Hold try_hold_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
@@ -105,6 +106,7 @@ public:
         return held_until(deadline, deadline <= Clock::now(), tail...);
     }
 
+    // Does the same as try_hold_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] Hold try_hold_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
@@ -112,19 +114,20 @@ public:
         return held_until(deadline, deadline <= Clock::now(), tail...);
     }
 
-    // Acquire the lock for an object without a thread that waits: see Operation. They wait, try and fail as hold() and its
-    // kin do; a hold that was not acquired in time is empty. Take an optional Owner, Lease and std::stop_token, which
-    // cancels the operation. Nothing is sent before the operation begins.
+    // Acquires the lock for an object without a thread that waits: see Operation. Waits and fails as hold() does. Takes an
+    // optional Owner, Lease and std::stop_token, which cancels the operation. Nothing is sent before the operation begins.
     //   redlatch::Hold hold = co_await orders.async_lock();
     template <class... Tail>
     requires AsyncOption<Tail...> Operation<Hold> async_lock(Tail&&... tail) { return later(never, false, tail...); }
 
+    // Does the same as async_lock(), with one try. A hold that was not acquired is empty.
     template <class... Tail>
     requires AsyncOption<Tail...> && TryOption<Tail...> Operation<Hold> async_try_lock(Tail&&... tail) {
         return later(never, true, tail...);
     }
 
-    // The time begins to run with this call.
+    // Does the same as async_lock(), for this time at most. It begins to run with this call. A hold that was not acquired in
+    // time is empty.
     template <class Rep, class Period, class... Tail>
     requires AsyncOption<Tail...> Operation<Hold> async_try_lock_for(std::chrono::duration<Rep, Period> timeout,
                                                                      Tail&&... tail) {
@@ -132,6 +135,7 @@ public:
         return later(deadline, deadline <= Clock::now(), tail...);
     }
 
+    // Does the same as async_try_lock_for(), until an instant of any clock, which is read once: by this call.
     template <class AnyClock, class Duration, class... Tail>
     requires AsyncOption<Tail...> Operation<Hold> async_try_lock_until(std::chrono::time_point<AnyClock, Duration> when,
                                                                        Tail&&... tail) {

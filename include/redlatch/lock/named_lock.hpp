@@ -32,7 +32,7 @@ class LockState;
 // Implements LockApi for one named lock. Locks that query the server in another way override the ask_* members.
 class NamedLock : public LockApi {
 public:
-    // The name as given, without the client's key_prefix.
+    // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
 
     // Returns who holds the lock, whoever it is and in whatever language, and what else the server knows about it: see
@@ -80,7 +80,7 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
 
-    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the holds
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the holds
     // have ended. Timeouts are rounded up to the next millisecond; zero or less looks once; the largest value waits
     // indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
@@ -89,13 +89,14 @@ public:
         return timed_release(deadline_after(Clock::now(), timeout), tail...);
     }
 
+    // Does the same as wait_release_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires StopOption<Tail...>
     [[nodiscard]] bool wait_release_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed_release(deadline_at(when), tail...);
     }
 
-    // Wait without a thread that waits: see Operation. The result is true if the holds have ended. Accept a
+    // Waits without a thread that waits: see Operation. The result is true if the holds have ended. Accepts a
     // std::stop_token, which cancels the operation. No thread waits, so a hold of the calling thread is as any other.
     //   orders.async_wait_release().start([](std::error_code ec, bool ended) { … });
     template <class... Tail>
@@ -103,7 +104,7 @@ public:
         return release_later(detail::wait_until(never, tail...));
     }
 
-    // The time begins to run with this call.
+    // Does the same as async_wait_release(), for this time at most. It begins to run with this call.
     template <class Rep, class Period, class... Tail>
     requires AsyncOption<Tail...> && StopOption<Tail...> Operation<bool> async_wait_release_for(
         std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {

@@ -14,8 +14,8 @@ inline namespace REDLATCH_ABI {
 // How a SpinLock or a Mutex waits: pauses start at initial_delay and double up to max_delay. Jitter shortens each by up
 // to a half, so that waiters do not retry at the same time.
 struct SpinOptions {
-    std::chrono::milliseconds initial_delay{1};
-    std::chrono::milliseconds max_delay{128};
+    std::chrono::milliseconds initial_delay{1};  // at least 1 ms
+    std::chrono::milliseconds max_delay{128};    // at most 1 h, and not below initial_delay
 };
 
 namespace detail {

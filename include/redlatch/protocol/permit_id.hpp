@@ -35,6 +35,7 @@ inline std::string hex_of(std::string_view bytes) {
 // text it has 32 hex digits, the same that Redisson shows.
 class PermitId {
 public:
+    // Returns an id of 16 random bytes. Throws std::system_error if the system has none.
     static PermitId random() { return PermitId(detail::random_bytes<16>()); }
 
     // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
@@ -50,13 +51,16 @@ public:
         return PermitId(bytes);
     }
 
+    // Returns 32 hex digits, in lower case.
     std::string text() const { return detail::hex_of(bytes()); }
 
     // Returns the bytes as stored in Redis.
     std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
+    // Compares the bytes.
     friend auto operator<=>(const PermitId&, const PermitId&) = default;
 
+    // Writes text().
     template <class Traits>
     friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const PermitId& id) {
         return out << id.text().c_str();

@@ -60,8 +60,11 @@ public:
     // Holds nothing.
     Permits() noexcept = default;
 
+    // Takes over the permits of the other one, which is empty then.
     Permits(Permits&& other) noexcept
         : keeper_(std::move(other.keeper_)), count_(std::exchange(other.count_, 0)), ids_(std::move(other.ids_)) {}
+
+    // Gives its own permits back as the destructor does, and takes over those of the other one.
     Permits& operator=(Permits&& other) noexcept {
         Permits old(std::move(*this));
         keeper_ = std::move(other.keeper_);
@@ -73,6 +76,7 @@ public:
     // Gives the permits back without waiting for the server, and never throws. Preserves errno.
     ~Permits();
 
+    // Returns true if it holds at least one permit.
     explicit operator bool() const noexcept { return count_ > 0; }
 
     // Returns how many permits it holds.

@@ -16,8 +16,10 @@ inline namespace REDLATCH_ABI {
 // stands for the client's own thread.
 class AnyExecutor {
 public:
+    // Stands for the client's own thread.
     AnyExecutor() noexcept = default;
 
+    // Keeps a copy of the executor.
     template <class Executor>
     requires(!std::is_same_v<std::remove_cvref_t<Executor>, AnyExecutor>) AnyExecutor(Executor&& executor)
         : execute_([e = std::forward<Executor>(executor)](std::function<void()> f) mutable {
@@ -27,9 +29,10 @@ public:
                   e(std::move(f));
           }) {}
 
+    // Returns true unless it is empty.
     explicit operator bool() const noexcept { return static_cast<bool>(execute_); }
 
-    // Throws what the executor throws. Not to be called on an empty one.
+    // Has the executor run f(). Throws what the executor throws. Not to be called on an empty one.
     void execute(std::function<void()> f) const { execute_(std::move(f)); }
 
 private:

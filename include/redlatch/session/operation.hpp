@@ -65,7 +65,9 @@ inline std::error_code code_of(const std::exception_ptr& error) noexcept {
 template <class R>
 class [[nodiscard]] Operation {
 public:
+    // Takes over the work; the other one must not be begun any more.
     Operation(Operation&&) noexcept = default;
+    // Drops its own work, unless it has begun, and takes over that of the other one.
     Operation& operator=(Operation&&) noexcept = default;
 
     // Names the executor on which the operation completes: see AnyExecutor.

@@ -22,38 +22,46 @@ inline constexpr const char* no_memory = "out of memory";
 // The result of a command: the server's reply, or the reason why there is none. Short texts and numbers need no
 // allocation.
 struct Reply {
+    // Tells what arrived, or why nothing did.
     enum class Kind {
-        nil,
-        integer,
-        text,   // a bulk string or a status
-        error,  // `text` is the server's error, which begins with a code such as WRONGTYPE
-        array,
+        nil,         // the server has no value
+        integer,     // a number
+        text,        // a bulk string or a status
+        error,       // `text` is the server's error, which begins with a code such as WRONGTYPE
+        array,       // several replies
         not_sent,    // there was no connection: the command had no effect. `text` gives the reason
         no_time,     // the same, but only because the caller's time ran out: the server may be available
         unanswered,  // sent, but no reply arrived: the outcome is unknown. `text` gives the reason
         malformed,   // the reply violates the protocol; the connection was closed: the outcome is unknown
     };
 
-    Kind kind = Kind::nil;
-    std::int64_t integer = 0;
-    std::string text;
-    std::vector<Reply> elements;
-    bool replicated = true;  // false if it was carried out, but fewer replicas than required confirmed it
+    Kind kind = Kind::nil;        // what arrived, or why nothing did
+    std::int64_t integer = 0;     // of an integer
+    std::string text;             // of a text or an error, or the reason why there is no reply
+    std::vector<Reply> elements;  // of an array
+    bool replicated = true;       // false if it was carried out, but fewer replicas than required confirmed it
 
+    // Makes a reply of this kind; of a number or a text its own kind. For transports and tests.
     static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}, true}; }
     static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}, true}; }
     static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}, true}; }
 
+    // Returns true for Kind::nil.
     bool is_nil() const noexcept { return kind == Kind::nil; }
+
+    // Returns true for Kind::integer.
     bool is_integer() const noexcept { return kind == Kind::integer; }
+
+    // Returns true for Kind::error.
     bool is_error() const noexcept { return kind == Kind::error; }
 
     // The prefix of an error that comes from the transport, not from the server: they could not establish trust.
     static constexpr std::string_view untrusted = "UNTRUSTED ";
 
-    // answered() returns true if the server replied. is_unsent() returns true if the command certainly never reached
-    // it.
+    // Returns true if the server replied.
     bool answered() const noexcept { return kind < Kind::not_sent; }
+
+    // Returns true if the command certainly never reached the server.
     bool is_unsent() const noexcept { return kind == Kind::not_sent || kind == Kind::no_time; }
 };
 

@@ -26,9 +26,9 @@ inline namespace REDLATCH_ABI {
 
 // The words of one command, each sent as it is, whatever bytes it contains. They must live only during the call.
 struct Command {
-    std::span<const std::string_view> words;
-    std::size_t key = 1;      // the index of the word that is the routing key; 0 for none
-    std::string_view near{};  // if there is none: a key whose server to use, if that matters
+    std::span<const std::string_view> words;  // the name of the command and its arguments
+    std::size_t key = 1;                      // the index of the word that is the routing key; 0 for none
+    std::string_view near{};                  // if there is none: a key whose server to use, if that matters
 };
 
 // Receives the reply to a posted command, exactly once, on any thread. It must be short. Of the transport it may call
@@ -36,16 +36,20 @@ struct Command {
 using Completion = std::function<void(Reply)>;
 
 // Selects the channels of a cluster: classic channels, which reach every node, or sharded ones, which belong to one
-// shard. The two kinds do not mix: all clients must use the same. `automatic` uses sharded channels if the servers
-// support them (Redis 7), as Redisson does. A single server, with or without Sentinel, always uses classic channels.
-enum class PubSub { automatic, classic, sharded };
+// shard. The two kinds do not mix: all clients must use the same. A single server, with or without Sentinel, always uses
+// classic channels.
+enum class PubSub {
+    automatic,  // sharded channels if the servers support them (Redis 7), as Redisson does
+    classic,    // SUBSCRIBE and PUBLISH
+    sharded,    // SSUBSCRIBE and SPUBLISH
+};
 
 // Receives the events of subscriptions, within run() or watch(): one call at a time, on any thread.
 class Listener {
 public:
     virtual void subscribed(const std::string& channel) = 0;  // confirmed: the first time and after every reconnect
-    virtual void refused(const std::string& channel, const Reply& why) = 0;
-    virtual void message(const std::string& channel, std::string_view payload) = 0;
+    virtual void refused(const std::string& channel, const Reply& why) = 0;          // there is no subscription
+    virtual void message(const std::string& channel, std::string_view payload) = 0;  // arrived on the channel
     virtual void disconnected() = 0;  // messages may be lost until the next subscribed()
     // No connection could be made. For transports that tell why at once, before a call fails.
     virtual void unreachable(const std::string& /* why */) {}
@@ -134,6 +138,7 @@ concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::sp
     t.post_all(commands, done);
 };
 
+// What a client needs: all six parts. The optional ones below its name make it faster, or make options possible.
 template <class T>
 concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSeveral<T> && Posts<T> && Subscribes<T> &&
     Routes<T> && SurvivesFork<T>;
