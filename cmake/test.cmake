@@ -20,7 +20,7 @@ if(ONLY)
     endif()
     set(stages ${ONLY})
 endif()
-redlatch_setup(compiler make clang clang-runtime format pkg-config redis redis-cli hiredis openssl asio doctest spin lua)
+redlatch_setup(compiler make clang clang-runtime format pkg-config redis redis-cli hiredis openssl asio doctest doxygen spin lua)
 
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
 math(EXPR jobs "5 * ${cores} / 2")
