@@ -4,7 +4,7 @@
 s#\]\((\.\./|examples/)([a-z_]+)\.cpp\)#](\2_8cpp-example.html)#g
 s/\[([^][]*)\]\(#[^)]*\)/\1/g
 s/(\]\([^)# ]*\.md)#[^)]*\)/\1)/g
-s#\[([^][]*)\]\((\.\./\.\./tests|\.github|include)/[^)]*\)#\1#g
+s#\[([^][]*)\]\(((\.\./\.\./)?(tests|include)|\.github)/[^)]*\)#\1#g
 # Between single backticks an apostrophe would end the code.
 /'/s/`([^`]+)`/``\1``/g
 # Doxygen does not see two asterisks beside a backtick.
