@@ -80,9 +80,11 @@ statement == "" && code ~ /^};?$/ {
 }
 
 kind[scopes] == "enum" {
-    # Doxygen itself does not mind an enumerator without a description.
-    if (behind == "" && !lines) behind = " @undescribed enumerator " code
-    if (visible()) print described() code (behind ~ /^ @/ ? " ///<" behind : behind == "" ? "" : " ///<" escaped(behind))
+    # Doxygen itself does not mind an enumerator without a description, but an unknown command.
+    which = code
+    sub(/[ ,].*/, "", which)
+    text = behind != "" ? escaped(behind) : lines ? "" : " @no_description_of_" which
+    if (visible()) print described() code (text == "" ? "" : " ///<" text)
     lines = 0
     next
 }

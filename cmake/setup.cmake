@@ -48,7 +48,7 @@ function(redlatch_missing_packages out)
             set(packages spin)
         elseif(need STREQUAL "doxygen")
             find_program(found NAMES doxygen NO_CACHE)
-            set(packages doxygen)
+            set(packages doxygen doxygen-awesome-css) # the latter is its theme
         elseif(need STREQUAL "lua") # 5.1, the version inside Redis
             execute_process(COMMAND pkg-config --exists lua5.1 ERROR_QUIET RESULT_VARIABLE status)
             if(status EQUAL 0)
