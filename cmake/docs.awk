@@ -69,7 +69,7 @@ statement == "" && code ~ /^(public|protected|private):$/ {
     next
 }
 
-statement == "" && code ~ /^};?$/ {
+statement == "" && code ~ /^[}];?$/ {
     if (only != "" && name[scopes] == only) print "/**@}*/"
     access[scopes] = ""
     if (base[scopes] != "" && visible()) show_base(base[scopes])
@@ -92,7 +92,7 @@ kind[scopes] == "enum" {
 {
     statement = statement (statement == "" ? "" : " ") code
     open = braces(statement)
-    if (code ~ /{$/ && open > 0) {
+    if (code ~ /[{]$/ && open > 0) {
         if (statement ~ /^(template <.*> )?(inline )?(class|struct|enum|union|namespace) /)
             open_scope()
         else
@@ -113,8 +113,8 @@ function code_of(line,    at) {
 # How many braces are open after the text.
 function braces(text,    opened, closed) {
     gsub(/'[{}]'|"[^"]*"/, "", text)
-    opened = gsub(/{/, "", text)
-    closed = gsub(/}/, "", text)
+    opened = gsub(/[{]/, "", text)
+    closed = gsub(/[}]/, "", text)
     return opened - closed
 }
 
