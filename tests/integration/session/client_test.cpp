@@ -506,24 +506,24 @@ TEST_CASE("a first connection that fails is an event at once, which says why; th
         // A resolver may take its time.
         {"redis://no-such-host.invalid", "cannot resolve the host 'no-such-host.invalid': ", 60s},
     };
-    for (const auto& [url, why, within] : rows) {
-        CAPTURE(url);
+    for (const auto& row : rows) {
+        CAPTURE(row.url);
         EventLog log;
         ClientOptions options;
-        options.command_timeout = within + 2s;
+        options.command_timeout = row.within + 2s;
         options.unreachable_timeout = 100s;
         options.on_event = log.handler();
-        Client client{url, options};
+        Client client{row.url, options};
         RLock orders{client, "orders"};
         std::stop_source stop;
         auto waiting = start([&] { return orders.lock(stop.get_token()); });
-        CHECK(eventually([&] { return log.count(Event::Kind::disconnected) == 1; }, within));
+        CHECK(eventually([&] { return log.count(Event::Kind::disconnected) == 1; }, row.within));
         const std::vector<Event> events = log.all();
         REQUIRE(events.size() == 1);
-        CHECK(std::string_view(events[0].detail).starts_with(why));
+        CHECK(std::string_view(events[0].detail).starts_with(row.why));
         CHECK_FALSE(ready(waiting, 0ms));
         stop.request_stop();
-        CHECK(ready(waiting, patient(within + 5s)));
+        CHECK(ready(waiting, patient(row.within + 5s)));
     }
 }
 
