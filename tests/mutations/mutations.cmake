@@ -814,7 +814,7 @@ mutate(leaving_waiter_wakes_nobody wait/waiting_room.hpp
 mutate(write_raises_a_signal net/socket.hpp
     "no_signal | MSG_DONTWAIT"
     "MSG_DONTWAIT"
-    "faults/failed_calls")
+    "faults/fail(ed|ing)_calls")
 
 # A change of a latch that was given up takes effect after the reset that followed.
 mutate(given_up_change_comes_late semaphore/synchronizer.hpp
