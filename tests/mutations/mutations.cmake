@@ -1371,7 +1371,7 @@ mutate(old_reading_of_the_clock lock/acquire_attempt.hpp
 # A hold of an object is not released by its destructor.
 mutate(hold_is_dropped lock/hold.ipp
     "level_.keeper->release_later(level_.owner);"
-    ""
+    "static_cast<void>(level_.owner);"
     "integration/hold")
 
 # Objects that have a hold of several locks go on after these.
