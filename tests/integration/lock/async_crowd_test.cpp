@@ -28,13 +28,8 @@ constexpr int crowd_size = 4'000;
 constexpr int crowd_size = 100'000;
 #endif
 
-// The bytes of the heap that one waiter may take, its own coroutine included. Without optimization, clang's frames are
-// larger.
-#if defined(__OPTIMIZE__) || !defined(__clang__)
+// The bytes of the heap that one waiter may take, its own coroutine included.
 constexpr double largest_waiter = 1024;
-#else
-constexpr double largest_waiter = 1536;
-#endif
 
 // Returns how many bytes of the heap are in use; nothing if the C library does not tell.
 std::optional<std::size_t> heap_in_use() {

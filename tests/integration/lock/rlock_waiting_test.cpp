@@ -486,6 +486,50 @@ TEST_CASE("two threads that wait for different locks are woken in either order")
     }
 }
 
+// A coroutine cannot receive messages itself. So when the thread that received them leaves, the background thread has to
+// take over. Nothing else wakes that one here: it knows already when to end the subscriptions that are idle.
+TEST_CASE("a coroutine that waits for another lock is woken after the receiving thread has left") {
+    RedisServer server;
+    Client other{server.url()};
+    Client client{server.url()};
+    RLock their_a{other, "a"};
+    RLock their_b{other, "b"};
+    RLock a{client, "a"};
+    RLock b{client, "b"};
+    const auto wait_for_a = [&] {
+        their_a.lock();
+        const auto waits = client.stats().waits;
+        auto in_a = start([&] {
+            a.lock();
+            a.unlock();
+        });
+        REQUIRE(has_waiters(client, waits + 1));
+        RawRedis redis{server};
+        REQUIRE(eventually([&] { return !redis.pubsub_channels(channel_of("a")).empty(); }));
+        // In most rounds it is asleep by now.
+        std::this_thread::sleep_for(20ms);
+        their_a.unlock();
+        in_a.get();
+    };
+    wait_for_a();
+    auto longest = std::chrono::steady_clock::duration::zero();
+    for (int round = 0; round < rounds; ++round) {
+        their_b.lock();
+        const auto waits = client.stats().waits;
+        auto held = b.async_lock().future();
+        REQUIRE(has_waiters(client, waits + 1));
+        RawRedis redis{server};
+        REQUIRE(eventually([&] { return !redis.pubsub_channels(channel_of("b")).empty(); }));
+        wait_for_a();
+        const auto released = std::chrono::steady_clock::now();
+        their_b.unlock();
+        REQUIRE(ready(held, 60s));
+        longest = std::max(longest, std::chrono::steady_clock::now() - released);
+        CHECK_FALSE(held.get().unlock());
+    }
+    CHECK(longest < patient(1000ms));  // idle subscriptions end after five seconds
+}
+
 // One of the waiting threads receives messages, and a byte in a pipe interrupts it. Another one, which takes its place,
 // may read that byte. Nothing else would wake the heir of a hand-over within the process.
 TEST_CASE("threads that wait for different locks are woken together, by hand-over or by message") {
