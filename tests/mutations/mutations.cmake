@@ -1612,7 +1612,7 @@ mutate(destroyed_and_not_cancelled session/operation.hpp
 mutate(hold_destructor_waits lock/hold.ipp
     "level_.keeper->release_later(level_.owner);"
     "static_cast<void>(level_.keeper->release(level_.owner));"
-    "integration/async_lock")
+    "unit/rlock_release")
 
 # A coroutine whose executor drops the completion keeps what it got.
 mutate(dropped_completion_keeps_the_hold session/running.hpp

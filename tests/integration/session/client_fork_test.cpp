@@ -532,8 +532,8 @@ TEST_CASE("in a forked child, permits are split, merged and given back without a
             const bool is_whole = held.count() == 4 && !part && !more;
             const bool is_silent = held.release() == errc::hold_lost && !held;
             guard.reset();
-            // A release that this sent would arrive before the question.
-            const bool is_kept = desks.available_permits() == 0;
+            // One child lives long enough for a release in its background.
+            const bool is_kept = i > 0 || !eventually([&] { return desks.available_permits() != 0; }, 1s);
             return is_whole && is_silent && is_kept ? 0 : 1;
         });
         CHECK(child.wait(60s) == ExitStatus{0, 0});

@@ -565,3 +565,21 @@ TEST_CASE("a malformed reply to a query is an error") {
     CHECK_FALSE(bench.lock.is_held(ec));
     CHECK_FALSE(ec);
 }
+
+TEST_CASE("the destructor of a hold and an assignment to it post the release, and do not wait for the reply") {
+    Bench bench;
+    bench.redis.always("release", ScriptedRedis::hold_back);
+    {
+        Hold hold = bench.lock.hold();
+        hold = bench.lock.hold();
+        CHECK(bench.redis.count("release") == 1);
+    }
+    const auto sent = bench.redis.sent("release");
+    REQUIRE(sent.size() == 2);
+    for (const SentCommand& one : sent) {
+        CHECK(one.posted);
+        bench.redis.answer(one, number(0));
+    }
+    CHECK(sent[0].argument(0) == bench.owner(1));
+    CHECK(sent[1].argument(0) == bench.owner(2));
+}
