@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <concepts>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
+#include <string>
 #include <system_error>
 #include <type_traits>
 #include <utility>
@@ -31,6 +37,17 @@ auto start(Function function) {
         const auto shared = std::make_shared<Function>(std::move(function));
         return start_erased(std::function<Result()>([shared] { return (*shared)(); }));
     }
+}
+
+/// Returns the number of the calling thread, for is_asleep().
+inline pid_t this_thread_number() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
+
+/// Returns true if that thread of this process sleeps.
+inline bool is_asleep(pid_t thread) {
+    std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    return text.find(") S ") != std::string::npos;
 }
 
 }  // namespace redlatch::test

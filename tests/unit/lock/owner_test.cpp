@@ -4,6 +4,7 @@
 
 #include <redlatch/redlatch.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -322,21 +323,23 @@ TEST_CASE("the number of a fair hold is not used again while another caller's co
 }
 
 TEST_CASE("a writer is asked for by its number when a caller of its owner waits as a reader") {
-    for (int round = 0; round < 5; ++round) {  // in most of them the reader sleeps when it is woken
-        Bench bench;
-        ReadWriteLock lock{bench.client, "pages"};
-        bench.redis.always("read acquire", [&](const SentCommand& sent) {
-            return std::optional(sent.argument(3) == bench.owner(0) + ":write" ? number(3'600'000) : nil());
-        });
-        auto reader = start([&] { return lock.try_lock_shared_for(20s, alice); });
-        REQUIRE(bench.redis.wait_until_wanted("redisson_rwlock:{pages}"));
-        REQUIRE(bench.redis.confirm("redisson_rwlock:{pages}"));
-        REQUIRE(bench.redis.wait_for("read acquire", 2));
-        CHECK(lock.try_lock(alice));
-        // Before the first renewal of the writer, which lets the reader look, too.
-        REQUIRE(reader.wait_for(patient(5s)) == std::future_status::ready);
-        CHECK(reader.get());
-        CHECK(bench.redis.sent("read acquire").back().argument(3) ==
-              bench.redis.sent("write acquire").at(0).argument(0));
-    }
+    Bench bench;
+    ReadWriteLock lock{bench.client, "pages"};
+    bench.redis.always("read acquire", [&](const SentCommand& sent) {
+        return std::optional(sent.argument(3) == bench.owner(0) + ":write" ? number(3'600'000) : nil());
+    });
+    std::atomic<pid_t> waiting = 0;
+    auto reader = start([&] {
+        waiting = this_thread_number();
+        return lock.try_lock_shared_for(20s, alice);
+    });
+    REQUIRE(bench.redis.wait_until_wanted("redisson_rwlock:{pages}"));
+    REQUIRE(bench.redis.confirm("redisson_rwlock:{pages}"));
+    REQUIRE(bench.redis.wait_for("read acquire", 2));
+    REQUIRE(eventually([&] { return is_asleep(waiting); }));
+    CHECK(lock.try_lock(alice));
+    // Before the first renewal of the writer, which lets the reader look, too.
+    REQUIRE(reader.wait_for(patient(5s)) == std::future_status::ready);
+    CHECK(reader.get());
+    CHECK(bench.redis.sent("read acquire").back().argument(3) == bench.redis.sent("write acquire").at(0).argument(0));
 }

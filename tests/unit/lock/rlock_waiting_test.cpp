@@ -4,13 +4,9 @@
 
 #include <redlatch/redlatch.hpp>
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <exception>
-#include <fstream>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -20,6 +16,7 @@
 #include <vector>
 
 #include "support/scripted_transport.hpp"
+#include "support/start.hpp"
 #include "support/wait.hpp"
 
 using namespace redlatch;
@@ -65,7 +62,7 @@ class Taker {
 public:
     explicit Taker(Bench& bench, std::optional<Lease> lease = {}, std::optional<Milliseconds> timeout = {})
         : thread_([this, &bench, lease, timeout] {
-              tid = static_cast<pid_t>(::syscall(SYS_gettid));
+              tid = this_thread_number();
               const Milliseconds wait = timeout.value_or(Milliseconds::max());
               try {
                   held = lease ? bench.lock.try_lock_for(wait, *lease, stop.get_token())
@@ -89,12 +86,7 @@ public:
         return eventually([&] { return bench.client.stats().waits >= waits && is_asleep(); });
     }
 
-    bool is_asleep() const {
-        std::ifstream stat("/proc/self/task/" + std::to_string(tid.load()) + "/stat");
-        std::string text;
-        std::getline(stat, text);
-        return text.find(") S ") != std::string::npos;
-    }
+    bool is_asleep() const { return redlatch::test::is_asleep(tid); }
 
     void finish() {
         let_go = true;
