@@ -39,8 +39,8 @@ auto start(Function function) {
     }
 }
 
-/// Returns the number of the calling thread, for is_asleep().
-inline pid_t this_thread_number() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
+/// Returns the kernel's number of the calling thread, for is_asleep().
+inline pid_t current_tid() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
 
 /// Returns true if that thread of this process sleeps.
 inline bool is_asleep(pid_t thread) {
