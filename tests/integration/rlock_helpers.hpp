@@ -75,16 +75,6 @@ bool ready(const std::future<Result>& future, std::chrono::milliseconds deadline
     return future.wait_for(deadline) == std::future_status::ready;
 }
 
-/// Returns true if this thread of the process sleeps in the kernel.
-inline bool is_asleep(pid_t thread) {
-    std::ifstream file{"/proc/self/task/" + std::to_string(thread) + "/stat"};
-    const std::string text{std::istreambuf_iterator<char>{file}, {}};
-    const auto name_end = text.rfind(')');
-    return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] == 'S';
-}
-
-inline pid_t this_thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
-
 /// Returns the ids of the threads of this process.
 inline std::set<std::string> threads() {
     std::set<std::string> ids;

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -40,14 +41,14 @@ auto start(Function function) {
 }
 
 /// Returns the kernel's number of the calling thread, for is_asleep().
-inline pid_t current_tid() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
+inline pid_t this_thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
 
-/// Returns true if that thread of this process sleeps.
+/// Returns true if this thread of the process sleeps in the kernel.
 inline bool is_asleep(pid_t thread) {
-    std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
-    std::string text;
-    std::getline(stat, text);
-    return text.find(") S ") != std::string::npos;
+    std::ifstream file{"/proc/self/task/" + std::to_string(thread) + "/stat"};
+    const std::string text{std::istreambuf_iterator<char>{file}, {}};
+    const auto name_end = text.rfind(')');
+    return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] == 'S';
 }
 
 }  // namespace redlatch::test

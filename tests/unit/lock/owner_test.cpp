@@ -330,7 +330,7 @@ TEST_CASE("a writer is asked for by its number when a caller of its owner waits 
     });
     std::atomic<pid_t> waiting = 0;
     auto reader = start([&] {
-        waiting = current_tid();
+        waiting = this_thread_id();
         return lock.try_lock_shared_for(20s, alice);
     });
     REQUIRE(bench.redis.wait_until_wanted("redisson_rwlock:{pages}"));

@@ -62,7 +62,7 @@ class Taker {
 public:
     explicit Taker(Bench& bench, std::optional<Lease> lease = {}, std::optional<Milliseconds> timeout = {})
         : thread_([this, &bench, lease, timeout] {
-              tid = current_tid();
+              tid = this_thread_id();
               const Milliseconds wait = timeout.value_or(Milliseconds::max());
               try {
                   held = lease ? bench.lock.try_lock_for(wait, *lease, stop.get_token())
