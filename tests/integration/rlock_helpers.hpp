@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <sys/syscall.h>
-#include <unistd.h>
 #include <redlatch/redlatch.hpp>
 
 #include <algorithm>
@@ -10,10 +8,8 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <future>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>

@@ -496,18 +496,11 @@ TEST_CASE("a coroutine that waits for another lock is woken after the receiving 
     RLock their_b{other, "b"};
     RLock a{client, "a"};
     RLock b{client, "b"};
+    RawRedis redis{server};
     const auto wait_for_a = [&] {
         their_a.lock();
-        const auto waits = client.stats().waits;
-        auto in_a = start([&] {
-            a.lock();
-            a.unlock();
-        });
-        REQUIRE(has_waiters(client, waits + 1));
-        RawRedis redis{server};
-        REQUIRE(eventually([&] { return !redis.pubsub_channels(channel_of("a")).empty(); }));
-        // In most rounds it is asleep by now.
-        std::this_thread::sleep_for(20ms);
+        auto in_a = start_waiting(client, [&] { a.lock(), a.unlock(); });
+        REQUIRE(is_listened_to(redis, "a"));
         their_a.unlock();
         in_a.get();
     };
@@ -518,8 +511,7 @@ TEST_CASE("a coroutine that waits for another lock is woken after the receiving 
         const auto waits = client.stats().waits;
         auto held = b.async_lock().future();
         REQUIRE(has_waiters(client, waits + 1));
-        RawRedis redis{server};
-        REQUIRE(eventually([&] { return !redis.pubsub_channels(channel_of("b")).empty(); }));
+        REQUIRE(is_listened_to(redis, "b"));
         wait_for_a();
         const auto released = std::chrono::steady_clock::now();
         their_b.unlock();
