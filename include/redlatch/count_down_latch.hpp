@@ -46,15 +46,11 @@ public:
     // Sets the count if there is none. Returns true if it was set. One round trip, like every member that does not
     // wait. Throws Error(errc::invalid_argument) if `count` is not from 1 to max().
     bool try_set_count(std::ptrdiff_t count);
-    bool try_set_count(std::ptrdiff_t count, std::error_code& ec) {
-        return detail::answer([&] { return try_set_count(count); }, false, ec);
-    }
+    bool try_set_count(std::ptrdiff_t count, std::error_code& ec);
 
     // Returns the number left to count down, or 0 if there is no count.
     std::ptrdiff_t count() const;
-    std::ptrdiff_t count(std::error_code& ec) const {
-        return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
-    }
+    std::ptrdiff_t count(std::error_code& ec) const;
 
     // Counts down by n. At zero all waiters return. Does nothing if there is no count or n is 0. Throws
     // Error(errc::invalid_argument) if n is negative.
@@ -64,16 +60,12 @@ public:
     // process lives. So do not count down again after such an error. If the retries fail too, the event
     // unlock_not_delivered reports it.
     void count_down(std::ptrdiff_t n = 1);
-    void count_down(std::ptrdiff_t n, std::error_code& ec) {
-        detail::answer([&] { return count_down(n), true; }, false, ec);
-    }
+    void count_down(std::ptrdiff_t n, std::error_code& ec);
     void count_down(std::error_code& ec) { count_down(1, ec); }
 
     // Returns true if there is nothing left to count down.
     [[nodiscard]] bool try_wait() const { return wait_for_end({.one_try = true}); }
-    [[nodiscard]] bool try_wait(std::error_code& ec) const {
-        return detail::answer([&] { return try_wait(); }, false, ec);
-    }
+    [[nodiscard]] bool try_wait(std::error_code& ec) const;
 
     // Waits until the count that was set at the time of the call has ended: it reached zero, was reset, or its key
     // expired. A count set after that does not matter. A waiting thread sends one query every 5 to 10 seconds, in case
@@ -131,21 +123,15 @@ public:
 
     // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
     bool reset();
-    bool reset(std::error_code& ec) {
-        return detail::answer([&] { return reset(); }, false, ec);
-    }
+    bool reset(std::error_code& ec);
 
     // Returns true if there is a count.
     bool exists() const;
-    bool exists(std::error_code& ec) const {
-        return detail::answer([&] { return exists(); }, false, ec);
-    }
+    bool exists(std::error_code& ec) const;
 
     // Does the same as reset(): deletes the latch, and all waiters return.
     bool remove() { return reset(); }
-    bool remove(std::error_code& ec) {
-        return detail::answer([&] { return remove(); }, false, ec);
-    }
+    bool remove(std::error_code& ec);
 
     // Lets the count end after this duration, rounded down to milliseconds, unless it reaches zero before. Waiters may
     // notice that end up to 10 s later, because the server publishes no message. Replaces an earlier expiry. Returns
@@ -162,9 +148,7 @@ public:
     // Returns the state on the server: see LatchInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
     // to something else.
     LatchInspection inspect() const;
-    LatchInspection inspect(std::error_code& ec) const {
-        return detail::answer([&] { return inspect(); }, LatchInspection(), ec);
-    }
+    LatchInspection inspect(std::error_code& ec) const;
 
 private:
     bool expire_after(Milliseconds after);

@@ -118,5 +118,37 @@ REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, detail::WaitReques
     return before <= n || latch.obtain(want, request).run();
 }
 
+REDLATCH_INLINE bool CountDownLatch::try_set_count(std::ptrdiff_t count, std::error_code& ec) {
+    return detail::answer([&] { return try_set_count(count); }, false, ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count(std::error_code& ec) const {
+    return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n, std::error_code& ec) {
+    detail::answer([&] { return count_down(n), true; }, false, ec);
+}
+
+REDLATCH_INLINE bool CountDownLatch::try_wait(std::error_code& ec) const {
+    return detail::answer([&] { return try_wait(); }, false, ec);
+}
+
+REDLATCH_INLINE bool CountDownLatch::reset(std::error_code& ec) {
+    return detail::answer([&] { return reset(); }, false, ec);
+}
+
+REDLATCH_INLINE bool CountDownLatch::exists(std::error_code& ec) const {
+    return detail::answer([&] { return exists(); }, false, ec);
+}
+
+REDLATCH_INLINE bool CountDownLatch::remove(std::error_code& ec) {
+    return detail::answer([&] { return remove(); }, false, ec);
+}
+
+REDLATCH_INLINE LatchInspection CountDownLatch::inspect(std::error_code& ec) const {
+    return detail::answer([&] { return inspect(); }, LatchInspection(), ec);
+}
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

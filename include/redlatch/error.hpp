@@ -27,6 +27,7 @@ enum class errc {
     not_replicated,        // fewer replicas than required confirmed it; what was acquired is released
     cancelled,             // it was cancelled before it succeeded; what is acquired all the same is released
     function_failed,       // a function that was to run under the lock threw an exception that has no error code
+    not_on_disk,           // the server did not confirm it on its disk in time; what was acquired is released
 };
 
 }  // namespace REDLATCH_ABI
@@ -60,6 +61,7 @@ inline namespace REDLATCH_ABI {
                 case errc::not_replicated: return "too few replicas confirmed the command";
                 case errc::cancelled: return "the operation was cancelled";
                 case errc::function_failed: return "the function that ran under the lock threw an exception";
+                case errc::not_on_disk: return "the server did not confirm the command on its disk";
             }
             return "unknown error";
         }

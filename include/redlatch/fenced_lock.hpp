@@ -41,9 +41,7 @@ public:
     // trip; acquires nothing. A resource may use it to reject every older writer. Throws Error, or stores its code:
     // wrong_type if the key of the counter holds no number.
     [[nodiscard]] std::optional<std::int64_t> latest_token();
-    [[nodiscard]] std::optional<std::int64_t> latest_token(std::error_code& ec) {
-        return detail::answer([&] { return latest_token(); }, std::optional<std::int64_t>(), ec);
-    }
+    [[nodiscard]] std::optional<std::int64_t> latest_token(std::error_code& ec);
 
     // Calls lock() and returns the token. With a std::stop_token or a std::error_code& it returns an optional, which is
     // empty if the lock is not held.

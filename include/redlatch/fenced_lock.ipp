@@ -52,5 +52,9 @@ REDLATCH_INLINE std::optional<std::int64_t> FencedLock::token_or_none(detail::Ow
     return state().token(owner);
 }
 
+REDLATCH_INLINE std::optional<std::int64_t> FencedLock::latest_token(std::error_code& ec) {
+    return detail::answer([&] { return latest_token(); }, std::optional<std::int64_t>(), ec);
+}
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -72,5 +72,13 @@ struct LatchInspection {
     std::optional<std::chrono::milliseconds> expires_in;  // when the key expires, if it does
 };
 
+// The state of a barrier.
+struct BarrierInspection {
+    bool exists = false;         // false before the first arrival
+    std::uint64_t phase = 0;     // how many phases have begun
+    std::ptrdiff_t parties = 0;  // how many have to arrive in this phase
+    std::ptrdiff_t arrived = 0;  // how many of them have, without those whose process has died
+};
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

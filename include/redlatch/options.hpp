@@ -31,6 +31,7 @@ struct Event {
         disconnected,          // the server cannot be reached
         reconnected,           // the server can be reached again
         moved,                 // failover: another server is the master now; every hold is verified there
+        not_set_up,            // a caller waits for permits of a semaphore that nobody has set up; it goes on waiting
     };
 
     Kind kind;           // what happened
@@ -47,6 +48,7 @@ constexpr std::string_view to_string(Event::Kind kind) noexcept {
         case Event::Kind::disconnected: return "disconnected";
         case Event::Kind::reconnected: return "reconnected";
         case Event::Kind::moved: return "moved";
+        case Event::Kind::not_set_up: return "not_set_up";
     }
     return "unknown";
 }
@@ -145,6 +147,13 @@ struct ClientOptions {
     // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
     // turn.
     unsigned local_handoff_limit = 16;
+    // Whether the waiters of a lock queue up on the server, and a release grants the lock to the next of them: then that
+    // one has nothing to send, and the others sleep on. Clients with and without it share locks, and so does Redisson.
+    // Not for a connection whose proxy may replace the server unseen, because a grant counts from the server's clock.
+    // The reentrant, the non-reentrant, the fenced and the fair locks use it, unless require_replicas or require_fsync is
+    // set. A FairLock has its queue anyway. The others need two more keys a lock: redlatch_lock_queue:{name} and
+    // redlatch_lock_places:{name}.
+    bool grants = true;
     // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
     // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer
     // time keeps them through a longer loss of the connection. From 100 ms to 5 min; if empty, a sixth of
@@ -158,6 +167,13 @@ struct ClientOptions {
     // errc::not_replicated. A renewal that they do not confirm does not count. Costs one more command each, in the same
     // round trip.
     unsigned require_replicas = 0;
+    // Whether every hold and every permit must be on the server's disk, so that a restart does not lose it. Together with
+    // require_replicas it must be on the disks of that many replicas, too. The server confirms that by WAITAOF (Redis 7.2,
+    // Valkey) within half of command_timeout. If it does not, the hold or permit is released, and the operation fails with
+    // errc::not_on_disk, or with errc::rejected if the server does not have the command, keeps no append-only file, or
+    // denies this user the command. A renewal that is not confirmed does not count. Costs one more command each, in the
+    // same round trip, and the time of the disk: up to a second with `appendfsync everysec`.
+    bool require_fsync = false;
     // The connector for rediss:// URLs: redlatch::tls(...) of redlatch/tls.hpp. The URL alone decides whether TLS is
     // used.
     std::shared_ptr<const detail::TlsConnector> tls = {};
@@ -178,7 +194,7 @@ struct ClientOptions {
 //
 // The constructor of the object throws Error, before anything is sent: errc::invalid_argument for a value that
 // ClientOptions must not have either, or for a command_timeout above that of the client; errc::unsupported for
-// require_replicas if the transport lacks post_all().
+// require_replicas or require_fsync if the transport lacks post_all().
 struct ObjectOptions {
     // The lease of a hold, or of a permit with a lease, that is acquired without one. The watchdog renews it every
     // third of this time. A FairLock's waiters keep their places for as long as the client's options say.
@@ -195,6 +211,9 @@ struct ObjectOptions {
     // The number of replicas that must confirm every hold and every permit, and its renewals, within a quarter of this
     // object's command_timeout. Zero: none.
     std::optional<unsigned> require_replicas = {};
+    // Whether every hold and every permit, and its renewals, must be on the server's disk within half of this object's
+    // command_timeout.
+    std::optional<bool> require_fsync = {};
 };
 
 }  // namespace REDLATCH_ABI

@@ -30,6 +30,7 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 
 class Permit;
+class SegmentedSemaphore;
 
 // Provides a distributed semaphore in which each permit has an id and a lease, so the permits of a process that dies
 // become available again. The counterpart of Redisson's RPermitExpirableSemaphore. The client's watchdog renews a
@@ -61,9 +62,7 @@ public:
 
     // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
     bool try_set_permits(std::ptrdiff_t permits);
-    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
-        return detail::answer([&] { return try_set_permits(permits); }, false, ec);
-    }
+    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec);
 
     // Does the same for a semaphore that expires after `ttl`, a chrono duration, rounded down to milliseconds: as if
     // remove() were called then. Throws Error(errc::invalid_argument) if it is below 1 ms or above 100 years.
@@ -79,40 +78,31 @@ public:
     // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
     // become negative.
     void set_permits(std::ptrdiff_t permits);
-    void set_permits(std::ptrdiff_t permits, std::error_code& ec) {
-        detail::answer([&] { return set_permits(permits), true; }, false, ec);
-    }
+    void set_permits(std::ptrdiff_t permits, std::error_code& ec);
 
     // Changes the number of permits by n, which must be from -max() to max().
     void add_permits(std::ptrdiff_t n);
-    void add_permits(std::ptrdiff_t n, std::error_code& ec) {
-        detail::answer([&] { return add_permits(n), true; }, false, ec);
-    }
+    void add_permits(std::ptrdiff_t n, std::error_code& ec);
 
     // Returns the number of available permits; 0 if the semaphore does not exist. A permit whose lease has expired is
     // available.
     std::ptrdiff_t available_permits();
-    std::ptrdiff_t available_permits(std::error_code& ec) {
-        return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
-    }
+    std::ptrdiff_t available_permits(std::error_code& ec);
 
     // Returns the number of acquired permits, whoever has them; 0 if the semaphore does not exist.
     std::ptrdiff_t acquired_permits();
-    std::ptrdiff_t acquired_permits(std::error_code& ec) {
-        return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
-    }
+    std::ptrdiff_t acquired_permits(std::error_code& ec);
 
     // Returns the number of all permits, available and acquired; 0 if the semaphore does not exist.
     std::ptrdiff_t permits();
-    std::ptrdiff_t permits(std::error_code& ec) {
-        return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
-    }
+    std::ptrdiff_t permits(std::error_code& ec);
 
     // --- acquiring ----------------------------------------------------------------------------------------------
 
     // Acquires a permit and waits for it if necessary. A waiting thread sends nothing until a permit is released or the
     // next lease expires, except one query every 5 to 10 seconds, in case a message was lost. A process with many
     // waiting threads sends no more than that.
+    // If nobody has set up the semaphore, the wait raises the event not_set_up and goes on.
     //   acquire()                   returns the PermitId of a permit that the watchdog renews
     //   acquire(Lease{d})           the permit becomes available again after d and is never renewed
     //   acquire(Lease::forever())   only a release makes the permit available again, even if this process dies
@@ -234,55 +224,38 @@ public:
     // longer renews these permits.
     void release(const PermitId& id) { release(std::span(&id, 1)); }
     void release(std::span<const PermitId> ids);
-    void release(const PermitId& id, std::error_code& ec) {
-        detail::answer([&] { return release(id), true; }, false, ec);
-    }
-    void release(std::span<const PermitId> ids, std::error_code& ec) {
-        detail::answer([&] { return release(ids), true; }, false, ec);
-    }
+    void release(const PermitId& id, std::error_code& ec);
+    void release(std::span<const PermitId> ids, std::error_code& ec);
 
     // Does the same, but returns false instead of throwing errc::unknown_permit.
     [[nodiscard]] bool try_release(const PermitId& id) { return try_release(std::span(&id, 1)); }
     [[nodiscard]] bool try_release(std::span<const PermitId> ids);
-    [[nodiscard]] bool try_release(const PermitId& id, std::error_code& ec) {
-        return detail::answer([&] { return try_release(id); }, false, ec);
-    }
-    [[nodiscard]] bool try_release(std::span<const PermitId> ids, std::error_code& ec) {
-        return detail::answer([&] { return try_release(ids); }, false, ec);
-    }
+    [[nodiscard]] bool try_release(const PermitId& id, std::error_code& ec);
+    [[nodiscard]] bool try_release(std::span<const PermitId> ids, std::error_code& ec);
 
     // --- leases -----------------------------------------------------------------------------------------------
 
     // Gives the permit this lease. The watchdog no longer renews it. An object that holds the permit takes that into
-    // account. Throws Error(errc::unknown_permit) if the permit is not held.
+    // account. Throws Error(errc::unknown_permit) if the permit is not held, and not_replicated if fewer replicas than
+    // required have confirmed the new lease: then a failover may restore the old one, so update it again.
     void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, detail::PermitLease::of(lease)); }
     void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, detail::PermitLease::of(lease)); }
-    void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec) {
-        detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
-    }
-    void update_lease(const PermitId& id, Lease::Forever lease, std::error_code& ec) {
-        detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
-    }
+    void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec);
+    void update_lease(const PermitId& id, Lease::Forever lease, std::error_code& ec);
 
     // Returns the remaining lease of the permit by the server's clock, nothing if the permit is not held, and
     // milliseconds::max() if its lease never expires.
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id);
-    std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec) {
-        return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
-    }
+    std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec);
 
     // Returns true if the number of permits was set.
     bool exists();
-    bool exists(std::error_code& ec) {
-        return detail::answer([&] { return exists(); }, false, ec);
-    }
+    bool exists(std::error_code& ec);
 
     // Deletes the semaphore and all permits, whoever has acquired them: for their owners they are lost. Returns true if
     // there was one. Waiting callers go on waiting until someone sets a number of permits again.
     bool remove();
-    bool remove(std::error_code& ec) {
-        return detail::answer([&] { return remove(); }, false, ec);
-    }
+    bool remove(std::error_code& ec);
 
     // Lets the semaphore expire with all permits after this duration, rounded down to milliseconds, as if remove() were
     // called then. Replaces an earlier expiry. Returns false if there is no semaphore. Throws
@@ -299,12 +272,11 @@ public:
     // Returns the state on the server, with the acquired permits of anyone: see SemaphoreInspection. One round trip.
     // Changes nothing. An expired permit counts as available. Throws wrong_type if the key belongs to something else.
     SemaphoreInspection inspect();
-    SemaphoreInspection inspect(std::error_code& ec) {
-        return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
-    }
+    SemaphoreInspection inspect(std::error_code& ec);
 
 private:
     friend class Permit;
+    friend class SegmentedSemaphore;
 
     static std::optional<PermitId> one(std::vector<PermitId> ids) {
         return ids.empty() ? std::nullopt : std::optional(ids.front());

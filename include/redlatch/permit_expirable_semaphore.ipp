@@ -13,6 +13,7 @@
 #include "redlatch/semaphore/upkeep.hpp"
 #include "redlatch/session/operation.hpp"
 #include "redlatch/session/queries.hpp"
+#include "redlatch/transport/server_errors.hpp"
 
 #include <chrono>
 #include <cstddef>
@@ -105,6 +106,8 @@ public:
     void merge(PermitsKeeper& other) noexcept override {
         state_->leases().merge(*static_cast<ExpirableKeeper&>(other).holder_, holder_);
     }
+
+    void detach() noexcept override { state_->leases().detach(*holder_); }
 
     Instant valid_until() override { return state_->leases().valid_until(*holder_); }
     std::stop_token lost() override { return state_->leases().lost(*holder_); }
@@ -243,7 +246,9 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
     const detail::SendTime sent;
     leases.change_lease(id, sent, lease, true);
     const detail::MakeCall make = [&](const detail::RequestId& request_id) {
-        return semaphore.protocol().set_lease(request_id, id, lease);
+        detail::Call call = semaphore.protocol().set_lease(request_id, id, lease);
+        call.replication = handle_.settings().replication();
+        return call;
     };
     bool is_held = false;
     auto failure = detail::PermitState::Failure::not_made;
@@ -252,6 +257,8 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
             semaphore.change(handle_.settings(), make, detail::PermitState::Undelivered::call_off, &failure);
         failure = detail::PermitState::Failure::unknown;
         is_held = semaphore.is_one(reply);
+        // A failover might restore the lease that it had.
+        if (is_held && !reply.replicated) throw detail::not_confirmed(reply, name());
     } catch (...) {
         leases.watch_again(watches, failure == detail::PermitState::Failure::not_made);
         throw;
@@ -276,6 +283,73 @@ REDLATCH_INLINE SemaphoreInspection PermitExpirableSemaphore::inspect() {
     auto& semaphore = detail::permits_of(handle_);
     return semaphore.protocol().read_inspection(
         detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().inspect()));
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
+    return detail::answer([&] { return try_set_permits(permits); }, false, ec);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::set_permits(std::ptrdiff_t permits, std::error_code& ec) {
+    detail::answer([&] { return set_permits(permits), true; }, false, ec);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::add_permits(std::ptrdiff_t n, std::error_code& ec) {
+    detail::answer([&] { return add_permits(n), true; }, false, ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::available_permits(std::error_code& ec) {
+    return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::acquired_permits(std::error_code& ec) {
+    return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::permits(std::error_code& ec) {
+    return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::release(const PermitId& id, std::error_code& ec) {
+    detail::answer([&] { return release(id), true; }, false, ec);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::release(std::span<const PermitId> ids, std::error_code& ec) {
+    detail::answer([&] { return release(ids), true; }, false, ec);
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::try_release(const PermitId& id, std::error_code& ec) {
+    return detail::answer([&] { return try_release(id); }, false, ec);
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::try_release(std::span<const PermitId> ids, std::error_code& ec) {
+    return detail::answer([&] { return try_release(ids); }, false, ec);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::update_lease(const PermitId& id, const Lease& lease,
+                                                            std::error_code& ec) {
+    detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::update_lease(const PermitId& id, Lease::Forever lease,
+                                                            std::error_code& ec) {
+    detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
+}
+
+REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphore::remaining_lease(
+    const PermitId& id, std::error_code& ec) {
+    return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::exists(std::error_code& ec) {
+    return detail::answer([&] { return exists(); }, false, ec);
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::remove(std::error_code& ec) {
+    return detail::answer([&] { return remove(); }, false, ec);
+}
+
+REDLATCH_INLINE SemaphoreInspection PermitExpirableSemaphore::inspect(std::error_code& ec) {
+    return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
 }
 
 }  // namespace REDLATCH_ABI

@@ -86,9 +86,7 @@ public:
     // Returns the holders of both sides, readers and writer, as one moment shows them: see Inspection. One round trip.
     // Throws Error, or stores its code, as NamedLock::inspect() does.
     Inspection inspect();
-    Inspection inspect(std::error_code& ec) {
-        return detail::answer([&] { return inspect(); }, Inspection(), ec);
-    }
+    Inspection inspect(std::error_code& ec);
 
     // Returns true if this owner holds the write side, according to the server. One round trip.
     //   is_held_by(Owner)    an owner of this client
@@ -98,12 +96,8 @@ public:
     using LockApi::is_held_by;
     bool is_held_by(std::uint64_t owner) { return write_.is_held_by(owner); }
     bool is_held_by(std::string_view owner) { return write_.is_held_by(owner); }
-    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
-        return detail::answer([&] { return is_held_by(owner); }, false, ec);
-    }
-    bool is_held_by(std::string_view owner, std::error_code& ec) {
-        return detail::answer([&] { return is_held_by(owner); }, false, ec);
-    }
+    bool is_held_by(std::uint64_t owner, std::error_code& ec);
+    bool is_held_by(std::string_view owner, std::error_code& ec);
 
     // Returns the read side as a lock of its own, valid as long as this object.
     ReadLock& read_lock() noexcept { return read_; }

@@ -82,5 +82,17 @@ REDLATCH_INLINE std::optional<Milliseconds> ReadWriteLock::ask_remaining_lease(I
     return detail::LockAccess::ask_remaining_lease(write_, limit);
 }
 
+REDLATCH_INLINE Inspection ReadWriteLock::inspect(std::error_code& ec) {
+    return detail::answer([&] { return inspect(); }, Inspection(), ec);
+}
+
+REDLATCH_INLINE bool ReadWriteLock::is_held_by(std::uint64_t owner, std::error_code& ec) {
+    return detail::answer([&] { return is_held_by(owner); }, false, ec);
+}
+
+REDLATCH_INLINE bool ReadWriteLock::is_held_by(std::string_view owner, std::error_code& ec) {
+    return detail::answer([&] { return is_held_by(owner); }, false, ec);
+}
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -40,20 +40,37 @@ using redlatch::RedLockOptions;
 using redlatch::RLock;
 using redlatch::SpinLock;
 using redlatch::SpinOptions;
+using redlatch::StripedLock;
 
 // Semaphores and latches
+using redlatch::Barrier;
+using redlatch::ConditionVariable;
 using redlatch::CountDownLatch;
+using redlatch::HeldLock;
 using redlatch::Permit;
 using redlatch::PermitExpirableSemaphore;
 using redlatch::PermitId;
 using redlatch::Permits;
+using redlatch::SegmentedSemaphore;
+using redlatch::SegmentPermit;
 using redlatch::Semaphore;
+
+// Around the lock
+using redlatch::call_once;
+using redlatch::FlightValue;
+using redlatch::Leader;
+using redlatch::LeaderElection;
+using redlatch::OnceFlag;
+using redlatch::OnceOptions;
+using redlatch::SingleFlight;
+using redlatch::Term;
 
 // Operations
 using redlatch::AnyExecutor;
 using redlatch::Operation;
 
 // What is on the server
+using redlatch::BarrierInspection;
 using redlatch::HeldPermit;
 using redlatch::Holder;
 using redlatch::Inspection;

@@ -53,9 +53,7 @@ public:
 
     // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
     bool try_set_permits(std::ptrdiff_t permits);
-    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
-        return detail::answer([&] { return try_set_permits(permits); }, false, ec);
-    }
+    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec);
 
     // Does the same for a semaphore that expires after `ttl`, a chrono duration, rounded down to milliseconds: as if
     // remove() were called then. Throws Error(errc::invalid_argument) if it is below 1 ms or above 100 years.
@@ -70,6 +68,7 @@ public:
 
     // Acquires n permits at once (1 by default) and waits for them if necessary. A waiting thread sends one query every
     // 5 to 10 seconds, in case a message was lost. A process with many waiting threads sends no more than that.
+    // If nobody has set up the semaphore, the wait raises the event not_set_up and goes on.
     //   acquire(…, token)   gives up if a stop is requested; only this form returns a bool: true if acquired
     //   acquire(…, ec)      stores the error instead of throwing it
     template <class... Tail>
@@ -85,9 +84,7 @@ public:
 
     // Acquires n permits if they are available: one attempt, even if others wait.
     [[nodiscard]] bool try_acquire(std::ptrdiff_t n = 1) { return take(n, {.one_try = true}); }
-    [[nodiscard]] bool try_acquire(std::ptrdiff_t n, std::error_code& ec) {
-        return detail::answer([&] { return try_acquire(n); }, false, ec);
-    }
+    [[nodiscard]] bool try_acquire(std::ptrdiff_t n, std::error_code& ec);
     [[nodiscard]] bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
 
     // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the
@@ -190,9 +187,7 @@ public:
         check(n, 0);
         if (n > 0) give(n, false);
     }
-    void release(std::ptrdiff_t n, std::error_code& ec) {
-        detail::answer([&] { return release(n), true; }, false, ec);
-    }
+    void release(std::ptrdiff_t n, std::error_code& ec);
     void release(std::error_code& ec) { release(1, ec); }
 
     // Does the same, but only if the semaphore exists, for semaphores whose key may have expired. Returns true if it
@@ -201,42 +196,30 @@ public:
         check(n, 0);
         return give(n, true);
     }
-    bool release_if_exists(std::ptrdiff_t n, std::error_code& ec) {
-        return detail::answer([&] { return release_if_exists(n); }, false, ec);
-    }
+    bool release_if_exists(std::ptrdiff_t n, std::error_code& ec);
     bool release_if_exists(std::error_code& ec) { return release_if_exists(1, ec); }
 
     // Returns the number of available permits: 0 if the semaphore does not exist, negative if add_permits() took away
     // more than there were.
     std::ptrdiff_t available_permits();
-    std::ptrdiff_t available_permits(std::error_code& ec) {
-        return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
-    }
+    std::ptrdiff_t available_permits(std::error_code& ec);
 
     // Changes the number of permits by n, from -max() to max(), also while some are acquired.
     void add_permits(std::ptrdiff_t n);
-    void add_permits(std::ptrdiff_t n, std::error_code& ec) {
-        detail::answer([&] { return add_permits(n), true; }, false, ec);
-    }
+    void add_permits(std::ptrdiff_t n, std::error_code& ec);
 
     // Takes all available permits and leaves none. Returns their number, which is negative if some were owed.
     [[nodiscard]] std::ptrdiff_t drain_permits();
-    [[nodiscard]] std::ptrdiff_t drain_permits(std::error_code& ec) {
-        return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
-    }
+    [[nodiscard]] std::ptrdiff_t drain_permits(std::error_code& ec);
 
     // Returns true if the number of permits was set.
     bool exists();
-    bool exists(std::error_code& ec) {
-        return detail::answer([&] { return exists(); }, false, ec);
-    }
+    bool exists(std::error_code& ec);
 
     // Deletes the semaphore. Returns true if there was one. Waiting callers go on waiting until someone sets a number of
     // permits again. A release() creates the semaphore anew; a release_if_exists() does not.
     bool remove();
-    bool remove(std::error_code& ec) {
-        return detail::answer([&] { return remove(); }, false, ec);
-    }
+    bool remove(std::error_code& ec);
 
     // Lets the semaphore expire after this duration, rounded down to milliseconds, as if remove() were called then. Replaces
     // an earlier expiry. Returns false if there is no semaphore. Throws Error(errc::invalid_argument) if the duration is
@@ -253,9 +236,7 @@ public:
     // Returns the state on the server: see SemaphoreInspection. One round trip. Changes nothing. Throws wrong_type if the
     // key belongs to something else.
     SemaphoreInspection inspect();
-    SemaphoreInspection inspect(std::error_code& ec) {
-        return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
-    }
+    SemaphoreInspection inspect(std::error_code& ec);
 
 private:
     void check(std::ptrdiff_t n, std::ptrdiff_t least) const;

@@ -161,5 +161,45 @@ REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {
         detail::SemaphoreState::Undelivered::retry));
 }
 
+REDLATCH_INLINE bool Semaphore::try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
+    return detail::answer([&] { return try_set_permits(permits); }, false, ec);
+}
+
+REDLATCH_INLINE bool Semaphore::try_acquire(std::ptrdiff_t n, std::error_code& ec) {
+    return detail::answer([&] { return try_acquire(n); }, false, ec);
+}
+
+REDLATCH_INLINE void Semaphore::release(std::ptrdiff_t n, std::error_code& ec) {
+    detail::answer([&] { return release(n), true; }, false, ec);
+}
+
+REDLATCH_INLINE bool Semaphore::release_if_exists(std::ptrdiff_t n, std::error_code& ec) {
+    return detail::answer([&] { return release_if_exists(n); }, false, ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t Semaphore::available_permits(std::error_code& ec) {
+    return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE void Semaphore::add_permits(std::ptrdiff_t n, std::error_code& ec) {
+    detail::answer([&] { return add_permits(n), true; }, false, ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t Semaphore::drain_permits(std::error_code& ec) {
+    return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE bool Semaphore::exists(std::error_code& ec) {
+    return detail::answer([&] { return exists(); }, false, ec);
+}
+
+REDLATCH_INLINE bool Semaphore::remove(std::error_code& ec) {
+    return detail::answer([&] { return remove(); }, false, ec);
+}
+
+REDLATCH_INLINE SemaphoreInspection Semaphore::inspect(std::error_code& ec) {
+    return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
+}
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -11,9 +11,11 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-// Provides the same lock as an RLock of that name, but waits by polling instead of subscribing. Use it for servers
-// where subscribing is not allowed or not wanted, and for locks that are held only briefly. A waiting process sends one
-// command per pause, however many of its threads wait. A release wakes waiting RLocks, too.
+// Provides the same lock as an RLock of that name, but waits without a message of its release. Use it where other
+// programs release the lock without one, where subscribing to the lock's channel is not allowed or not wanted, and for
+// locks that are held only briefly. A waiting process asks the server to tell it when the key changes: see SpinOptions.
+// Where the server cannot, it sends one command per pause, however many of its threads wait. A release wakes waiting
+// RLocks, too.
 //
 // In one process, SpinLock and RLock objects with the same name are the same lock, like two RLock objects.
 class SpinLock : public detail::NamedLock {

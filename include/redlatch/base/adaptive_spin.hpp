@@ -23,10 +23,8 @@ public:
     static constexpr auto for_the_server = std::chrono::microseconds(100);
     // For several servers, which may share the CPUs.
     static constexpr auto for_several = std::chrono::microseconds(300);
-    // For a reply that another thread reads. It arrives after those before it.
-    static constexpr auto for_the_reader = std::chrono::microseconds(200);
 
-    // Called by the reader. Returns true as soon as `came()` is true, false when it is time to sleep.
+    // Returns true as soon as `came()` is true, false when it is time to sleep.
     template <class Came>
     bool reply_came(Instant deadline, Came came, std::chrono::microseconds patience = for_the_server) {
         if (const unsigned skip = skip_.load(std::memory_order_relaxed); skip > 0) {
@@ -46,15 +44,7 @@ public:
             penalty = std::clamp(penalty * 2, 1U, most_skipped);
         }
         penalty_.store(penalty, std::memory_order_relaxed);
-        pays_.store(penalty <= 2, std::memory_order_relaxed);
         return in_time;
-    }
-
-    // Called by a thread that waits for the reader.
-    template <class Came>
-    bool until(Instant deadline, Came came) const {
-        return pays_.load(std::memory_order_relaxed) &&
-               yield_until(std::min(deadline, Time::now() + for_the_reader), came);
     }
 
 private:
@@ -73,7 +63,6 @@ private:
 
     std::atomic<unsigned> skip_{0};
     std::atomic<unsigned> penalty_{0};
-    std::atomic<bool> pays_{true};
 };
 
 }  // namespace detail

@@ -15,8 +15,8 @@
 // different symbols: what one passes to the other does not link.
 #ifdef REDLATCH_COMPILED
 #define REDLATCH_INLINE
-#define REDLATCH_ABI v0_1_compiled
+#define REDLATCH_ABI v0_2_compiled
 #else
 #define REDLATCH_INLINE inline
-#define REDLATCH_ABI v0_1
+#define REDLATCH_ABI v0_2
 #endif

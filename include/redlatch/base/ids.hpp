@@ -50,11 +50,12 @@ std::array<unsigned char, N> random_bytes() {
     return bytes;
 }
 
-// Returns a random (version 4) UUID in its canonical 36 characters.
-inline std::string make_uuid() {
+// Returns a random UUID in its canonical 36 characters. Version 4 is the usual one; 8 is for those that have a meaning of
+// their own.
+inline std::string make_uuid(unsigned version = 4) {
     static constexpr char digits[] = "0123456789abcdef";
     auto bytes = random_bytes<16>();
-    bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
+    bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | (version << 4));
     bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
     std::string text;
     text.reserve(36);

@@ -3,11 +3,14 @@
 
 #include "redlatch/error.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <compare>
 #include <cstdint>
 #include <limits>
+#include <optional>
+#include <string>
 
 // Converts durations of any kind to those of the library. Waits are rounded up and saturate. Leases are rounded down
 // and rejected if they make no sense.
@@ -25,6 +28,14 @@ using ServerMilliseconds = std::int64_t;
 inline constexpr Instant never = Instant::max();
 
 namespace detail {
+
+// A time of at most 49 days, in half the room: a waiting coroutine has several.
+using ShortTime = std::chrono::duration<std::uint32_t, std::milli>;
+
+// Returns the time, or the longest one that fits.
+constexpr ShortTime shortened(Milliseconds time) noexcept {
+    return ShortTime(static_cast<std::uint32_t>(std::min(time, Milliseconds(ShortTime::max())).count()));
+}
 
 // long double holds every 64-bit count exactly where it matters (x86). Elsewhere it errs by less than one part in 2^52.
 // It cannot overflow.
@@ -66,13 +77,8 @@ class Lease {
 public:
     // Makes a lease of this length.
     template <class Rep, class Period>
-    explicit Lease(std::chrono::duration<Rep, Period> length) {
-        const long double ms = std::floor(detail::exact_milliseconds(length));
-        if (!(ms >= 1)) throw Error(errc::invalid_argument, {}, "the lease must be at least 1 ms");
-        if (ms > static_cast<long double>(longest.count()))
-            throw Error(errc::invalid_argument, {}, "the lease must be at most 100 years");
-        length_ = Milliseconds(static_cast<Milliseconds::rep>(ms));
-    }
+    explicit Lease(std::chrono::duration<Rep, Period> length)
+        : length_(checked(std::floor(detail::exact_milliseconds(length)), "lease")) {}
 
     // For permits that end only when they are released. It is a separate type that no lock accepts, because a lock that
     // outlives its process would block all others.
@@ -80,6 +86,68 @@ public:
 
     // Returns what stands for a lease without an end: acquire(Lease::forever()) of a PermitExpirableSemaphore.
     static constexpr Forever forever() noexcept { return {}; }
+
+    // How long a hold lasts at least and at most: made by at_least() and at_most(). It stands where a Lease may stand. It
+    // is a separate type, which only locks accept.
+    class Bounds {
+    public:
+        // Returns the lease of the hold; nothing if the watchdog renews it.
+        std::optional<Milliseconds> lease() const noexcept { return lease_; }
+        // Returns how long the hold lasts at least; zero if there is no minimum.
+        Milliseconds least() const noexcept { return least_; }
+        // Returns how long the hold lasts at most; Milliseconds::max() if there is no maximum.
+        Milliseconds most() const noexcept { return most_; }
+
+    private:
+        friend class Lease;
+        std::optional<Milliseconds> lease_{};
+        Milliseconds least_{0};
+        Milliseconds most_ = Milliseconds::max();
+    };
+
+    // The lock is given back no earlier than `time` after the acquire, by the server's clock, for work that must not run
+    // again too soon. Until then the watchdog renews the hold, or it has the lease of `otherwise`. An unlock() before that
+    // ends the hold of its owner, which is no longer renewed; on the server the lock stays taken for the rest of the
+    // time, under an owner number that nobody has. A process that dies leaves it no shorter. force_unlock() ends it
+    // at once. A level of a hold that exists counts from its own acquire.
+    //
+    // Rounded up to whole milliseconds. Throws Error(errc::invalid_argument) if it is below one millisecond, not a
+    // number, above 49 days, or longer than the lease or the maximum of `otherwise`. A MultiLock or a RedLock throws
+    // Error(errc::unsupported).
+    //   orders.lock(Lease::at_least(30s));              // renewed by the watchdog
+    //   orders.lock(Lease::at_least(30s, Lease{60s}));  // ends by itself after 60 s
+    template <class Rep, class Period>
+    static Bounds at_least(std::chrono::duration<Rep, Period> time) {
+        return at_least(time, Bounds());
+    }
+    template <class Rep, class Period>
+    static Bounds at_least(std::chrono::duration<Rep, Period> time, Lease otherwise) {
+        Bounds bounds;
+        bounds.lease_ = otherwise.length();
+        return at_least(time, bounds);
+    }
+    template <class Rep, class Period>
+    static Bounds at_least(std::chrono::duration<Rep, Period> time, Bounds otherwise) {
+        otherwise.least_ =
+            checked(std::ceil(detail::exact_milliseconds(time)), "minimum hold", longest_bound, "49 days");
+        if (otherwise.least_ > otherwise.most_ || (otherwise.lease_ && otherwise.least_ > *otherwise.lease_))
+            throw Error(errc::invalid_argument, {}, "the minimum hold must not exceed the lease or the maximum hold");
+        return otherwise;
+    }
+
+    // The hold ends `time` after the acquire at the latest, for work that must not go on for ever: the watchdog stops to
+    // renew it in time, lost() is requested before the end, and the event hold_lost tells it. Without an unlock() before,
+    // the hold is lost then. A level of a hold that exists can only bring the end of the whole hold nearer, also after that
+    // level was released.
+    //
+    // Rounded down to whole milliseconds. Throws Error(errc::invalid_argument) if it is below one millisecond, not a
+    // number, or above 49 days. A MultiLock or a RedLock throws Error(errc::unsupported).
+    template <class Rep, class Period>
+    static Bounds at_most(std::chrono::duration<Rep, Period> time) {
+        Bounds bounds;
+        bounds.most_ = checked(std::floor(detail::exact_milliseconds(time)), "maximum hold", longest_bound, "49 days");
+        return bounds;
+    }
 
     // Returns the length in whole milliseconds.
     Milliseconds length() const noexcept { return length_; }
@@ -90,6 +158,18 @@ public:
 private:
     // Far below the range of Redis, Lua's doubles and the nanoseconds of a steady clock.
     static constexpr Milliseconds longest = std::chrono::hours(24) * 36'525;
+
+    // What fits into 32 bits.
+    static constexpr Milliseconds longest_bound = std::chrono::hours(24) * 49;
+
+    static Milliseconds checked(long double ms, const char* what, Milliseconds most = longest,
+                                const char* most_text = "100 years") {
+        using namespace std::string_literals;
+        if (!(ms >= 1)) throw Error(errc::invalid_argument, {}, "the "s + what + " must be at least 1 ms");
+        if (ms > static_cast<long double>(most.count()))
+            throw Error(errc::invalid_argument, {}, "the "s + what + " must be at most " + most_text);
+        return Milliseconds(static_cast<Milliseconds::rep>(ms));
+    }
 
     Milliseconds length_;
 };

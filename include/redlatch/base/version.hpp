@@ -12,7 +12,7 @@ inline namespace REDLATCH_ABI {
 // namespace that contains everything. Include redlatch/fwd.hpp instead of forward-declaring names of the library.
 
 inline constexpr int version_major = 0;  // from 1 on, only a new one may change the interface
-inline constexpr int version_minor = 1;  // while the major version is 0, a new one may change the interface
+inline constexpr int version_minor = 2;  // while the major version is 0, a new one may change the interface
 inline constexpr int version_patch = 0;  // a new one does not change the interface
 
 // Returns the version as text, "major.minor.patch".

@@ -78,7 +78,7 @@ public:
     }
 
     Next replied(Reply reply) {
-        asked.sent = sent_.as_of_now();
+        asked.sent = sent_->as_of_now();
         // The plain command fixes the end of the lease by the server's clock, of which we have an estimate only.
         if (!is_script()) asked.sent -= core_.session.clock_error();
         if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
@@ -98,7 +98,10 @@ private:
 
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {
-        if (!plain_or_script_) return false;
+        // A script is followed by another one only if it was refused; call() makes that.
+        if (!plain_or_script_)
+            return asked.reply.is_error() &&
+                   core_.protocol.after_acquire(claim, core_.protocol.acquire(claim), asked.reply).has_value();
         std::optional<Call> following = core_.protocol.after_acquire(claim, *plain_or_script_, asked.reply);
         if (following) *plain_or_script_ = *std::move(following);
         return following.has_value();
@@ -107,7 +110,7 @@ private:
     LockCore& core_;
     std::unique_ptr<Call> plain_or_script_;  // null for locks that are acquired by a script only
     std::optional<SendTime> asked_time_;     // set if the call may fix the end of the lease
-    SendTime sent_;
+    std::optional<SendTime> sent_;           // of the last sending
     Instant learned_at_{};
     int too_late_ = 0;
 };

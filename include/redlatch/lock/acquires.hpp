@@ -40,15 +40,19 @@ public:
     // deadline ended the call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
     //
     // With `waiting`, the caller keeps waiting under that number if it is blocked, and releases the number itself if
-    // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect.
+    // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect. `listens`:
+    // True if it would hear of a grant under that number.
     Task<std::optional<AcquireAnswer>> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                           std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
+                                           std::uint64_t number, bool first, std::int64_t* waiting = nullptr,
+                                           bool listens = false) {
         if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
         AcquireAttempt attempt(core_, core_.claim_of(request.owner, number, 1, request.lease, request.settings),
                                request.settings);
         attempt.claim.announced = request.precedence && !request.one_try;
         attempt.claim.first = first;
         attempt.claim.queues = waiting != nullptr;
+        attempt.claim.listens = listens;
+        attempt.claim.polls = request.polling.has_value();
         co_await send_acquire(lock, request, attempt, first);
         Asked& asked = attempt.asked;
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
@@ -74,7 +78,7 @@ public:
         }
         if (!asked.reply.replicated) {
             undo(lock, asked, lease);
-            throw not_replicated(core_.key());
+            throw not_confirmed(asked.reply, core_.key());
         }
         // The reply took longer than the lease lasts, or the owner has acquired a hold in another way meanwhile.
         if (now >= redlatch::valid_until(asked.sent, lease) || leases_.live_hold(owner)) {
@@ -127,9 +131,14 @@ public:
         co_return std::nullopt;
     }
 
-    // Returns the settings for one more level of a hold. The hold keeps its lease.
+    // Returns the settings for one more level of a hold. The hold keeps its lease, and its end if it is limited.
     static Settings for_level_of(const HoldRecord& held, Settings settings) {
         settings.watchdog_timeout = held.settings.watchdog_timeout;
+        if (held.limited()) {
+            HoldBounds& bounds = settings.bounds;
+            const Milliseconds most = std::min(Milliseconds(bounds.most), held.time_left(Clock::now()));
+            bounds = HoldBounds::of(std::min(Milliseconds(bounds.least), most), most);
+        }
         return settings;
     }
 
@@ -150,8 +159,8 @@ public:
             return false;
         }
         // The server counts one level more than this process. The next command of this hold carries the absolute count.
-        if (!asked.reply.replicated) throw not_replicated(core_.key());
-        hold->enter(asked.sent, wanted, hold->settings.watchdog_timeout);
+        if (!asked.reply.replicated) throw not_confirmed(asked.reply, core_.key());
+        hold->enter(asked.sent, wanted, hold->settings.watchdog_timeout, asked.settings.bounds);
         core_.schedule();
         return true;
     }

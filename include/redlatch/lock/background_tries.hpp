@@ -52,6 +52,7 @@ public:
         if (hold) settings = Acquires::for_level_of(*hold, settings);
         Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease, settings)
                            : core_.claim_of(owner, core_.next_number(), 1, lease, settings);
+        claim.polls = true;   // such a lock queues nowhere
         claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
         trying_.push_back(owner);
         ++core_.in_flight;

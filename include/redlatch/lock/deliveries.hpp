@@ -4,13 +4,17 @@
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/lock/lock_core.hpp"
 #include "redlatch/lock/outbox.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,7 +34,14 @@ struct Leaving {
     Instant until;           // when the lease is over
     std::int64_t unsettled;  // of the hold
     Settings settings{};     // likewise
+    Instant stays_until = Instant::min();  // likewise
+    std::uint64_t heir = 0;  // the number under which the lock stays taken after this last level; 0: it becomes free
 };
+
+// Returns how long a lock stays taken from now on.
+inline Milliseconds rest_until(Instant stays_until, Instant now) {
+    return std::max(Milliseconds(1), std::chrono::ceil<Milliseconds>(stays_until - now));
+}
 
 // Delivers the releases that the foreground could not deliver, and those of numbers whose outcome is unknown: it posts
 // what is due in the outbox of a lock.
@@ -68,14 +79,24 @@ public:
 
     void give_back_later(const HoldRecord& hold, Instant from) {
         const Instant over = std::max(Clock::now() + hold.settings.watchdog_timeout, hold.may_last);
-        core_.outbox.add({hold.id}, hold.unsettled, over, from);
+        core_.outbox.add({hold.id}, hold.unsettled, over, from, {}, hold.stays_until);
         core_.schedule();
     }
 
     void give_back_later(const Leaving& leaving, Instant from) {
         const Instant over = std::max(leaving.until, from + core_.session.options().command_timeout);
-        core_.outbox.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from);
+        core_.outbox.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from, {},
+                         leaving.stays_until);
         core_.schedule();
+    }
+
+    // Ends the number under which the lock stays taken, when its time is over, if the lease alone may not do that. Without
+    // memory the leases of those who keep the key end it.
+    void end_heir(std::uint64_t heir, Instant stays_until) noexcept try {
+        if (!core_.kind.outlives_lease) return;
+        core_.outbox.add({heir}, 0, stays_until + core_.session.options().watchdog_timeout, stays_until);
+        core_.schedule();
+    } catch (const std::bad_alloc&) {
     }
 
     // Reports the releases whose time is over. Others are not blocked any more.
@@ -93,6 +114,10 @@ public:
         for (const auto& item : due) {
             const std::uint64_t hold = item.unwanted.hold;
             try {
+                if (const Instant now = Clock::now(); now < item.stays_until) {
+                    post_stay(item, now);
+                    continue;
+                }
                 const auto owner = core_.protocol.text(hold), successor = core_.protocol.text(item.unwanted.successor);
                 const std::array<std::string_view, 2> owners{owner, successor};
                 core_.session.post(
@@ -106,6 +131,20 @@ public:
     }
 
 private:
+    // Ends the hold of an item, but not yet the lock.
+    void post_stay(const Outbox::Item& item, Instant now) {
+        const std::uint64_t hold = item.unwanted.hold, heir = core_.next_number();
+        core_.session.post(core_.protocol.stay(hold, heir, rest_until(item.stays_until, now)),
+                           [this, keep = core_.keep(), hold, heir, until = item.stays_until](Reply reply) {
+                               if (read_stay(reply).kind == ReleaseAnswer::Kind::released) {
+                                   const std::lock_guard lock(core_.mutex);
+                                   end_heir(heir, until);
+                               }
+                               if (reply.is_integer()) reply.integer = std::abs(reply.integer);
+                               delivered(hold, reply);
+                           });
+    }
+
     void delivered(std::uint64_t hold, const Reply& reply) {
         const std::lock_guard lock(core_.mutex);
         const bool done = classify(reply) == ReplyClass::answered && reply.is_integer();

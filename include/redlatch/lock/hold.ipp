@@ -73,27 +73,31 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
     }
 }
 
-REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& hold, WaitBy by) {
-    if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) co_return hold.unlock();
+REDLATCH_INLINE Hold detail::HoldAccess::make(HeldLevel level) noexcept { return Hold(std::move(level)); }
+
+REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& hold, HeldLevel& level, WaitBy by) {
+    if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) return unlock(hold);
     // Without memory for this task the object keeps its level, and its destructor releases it.
     Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);
-    const HeldLevel level = std::exchange(hold.level_, {});
-    co_return co_await releasing;
+    level = std::exchange(hold.level_, {});
+    return releasing;
 }
+
+REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::unlock(Hold& hold) { co_return hold.unlock(); }
 
 REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     std::shared_ptr<detail::OperationHost> host = level_.host;
     return detail::OperationAccess::make_simple<std::error_code>(
-        std::move(host), [hold = std::move(*this)](const detail::Course& course) mutable {
-            return detail::HoldAccess::release(hold, course.by);
+        std::move(host), [hold = std::move(*this), level = detail::HeldLevel()](const detail::Course& course) mutable {
+            return detail::HoldAccess::release(hold, level, course.by);
         });
 }
 
 REDLATCH_INLINE Hold Hold::another_level(detail::LockRequest request) const {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     const bool is_ours = level_.keeper->is_of_this_process();
-    if (is_ours) request.settings = level_.keeper->settings(level_.owner);
+    if (is_ours) take_settings(request, level_.keeper->settings(level_.owner));
     if (!is_ours || !level_.keeper->acquire(request).run())
         throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
     detail::HeldLevel level = level_;

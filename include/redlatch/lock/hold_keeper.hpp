@@ -56,6 +56,9 @@ public:
     // Releases one level without waiting. Without memory for that, the hold ends with its lease.
     virtual void release_later(OwnerNumber owner) noexcept = 0;
 
+    // The caller that acquired a first level has given up before, so Lease::at_least() does not apply to it.
+    virtual void waive_minimum(OwnerNumber) noexcept {}
+
     virtual Instant valid_until(OwnerNumber owner) = 0;
     virtual std::stop_token lost(OwnerNumber owner) = 0;
 };

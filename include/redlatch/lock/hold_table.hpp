@@ -35,6 +35,8 @@ struct HoldRecord {
     Instant renew_at{};
     Instant check_at = never;  // for a hold without the watchdog: when to query whether the server still has it
     Instant held_since{};      // when it was acquired, while it counts as held in Stats
+    Instant ends_at = never;   // when it ends at the latest: see Lease::at_most()
+    Instant stays_until = Instant::min();  // the lock is not free before: see Lease::at_least(); min: no minimum
     Instant may_last = Instant::min();  // end of the longest lease that an unanswered command may have given; min: none
     bool renewing = false;              // True if a renewal, or the query of check_at, is in flight
     std::optional<LossSource> lost;     // created when lost() is first called
@@ -48,8 +50,10 @@ struct HoldRecord {
     Clock::duration check_suspension() noexcept {
         const Clock::duration grown = suspended_since(suspended);
         suspended += grown;
-        renew_at -= grown;
+        if (renew_at != never) renew_at -= grown;
         if (valid_until != Instant::min()) valid_until -= grown;
+        if (ends_at != never) ends_at -= grown;
+        if (stays_until != Instant::min()) stays_until -= grown;
         return grown;
     }
 
@@ -57,19 +61,41 @@ struct HoldRecord {
     bool watched() const noexcept { return watched_from > 0; }
     bool doubtful() const noexcept { return may_last != Instant::min(); }
 
-    // Adds one level, which the server confirmed for a command sent at `sent`.
-    void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
+    bool limited() const noexcept { return ends_at != never; }
+
+    // Adds one level, which the server confirmed for a command sent at `sent`. `now`: when its reply was there.
+    void enter(Instant sent, const std::optional<Milliseconds>& lease, Milliseconds watchdog_timeout,
+               const HoldBounds& bounds = {}, Instant now = Clock::now()) {
         if (live()) check_suspension();
         ++count;
-        if (!lease) {
-            if (!watched()) {
-                watched_from = count;
-                renew_at = sent + watchdog_timeout / 3;
-            }
-            lease = watchdog_timeout;
+        if (bounds.is_limited()) ends_at = std::min(ends_at, sent + bounds.most);
+        const Milliseconds granted = bounds.lease_of(lease, watchdog_timeout);
+        if (!lease && !watched()) {
+            watched_from = count;
+            renew_at = next_renewal(sent, granted, watchdog_timeout);
         }
-        valid_until = std::max(valid_until, redlatch::valid_until(sent, *lease));
+        valid_until = std::min(std::max(valid_until, redlatch::valid_until(sent, granted)), ends_at);
+        // The server has acquired it before the reply was there. Its clock may run slower than ours: see valid_until().
+        if (bounds.least > Milliseconds(0))
+            stays_until = std::max(
+                stays_until, now + bounds.least + std::chrono::duration_cast<Clock::duration>(bounds.least) / 500);
     }
+
+    // Returns the lease for a renewal: no longer than until the hold has to end.
+    Milliseconds renewal_lease(Instant now) const noexcept {
+        return limited() ? std::min(settings.watchdog_timeout, time_left(now)) : settings.watchdog_timeout;
+    }
+
+    // Returns how long the hold may still last if it is limited; at least 1 ms.
+    Milliseconds time_left(Instant now) const noexcept {
+        return std::max(Milliseconds(1), std::chrono::duration_cast<Milliseconds>(ends_at - now));
+    }
+
+    // Returns true if the watchdog has renewed the hold for the last time.
+    bool lasts_to_its_end() const noexcept { return watched() && renew_at == never; }
+
+    // Returns true if the lock is not free for others when this hold ends now.
+    bool stays(Instant now) const noexcept { return now < stays_until; }
 
     // Removes one level.
     void leave() {
@@ -77,11 +103,11 @@ struct HoldRecord {
         --count;
     }
 
-    void renewed(Instant sent, Milliseconds watchdog_timeout) {
+    void renewed(Instant sent, Milliseconds lease) {
         check_suspension();
         renewing = false;
-        valid_until = std::max(valid_until, redlatch::valid_until(sent, watchdog_timeout));
-        renew_at = sent + watchdog_timeout / 3;
+        valid_until = std::min(std::max(valid_until, redlatch::valid_until(sent, lease)), ends_at);
+        renew_at = next_renewal(sent, lease, lease);
     }
 
     // Records that the server still has the hold. Its lease is unchanged.
@@ -115,6 +141,12 @@ struct HoldRecord {
     // Sets how long before expiry the loss is reported: see notice_of().
     void set_notice(Clock::duration needed, Milliseconds lease) noexcept { notice = notice_of(needed, lease); }
     Instant lost_at() const noexcept { return valid_until - notice; }
+
+    // Returns when to renew a lease that was given by a command sent at `sent`; never if it lasts until the hold has to
+    // end. The lease of a limited hold is rounded down, and a command takes its time.
+    Instant next_renewal(Instant sent, Milliseconds lease, Milliseconds watchdog_timeout) const noexcept {
+        return limited() && sent + lease + Milliseconds(2) >= ends_at ? never : sent + watchdog_timeout / 3;
+    }
 
     // Returns when the background has to handle this hold.
     Instant next_deadline() const noexcept { return renewing ? never : ask_at(); }
@@ -159,6 +191,8 @@ public:
         hold->suspended = suspended();
         hold->check_at = never;
         hold->held_since = {};
+        hold->ends_at = never;
+        hold->stays_until = Instant::min();
         hold->may_last = Instant::min();
         hold->renewing = false;
         hold->lost.reset();

@@ -36,13 +36,14 @@ public:
         return hold;
     }
 
+    // `offer`: the lease that it has at first, if that is not the wanted one. The first renewal gives it the full lease.
     HoldRecord& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                       std::int64_t token, const Settings& settings) {
+                       std::int64_t token, const Settings& settings, std::optional<Milliseconds> offer = {}) {
         HoldRecord& hold = core_.holds.start(owner, id);
         hold.token = token;
         hold.settings = settings;
-        hold.enter(sent, lease, settings.watchdog_timeout);
-        hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease, settings));
+        hold.enter(sent, lease, offer.value_or(settings.watchdog_timeout), settings.bounds);
+        hold.set_notice(core_.session.losses().notice(), offer.value_or(core_.lease_of(lease, settings)));
         core_.key_holds->taken({core_.kind.family, owner, id, !core_.kind.shared});
         // Releasing it must not need memory.
         core_.outbox.make_room();
@@ -110,14 +111,13 @@ public:
     // --- the watchdog -----------------------------------------------------------------------------------------
 
     // Appends the holds to be renewed until `horizon`, and those about which to ask whether the server still has them.
-    void add_due(Instant horizon, std::vector<Renewal>& due) {
+    void add_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
         for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
             if (hold.renewing || hold.ask_at() > horizon) continue;
             due.push_back({core_.keep(), core_.key(), hold.owner, hold.id, &core_.kind.renewal,
-                           core_.protocol.text(hold.id),
-                           hold.watched() ? hold.settings.watchdog_timeout : Milliseconds(1), !hold.watched(),
-                           hold.settings.replication()});
+                           core_.protocol.text(hold.id), hold.watched() ? hold.renewal_lease(now) : Milliseconds(1),
+                           !hold.watched(), hold.settings.replication()});
             hold.renewing = true;
         }
     }
@@ -134,21 +134,25 @@ public:
                     if (renewal.asks)
                         hold->checked();
                     else
-                        hold->renewed(sent, timeout);
-                    if (!renewal.asks) hold->set_notice(core_.session.losses().notice(), timeout);
+                        hold->renewed(sent, renewal.lease);
+                    if (!renewal.asks) hold->set_notice(core_.session.losses().notice(), renewal.lease);
                     break;
-                case Renewed::refused: lose(*hold, "the server no longer has this hold"); break;
+                case Renewed::refused:
+                    // Whoever has ended it may have woken nobody who queues.
+                    if (core_.protocol.queues()) deliveries_.give_back_later(*hold, Clock::now());
+                    lose(*hold, "the server no longer has this hold");
+                    break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
             }
             core_.holds.erase_lost();
             core_.schedule();
-        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome != Renewed::refused) {
+        } else if (const auto lost = take_lost_in_renewal(renewal.hold); lost && outcome != Renewed::refused) {
             // The hold is lost here, but this renewal still prolonged it on the server, or may have. Release it, so that
             // it does not block others for another lease. Its owner was notified a little early and was promised that time, so wait
             // for it.
             const Instant from = Clock::now() + Lateness::longest_notice;
             const Milliseconds lease = std::max(renewal.lease, core_.session.options().watchdog_timeout);
-            core_.outbox.add({renewal.hold}, 0, from + lease, from);
+            core_.outbox.add({renewal.hold}, 0, from + lease, from, {}, lost->stays_until);
             core_.schedule();
             deliveries_.deliver(lock);
         }
@@ -170,10 +174,12 @@ public:
             hold.check_suspension();
             if (now < hold.lost_at()) continue;
             // The server may keep it for longer. Release it, but only at valid_until: its owner is notified now, a little
-            // early, and was promised the rest.
-            if (core_.kind.outlives_lease || hold.may_last > hold.valid_until)
+            // early, and was promised the rest. A limited hold must not last longer because a renewal was on the way.
+            if (core_.kind.outlives_lease || hold.limited() || hold.may_last > hold.valid_until)
                 deliveries_.give_back_later(hold, hold.valid_until);
-            lose(hold, hold.watched() ? "its lease was not renewed in time" : "its lease expired");
+            lose(hold, hold.lasts_to_its_end() ? "it has lasted as long as its acquire allows"
+                       : hold.watched()        ? "its lease was not renewed in time"
+                                               : "its lease expired");
         }
         core_.holds.erase_lost();
         core_.schedule();
@@ -190,7 +196,7 @@ public:
     // from the table, because it may be iterating over it.
     void lose(HoldRecord& hold, const char* why) {
         // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
-        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        if (hold.renewing) lost_in_renewal_.push_back({hold.id, hold.stays_until});
         lost_in_change_.insert(lost_in_change_.end(), hold.changing, hold.id);
         // A copy of the unanswered acquire command may still arrive.
         if (hold.unsettled != 0)
@@ -213,6 +219,21 @@ public:
     }
 
 private:
+    // A hold that was lost while a renewal was in flight.
+    struct LostInRenewal {
+        std::uint64_t hold;
+        Instant stays_until;
+    };
+
+    std::optional<LostInRenewal> take_lost_in_renewal(std::uint64_t hold) {
+        const auto found = std::find_if(lost_in_renewal_.begin(), lost_in_renewal_.end(),
+                                        [&](const LostInRenewal& lost) { return lost.hold == hold; });
+        if (found == lost_in_renewal_.end()) return std::nullopt;
+        const LostInRenewal lost = *found;
+        lost_in_renewal_.erase(found);
+        return lost;
+    }
+
     void count_end(HoldRecord& hold) noexcept {
         const Instant since = std::exchange(hold.held_since, {});
         if (since != Instant{}) core_.session.count_hold_time(Clock::now() - since);
@@ -220,8 +241,8 @@ private:
 
     LockCore& core_;
     Deliveries& deliveries_;
-    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
-    std::vector<std::uint64_t> lost_in_change_;   // the same, once for each command that changes their level
+    std::vector<LostInRenewal> lost_in_renewal_;
+    std::vector<std::uint64_t> lost_in_change_;  // the same, once for each command that changes their level
 };
 
 }  // namespace detail

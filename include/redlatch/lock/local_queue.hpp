@@ -3,10 +3,13 @@
 
 #include "redlatch/base/task.hpp"
 #include "redlatch/error.hpp"
+#include "redlatch/lock/hand_over.hpp"
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/lock/lock_parts.hpp"
 #include "redlatch/lock/lock_queue.hpp"
+#include "redlatch/lock/queue_place.hpp"
 #include "redlatch/lock/turn_queue.hpp"
+#include "redlatch/lock/watched_key.hpp"
 #include "redlatch/protocol/claim.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/transport/server_errors.hpp"
@@ -30,8 +33,12 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Lets the waiting threads of this process share one representative. The representative asks the server and listens to
-// the channel. The other waiters queue up behind it and send nothing. A released hold is handed to a local waiter if
-// there is one.
+// a channel, or watches the key where releases send no message. The other waiters queue up behind it and send nothing. A
+// released hold is handed to a local waiter if there is one.
+//
+// Where the lock has a queue on the server, the representative waits at the place of this process there, and listens to
+// the channel of that alone. It listens to the channel of all who wait for the lock only as long as a holder is of the
+// clients that grant nothing.
 //
 // The mutex of the lock guards all members. Besides the events of the waiting room, the thread that hands its hold over
 // wakes its successor.
@@ -40,7 +47,10 @@ class LocalQueue final : public TurnQueue {
 
 public:
     explicit LocalQueue(LockParts& parts)
-        : parts_(parts), core_(parts.core), room_(core_.mutex, core_.session, core_.task, core_.protocol.channel()) {}
+        : parts_(parts),
+          core_(parts.core),
+          room_(core_.mutex, core_.session, core_.task, core_.protocol.channel()),
+          place_(parts, [this] { room_.wake_front(); }) {}
 
     bool is_waited_for() const override { return !room_.queue.empty() || core_.releasing; }
 
@@ -59,10 +69,14 @@ public:
             if (reentered) co_return *reentered;
         }
         me.writer = writer_of(request.owner);
-        if (request.one_try || me.writer != 0 || (room_.queue.empty() && !is_busy())) {
+        if (request.one_try || me.writer != 0 || (room_.queue.empty() && !is_busy() && !place_.is_asking())) {
             const std::uint64_t generation = room_.queue.generation();
-            if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), true)))
-                co_return true;
+            try {
+                if (learn(generation, co_await question(lock, me, request, true))) co_return true;
+            } catch (...) {
+                if (room_.queue.empty()) place_.give_up(lock);
+                throw;
+            }
             if (request.one_try && !parts_.acquires.can_join(request.owner)) co_return false;
             if (request.one_try) co_return (co_await parts_.acquires.join(lock, request)).value_or(0) != 0;
         }
@@ -70,7 +84,8 @@ public:
     }
 
     void joined(LockWaiter& me) {
-        if (me.listens) room_.listen();
+        if (me.listens) listen(me.request);
+        if (me.request.polling) watch_.begin();
         pause(me);
     }
 
@@ -85,10 +100,17 @@ public:
         // The writer is let in beside the readers that wait for it, which may be before it in the queue.
         const std::uint64_t writer = writer_of(me.request.owner);
         if (std::exchange(me.writer, writer) != writer && writer != 0) return {NextStep::Kind::ask};
-        if (!room_.queue.is_front(me) || core_.releasing) return {NextStep::Kind::sleep};
-        const QueueStep step = room_.queue.step(now, held_locally_until(), me.ask_again);
-        if (step.ask) return {NextStep::Kind::ask};
-        return {NextStep::Kind::sleep, step.sleep_until, room_.is_subscribed()};
+        if (!is_turn_of(me)) return {NextStep::Kind::sleep};
+        switch (place_.enter(me)) {
+            case QueuePlace::Entry::none: break;
+            case QueuePlace::Entry::ask: return {NextStep::Kind::ask};
+            case QueuePlace::Entry::entered: room_.queue.acquired_locally(); return {NextStep::Kind::served};
+        }
+        if (place_.has_other_lease(me.request)) return {NextStep::Kind::ask};
+        const QueueStep step = step_of(me, now);
+        if (step.ask || is_to_watch(me)) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, step.sleep_until,
+                room_.is_subscribed() || place_.subscription().is_confirmed() || watch_.is_armed()};
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
@@ -100,20 +122,31 @@ public:
                 me.phase = Waiter::Phase::served;
             }
             if (joined) co_return;
+            // The hold has ended meanwhile, so this waiter needs its turn like any other.
+            if (!is_turn_of(me)) co_return;
         }
+        if (is_to_watch(me) && !step_of(me, Clock::now()).ask) {
+            watch_.arm(lock, [this](bool is_free) { is_free ? room_.notify() : room_.wake_front(); });
+            co_return;
+        }
+        if (!place_.is_for(request)) place_.give_up(lock);
         const std::uint64_t generation = room_.queue.generation();
-        me.hold = core_.next_number();
-        if (learn(generation, co_await parts_.acquires.ask(lock, request, me.hold, false)))
+        if (learn(generation, co_await question(lock, me, request, false))) {
             me.phase = Waiter::Phase::served;
-        else
+        } else {
+            if (me.listens) listen(request);
             pause(me);
+        }
     }
 
     void left(std::unique_lock<std::mutex>& lock, LockWaiter& me) {
         if (successor_ == &me) successor_ = nullptr;
         if (!room_.queue.empty()) return;
+        watch_.end();
         core_.patience.answered();
+        place_.subscription().stop();
         parts_.deliveries.cancel_announcement(lock);
+        if (room_.queue.empty()) place_.give_up(lock);
     }
 
     // --- releasing --------------------------------------------------------------------------------------------
@@ -128,8 +161,8 @@ public:
         const std::uint64_t messages = messages_;
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
             // A message that came before this reply may already have been that of this release.
-            if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent &&
-                room_.is_subscribed() && room_.queue.empty() && messages == messages_) {
+            if (!core_.protocol.queues() && answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 &&
+                !resent && room_.is_subscribed() && room_.queue.empty() && messages == messages_) {
                 ++own_messages_;
                 // A thread that asked before the release, and is not in the queue yet, does not get the message.
                 room_.queue.notify();
@@ -157,19 +190,34 @@ public:
         });
     }
 
-    void subscribed(const std::string&) override {
+    void subscribed(const std::string& channel) override {
+        if (channel == place_.channel()) {
+            place_.subscription().confirmed();
+            return room_.notify();
+        }
         expect_anything();
         room_.subscribed();
     }
 
-    void subscription_refused(const std::string&, const Reply& why) override {
+    void subscription_refused(const std::string& channel, const Reply& why) override {
+        if (channel == place_.channel()) {
+            place_.refused();
+            if (room_.queue.first_that([](const LockWaiter& w) { return w.listens; })) room_.listen();
+            return room_.notify();
+        }
         room_.refused(error_of(why, core_.key()));
     }
 
-    // Any message may mean that the lock is free. Skips the message of our own release: the local waiters have already
-    // retried. Messages keep the server's order. If this one is of another process's release, that came before ours,
-    // and the message of ours is still to come.
-    void message(const std::string&, std::string_view) override {
+    // Any message may mean that the lock is free, except that of a record. Skips the message of our own release: the local
+    // waiters have already retried. Messages keep the server's order. If this one is of another process's release, that
+    // came before ours, and the message of ours is still to come.
+    void message(const std::string& channel, std::string_view payload) override {
+        if (channel == place_.channel()) {
+            place_.message(payload);
+            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.told_at()));
+            return room_.wake_front();
+        }
+        if (payload == record_message) return;
         ++messages_;
         if (own_messages_ > 0)
             --own_messages_;
@@ -177,12 +225,50 @@ public:
             room_.notify();
     }
 
-    void disconnected(const std::string&) override {
+    void disconnected(const std::string& channel) override {
+        if (channel == place_.channel()) return place_.subscription().disconnected();
         room_.disconnected();
         expect_anything();
     }
 
+    // The release or the loss of a hold of this process notifies the waiters anyway.
+    void key_changed() override {
+        watch_.disarm();
+        if (held_locally_until() <= Clock::now()) room_.notify();
+    }
+
 private:
+    // Asks the server under the number of the place, or else under a new one.
+    Task<std::optional<AcquireAnswer>> question(std::unique_lock<std::mutex>& lock, LockWaiter& me,
+                                                const LockRequest& request, bool first) {
+        if (!request.one_try && place_.is_for(request)) co_return co_await place_.ask(lock, request, first, me.hold);
+        me.hold = core_.next_number();
+        co_return co_await parts_.acquires.ask(lock, request, me.hold, first);
+    }
+
+    // Listens to the messages that this request needs.
+    void listen(const LockRequest& request) {
+        const bool has_place = queued_ && place_.is_for(request);
+        if (has_place && place_.subscription().listen()) room_.queue.notify();
+        if (!has_place || !granted_by_holder_)
+            room_.listen();
+        else
+            room_.stop_listening();
+    }
+
+    // Returns true if this waiter is the representative, and may ask. Two that asked under the number of the place would
+    // both get its hold.
+    bool is_turn_of(const LockWaiter& me) const {
+        return room_.queue.is_front(me) && !core_.releasing && !place_.is_asking();
+    }
+
+    // What the representative does next, and when.
+    QueueStep step_of(const LockWaiter& me, Instant now) const {
+        return room_.queue.step(now, held_locally_until(), watch_.is_armed() ? watch_.try_again() : me.ask_again);
+    }
+
+    bool is_to_watch(const LockWaiter& me) const { return me.request.polling && watch_.is_due(); }
+
     // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
     bool is_busy() const { return core_.releasing || held_locally_until() > Clock::now(); }
 
@@ -203,7 +289,7 @@ private:
     // If others listen, the message notifies them and this process alike, so all have the same chance. Without other
     // listeners, or without a subscription, wakes the next local waiter at once.
     void released_here(bool others_listen) {
-        if (!room_.is_subscribed() || !others_listen) {
+        if (core_.protocol.queues() || !room_.is_subscribed() || !others_listen) {
             room_.notify();
         } else if (!room_.queue.empty()) {
             // The message may have come before this reply: the waiter checks again.
@@ -216,10 +302,16 @@ private:
     // long it is blocked.
     bool learn(std::uint64_t generation, const std::optional<AcquireAnswer>& answer) {
         if (!answer) return false;
-        if (answer->kind == AcquireAnswer::Kind::held)
+        if (answer->kind == AcquireAnswer::Kind::held) {
             acquired_locally();
-        else
+        } else {
+            queued_ = answer->queued;
+            granted_by_holder_ = answer->queued && !answer->foreign;
             room_.queue.blocked(generation, answer->holder_lease, Clock::now());
+            // A message may have overtaken this reply.
+            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.told_at()));
+            watch_.try_failed();
+        }
         return answer->kind == AcquireAnswer::Kind::held;
     }
 
@@ -231,7 +323,7 @@ private:
     }
 
     static void pause(LockWaiter& me) {
-        if (me.pause) me.ask_again = Clock::now() + me.pause->next();
+        if (me.request.polling) me.ask_again = Clock::now() + me.request.polling->next(me.pause);
     }
 
     void stand_again(LockWaiter& me) {
@@ -242,16 +334,6 @@ private:
 
     // --- handing over -----------------------------------------------------------------------------------------
 
-    // A hand-over that was sent, and its reply.
-    struct HandOver {
-        Leaving leaving;    // the hold that is released
-        Claim claim;        // the hold of the successor
-        Settings settings;  // of the successor
-        Reply reply{};
-        SendTime sent_at{};  // of the first sending that may have taken effect
-        bool unknown = false;
-    };
-
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, HoldRecord& held, LockWaiter& next) {
         const std::optional<Milliseconds> successor_lease = next.request.lease;
         const Settings successor_settings = next.request.settings;
@@ -260,7 +342,7 @@ private:
                       successor_settings};
         room_.queue.leave(next);
         successor_ = &next;
-        send_hand_over(lock, sent);
+        detail::send_hand_over(core_, lock, sent);
         LockWaiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
         const Instant sent_at = sent.sent_at.as_of_now();
         const HandOverAnswer answer = core_.protocol.read_hand_over(sent.reply);
@@ -284,40 +366,6 @@ private:
         }
         if (waiting) room_.queue.join_first(*waiting);
         return not_handed_over(lock, sent, answered, handed);
-    }
-
-    void send_hand_over(std::unique_lock<std::mutex>& lock, HandOver& hand_over) {
-        try {
-            const InFlightGuard in_flight_guard(core_, lock);
-            lock.unlock();
-            Retry retry = core_.session.retry(Releases::foreground_deadline(hand_over.leaving.settings));
-            do hand_over.reply = hand_over_once(hand_over, retry.deadline());
-            while (retry.again(hand_over.reply));
-        } catch (...) {  // no memory: handled as if nothing had been sent
-            hand_over.reply = Reply::of(Reply::Kind::not_sent, std::string());
-        }
-    }
-
-    Reply hand_over_once(HandOver& hand_over, Instant deadline) try {
-        Session& session = core_.session;
-        for (int tries = 1;; ++tries) {
-            Reply failure;
-            const auto now = session.server_time(core_.key(), deadline, failure);
-            if (!now) return failure;
-            hand_over.claim.until = *now + hand_over.leaving.settings.command_timeout.count();
-            // The successor's lease counts from the first sending that may have taken effect: a resend does not prolong
-            // it.
-            if (!hand_over.unknown) hand_over.sent_at = SendTime();
-            const Instant sent = Clock::now();
-            Call call = core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim);
-            call.replication = hand_over.settings.replication();
-            Reply reply = session.call(call, deadline);
-            if (!reply.answered() && !reply.is_unsent()) hand_over.unknown = true;
-            if (!session.learn_if_late(core_.key(), sent, reply) || tries == 3 || Clock::now() >= deadline)
-                return reply;
-        }
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
     }
 
     std::error_code not_handed_over(std::unique_lock<std::mutex>& lock, const HandOver& sent, bool answered,
@@ -371,6 +419,10 @@ private:
     LockParts& parts_;
     LockCore& core_;
     Room room_;
+    QueuePlace place_;
+    bool queued_ = true;               // the last answer, if there was one: this process has a place
+    bool granted_by_holder_ = true;    // the last answer, if there was one: the holder grants to who queues
+    WatchedKey watch_{core_};          // for the waiters that poll
     unsigned handoffs_ = 0;            // in a row, within this process
     LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
     std::uint64_t messages_ = 0;       // number of messages received

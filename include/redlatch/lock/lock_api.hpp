@@ -51,6 +51,8 @@ public:
     // wait.)
     //   lock(Owner{n})   for this logical owner, not for the calling thread
     //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
+    //   lock(Lease::at_least(d))  the lock is given back no earlier than d after the acquire: see Lease::at_least()
+    //   lock(Lease::at_most(d))   the hold ends d after the acquire at the latest: see Lease::at_most()
     //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
     //   lock(…, ec)      stores the error instead of throwing it
     template <class... Tail>
@@ -331,6 +333,11 @@ private:
                 throw Error(errc::cancelled, keeper_->name_as_given(), "it was cancelled before it succeeded");
             if (held) facts_ = keeper_->facts(request_.owner);
             held_ = held;
+        }
+
+        // Nobody wants what was acquired.
+        void unwanted() noexcept {
+            if (held_) keeper_->waive_minimum(request_.owner);
         }
 
         Hold result(const std::shared_ptr<OperationHost>& host) {

@@ -55,9 +55,9 @@ struct LockCore {
     // Keeps the lock's state alive, for completions.
     std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
 
-    // Returns the lease of a level: its own, or the watchdog's.
+    // Returns the lease of a level: its own, or the watchdog's, within the bounds of its acquire.
     static Milliseconds lease_of(const std::optional<Milliseconds>& lease, const Settings& settings) {
-        return lease ? *lease : settings.watchdog_timeout;
+        return settings.bounds.lease_of(lease, settings.watchdog_timeout);
     }
 
     Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/base/backoff.hpp"
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/wait/lock_request.hpp"
@@ -10,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -18,16 +16,12 @@ namespace detail {
 
 // One caller that waits for a lock.
 struct LockWaiter : Waiter {
-    explicit LockWaiter(const LockRequest& wanted) : Waiter(wanted.by), request(wanted) {
-        listens = !request.polling;
-        if (request.polling) pause.emplace(request.polling->first, request.polling->longest);
-    }
+    explicit LockWaiter(const LockRequest& wanted) : Waiter(wanted.by), request(wanted) { listens = !request.polling; }
 
     const LockRequest& request;
-    std::uint64_t hold = 0;          // once it is served: the hold that it got
-    std::uint64_t writer = 0;        // for a reader: the hold as the writer with which its owner has asked
-    std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
-    Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile
+    std::uint64_t hold = 0;     // once it is served: the hold that it got
+    std::uint64_t writer = 0;   // for a reader: the hold as the writer with which its owner has asked
+    Instant ask_again = never;  // if it retries after pauses: the end of this one, whatever others learn meanwhile
 };
 
 // The queue of the threads of this process that wait for one lock.

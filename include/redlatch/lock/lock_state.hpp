@@ -79,7 +79,8 @@ public:
         std::unique_lock lock(core_.mutex);
         HoldRecord* hold = parts_.releases.hold_to_release(lock, owner);
         if (!hold) return parts_.releases.gone_before(owner);
-        return hold->count > 1 ? parts_.releases.release_level(lock, *hold) : queue_->release_hold(lock, *hold);
+        if (hold->count > 1) return parts_.releases.release_level(lock, *hold);
+        return hold->stays(Clock::now()) ? parts_.releases.leave_early(lock, *hold) : queue_->release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
         // A hold whose release could not be sent ends with its lease.
         return make_error_code(std::errc::not_enough_memory);
@@ -128,15 +129,14 @@ public:
         if (by == by_thread) co_return release(owner);
         const Instant until = Clock::now() + settings(owner).command_timeout;
         std::shared_ptr<Delivery<std::error_code>> outcome;
-        std::function<void(std::error_code)> told;
         try {
             outcome = std::make_shared<Delivery<std::error_code>>(errc::unreachable);
-            told = [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); };
         } catch (const std::bad_alloc&) {
             release_later(owner);
             co_return make_error_code(std::errc::not_enough_memory);
         }
         try {
+            const auto told = [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); };
             parts_.releases.release_in_background(owner, told, Receiver::background);
             co_return co_await Delivered(by, outcome, until);
         } catch (const std::bad_alloc&) {  // it is released all the same, but nobody waits for the outcome
@@ -145,6 +145,12 @@ public:
     }
 
     void release_later(OwnerNumber owner) noexcept override { parts_.releases.release_later(owner); }
+
+    void waive_minimum(OwnerNumber owner) noexcept override {
+        const std::lock_guard lock(core_.mutex);
+        HoldRecord* hold = core_.holds.find(owner);
+        if (hold && hold->count == 1) hold->stays_until = Instant::min();
+    }
 
     // --- queries without a command: see Leases ----------------------------------------------------------------
 
@@ -170,7 +176,7 @@ public:
     void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         std::unique_lock lock(core_.mutex);
         queue_->on_timer(lock, now);
-        parts_.leases.add_due(horizon, due);
+        parts_.leases.add_due(now, horizon, due);
         parts_.deliveries.drop_expired(now);
         core_.schedule();
         parts_.deliveries.deliver(lock);
@@ -220,6 +226,11 @@ public:
     void disconnected(const std::string& channel) override {
         const std::lock_guard lock(core_.mutex);
         queue_->disconnected(channel);
+    }
+
+    void key_changed() override {
+        const std::lock_guard lock(core_.mutex);
+        queue_->key_changed();
     }
 
 private:

@@ -39,9 +39,7 @@ public:
     // Inspection. A side of a ReadWriteLock returns its own holders. One round trip. Changes nothing. Throws Error, or
     // stores its code: wrong_type if the key belongs to something else, rejected, unreachable.
     Inspection inspect() { return ask_inspection(never); }
-    Inspection inspect(std::error_code& ec) {
-        return detail::answer([&] { return inspect(); }, Inspection(), ec);
-    }
+    Inspection inspect(std::error_code& ec);
 
     // Returns true if this owner holds the lock, according to the server. One round trip.
     //   is_held_by(Owner)    an owner of this client
@@ -51,12 +49,8 @@ public:
     using LockApi::is_held_by;
     bool is_held_by(std::uint64_t owner);
     bool is_held_by(std::string_view owner);
-    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
-        return detail::answer([&] { return is_held_by(owner); }, false, ec);
-    }
-    bool is_held_by(std::string_view owner, std::error_code& ec) {
-        return detail::answer([&] { return is_held_by(owner); }, false, ec);
-    }
+    bool is_held_by(std::uint64_t owner, std::error_code& ec);
+    bool is_held_by(std::string_view owner, std::error_code& ec);
 
     // Waits until every hold that it finds has ended, and acquires nothing: for code that needs what the holder does to be
     // done, but not the lock. A hold ends by its release, by force, or with its lease when its process is dead. Returns at

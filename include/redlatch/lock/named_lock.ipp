@@ -35,7 +35,7 @@ REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
 }
 
 REDLATCH_INLINE void NamedLock::prepare(LockRequest& request) {
-    request.settings = settings();
+    take_settings(request, settings());
     request.reentry = reentry_;
 }
 
@@ -131,6 +131,18 @@ REDLATCH_INLINE Operation<bool> NamedLock::release_later(WaitRequest request) {
 REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {
     LockState& s = state();
     return s.protocol().read_inspection(query(s.session(), settings(), s.key(), s.protocol().inspect(), limit));
+}
+
+REDLATCH_INLINE Inspection NamedLock::inspect(std::error_code& ec) {
+    return detail::answer([&] { return inspect(); }, Inspection(), ec);
+}
+
+REDLATCH_INLINE bool NamedLock::is_held_by(std::uint64_t owner, std::error_code& ec) {
+    return detail::answer([&] { return is_held_by(owner); }, false, ec);
+}
+
+REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner, std::error_code& ec) {
+    return detail::answer([&] { return is_held_by(owner); }, false, ec);
 }
 
 }  // namespace detail

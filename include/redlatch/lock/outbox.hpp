@@ -38,6 +38,7 @@ public:
         Instant give_up;         // when the lease is certainly over
         Instant next;            // when to send
         Answered answered{};     // if someone waits for the outcome
+        Instant stays_until{};   // until then the lock stays taken for others: see Lease::at_least()
         bool on_the_way = false;
         Backoff backoff{Milliseconds(50), longest_pause};
     };
@@ -46,8 +47,9 @@ public:
     void make_room() { items_.reserve(items_.size() + 1); }
 
     // `from`: when to send it for the first time.
-    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from, Answered answered = {}) {
-        items_.push_back({unwanted, unsettled, give_up, from, std::move(answered)});
+    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from, Answered answered = {},
+             Instant stays_until = Instant::min()) {
+        items_.push_back({unwanted, unsettled, give_up, from, std::move(answered), stays_until});
     }
 
     // Returns whom to tell the answer to this release, and forgets that.

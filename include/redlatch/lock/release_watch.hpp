@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/base/backoff.hpp"
 #include "redlatch/base/task.hpp"
 #include "redlatch/inspection.hpp"
 #include "redlatch/lock/lock_queue.hpp"
@@ -41,10 +40,10 @@ struct ReleaseRequest : WaitRequest {
 struct ReleaseWaiter : Waiter {
     explicit ReleaseWaiter(const ReleaseRequest& wanted) : Waiter(wanted.by) {}
 
-    std::vector<std::string> owners;  // of these holds
-    std::uint64_t generation = 0;     // of the queue, when it looked
-    Instant look_again = never;       // when the first of their leases is over
-    std::optional<Backoff> pause{};   // set if it looks again after pauses and receives no messages
+    std::vector<std::string> owners;   // of these holds
+    std::uint64_t generation = 0;      // of the queue, when it looked
+    Instant look_again = never;        // when the first of their leases is over
+    std::optional<Polling> polling{};  // set if it looks again after pauses and receives no messages
     Instant pause_end = never;
 
     // Returns true if none of the holds is among these.
@@ -90,10 +89,9 @@ public:
         if (request.one_try) co_return false;
         for (const Holder& holder : found->holders) me.owners.push_back(holder.owner);
         me.look_again = look_again_after(*found);
-        std::optional<Polling> polling = request.polling;
-        if (!polling && room_.channel().empty()) polling = without_channel;
-        me.listens = !polling;
-        if (polling) me.pause.emplace(polling->first, polling->longest);
+        me.polling = request.polling;
+        if (!me.polling && room_.channel().empty()) me.polling = without_channel;
+        me.listens = !me.polling;
         co_return std::nullopt;
     }
 
@@ -165,10 +163,10 @@ public:
 
 private:
     // How to look where the releases of a lock reach no channel that all can hear.
-    static constexpr Polling without_channel{Milliseconds(10), Milliseconds(500)};
+    static constexpr Polling without_channel{ShortTime(10), ShortTime(500)};
 
     static void pause(ReleaseWaiter& me) {
-        if (me.pause) me.pause_end = Clock::now() + me.pause->next();
+        if (me.polling) me.pause_end = Clock::now() + me.polling->next(me.pause);
     }
 
     // Returns when one of these holds ends, unless its lease is renewed. No message reports that.

@@ -79,14 +79,15 @@ public:
     // Removes one level. A hold that loses its last level is no longer renewed.
     Leaving leave_level(HoldRecord& hold) {
         Leaving leaving{hold.id,        hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
-                        hold.unsettled, hold.settings};
+                        hold.unsettled, hold.settings,  hold.stays_until};
         if (hold.count == 1) {
+            if (hold.stays(Clock::now())) leaving.heir = core_.next_number();
             leases_.finish(hold);
             return leaving;
         }
         hold.leave();
         ++hold.changing;
-        if (hold.watched()) leaving.lease = hold.settings.watchdog_timeout;
+        if (hold.watched()) leaving.lease = hold.renewal_lease(Clock::now());
         return leaving;
     }
 
@@ -121,10 +122,28 @@ public:
                              [&](const ReleaseAnswer& answer) { released(answer, last.resent); });
     }
 
+    // Ends the last level before the lock may be free: it stays taken for the rest of its minimum hold. The waiters of
+    // this process learn until when.
+    std::error_code leave_early(std::unique_lock<std::mutex>& lock, HoldRecord& held) {
+        const Leaving leaving = leave_level(held);
+        Attempt last;
+        {
+            const InFlightGuard in_flight_guard(core_, lock);
+            lock.unlock();
+            last = send(leaving.settings, [&](bool again, Instant deadline) {
+                return leaving.heir != 0 ? call_stay(leaving, deadline) : call_release(leaving.hold, again, deadline);
+            });
+        }
+        return last_released(lock, last.reply, leaving, last.resent,
+                             [&](const ReleaseAnswer&) { core_.task.may_be_free(); });
+    }
+
     // --- for locks over several servers -----------------------------------------------------------------------
 
-    // Releases one level without waiting. Calls `done` with the outcome on any thread.
-    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
+    // Releases one level without waiting. Calls `done` with the outcome on any thread. A copy of that may need memory, so
+    // it is made when the release will not be forgotten for want of it.
+    template <class Done>
+    void release_in_background(OwnerNumber owner, const Done& done, Receiver receiver) {
         std::unique_lock lock(core_.mutex);
         HoldRecord* hold = hold_to_release(lock, owner);
         if (!hold) {
@@ -137,8 +156,8 @@ public:
         ++core_.in_flight;
         try {
             lock.unlock();
-            Completion answered = [this, keep = core_.keep(), owner, leaving, sent = Clock::now(),
-                                   done](const Reply& reply) {
+            auto answered = [this, keep = core_.keep(), owner, leaving, sent = Clock::now(),
+                             done = done](const Reply& reply) {
                 std::unique_lock relock(core_.mutex);
                 core_.end_in_flight();
                 if (!reply.answered()) note_unanswered(owner, leaving);
@@ -149,7 +168,9 @@ public:
                 relock.unlock();
                 done(outcome);
             };
-            core_.session.post(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease),
+            core_.session.post(leaving.heir != 0
+                                   ? stay(leaving)
+                                   : core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease),
                                std::move(answered), receiver);
         } catch (...) {
             // Nothing was sent yet. The background sends the last release.
@@ -181,9 +202,10 @@ public:
         const Instant now = Clock::now();
         for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
-            core_.outbox.add({hold.id}, std::exchange(hold.unsettled, 0),
-                             std::max(hold.valid_until, now + core_.session.options().command_timeout), now,
-                             [round](const std::error_code& refusal) { round->finish(1, refusal); });
+            core_.outbox.add(
+                {hold.id}, std::exchange(hold.unsettled, 0),
+                std::max(hold.valid_until, now + core_.session.options().command_timeout), now,
+                [round](const std::error_code& refusal) { round->finish(1, refusal); }, hold.stays_until);
             round->begin(1);
             leases_.lose(hold, "release_all() gave it back");
         }
@@ -300,6 +322,17 @@ private:
         return detail::short_of_memory();
     }
 
+    Call stay(const Leaving& leaving) const {
+        return core_.protocol.stay(leaving.hold, leaving.heir, rest_until(leaving.stays_until, Clock::now()));
+    }
+
+    // Sends the release of a last level after which the lock stays taken.
+    Reply call_stay(const Leaving& leaving, Instant deadline) try {
+        return core_.session.call(stay(leaving), deadline);
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
+    }
+
     // Sends the release of a level that is not the last.
     Reply call_level(const Leaving& leaving, Instant deadline) try {
         return core_.session.call(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
@@ -310,10 +343,11 @@ private:
     template <class Released>
     std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
                                   bool resent, Released released) {
-        const ReleaseAnswer answer = core_.protocol.read_release(reply);
+        const ReleaseAnswer answer = leaving.heir != 0 ? read_stay(reply) : core_.protocol.read_release(reply);
         if (classify(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, leaving);
         released(answer);
+        if (leaving.heir != 0) deliveries_.end_heir(leaving.heir, leaving.stays_until);
         // A copy of the unanswered acquire command may still arrive.
         if (leaving.unsettled != 0)
             deliveries_.give_back_later(leaving, deliveries_.unsettled_until(leaving.unsettled));

@@ -116,7 +116,8 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
         }
         in_time = Clock::now() < hold.valid_until();
     }
-    const std::error_code released = co_await HoldAccess::release(hold, course.by);
+    HeldLevel level;
+    const std::error_code released = co_await HoldAccess::release(hold, level, course.by);
     if (outcome.error) std::rethrow_exception(std::move(outcome.error));
     if (!in_time || released == errc::hold_lost)
         throw Error(errc::hold_lost, name, "the lock was lost before the function returned");

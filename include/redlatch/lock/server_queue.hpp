@@ -3,6 +3,7 @@
 
 #include "redlatch/base/task.hpp"
 #include "redlatch/error.hpp"
+#include "redlatch/lock/grant.hpp"
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/lock/lock_parts.hpp"
 #include "redlatch/lock/turn_queue.hpp"
@@ -40,9 +41,12 @@ struct FairWaiter : Waiter {
     using Waiter::Waiter;
 
     OwnerNumber owner = 0;
+    const LockRequest* request = nullptr;
     std::uint64_t id = 0;        // of the slot in the queue, and of the hold
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
+    bool grantable = false;      // True if a release may have granted the lock to its id
+    bool was_granted = false;    // True if it has entered by that grant
     bool joined = false;         // True if it has a level of a hold that another caller of its owner acquired
     Instant ask_again{};         // unless an event comes earlier
 };
@@ -52,8 +56,9 @@ struct FairWaiter : Waiter {
 //
 // A waiting thread has a ticket here (its channel, and a waiting room for it alone) and a slot in the server's queue.
 // The slot lasts for FairProtocol::slot(), 5 s at most, unless it is refreshed. The background refreshes the slots of all waiters of this process
-// together; the reply shows which waiters have lost their slot. The server notifies the head of the queue when the lock
-// is free:
+// together; the reply shows which waiters have lost their slot. A release grants the lock to the head of the queue, if
+// that is a waiter which can be granted it: see scripts/fair_lock.hpp. Otherwise the server notifies the head when the
+// lock is free:
 //   at a release,
 //   when a waiter before it leaves,
 //   at every refresh, in case such a message was lost.
@@ -88,11 +93,13 @@ public:
             if (auto refusal = parts_.leases.mixed_kinds()) throw *std::move(refusal);
             FairWaiter me(request.by);
             me.owner = request.owner;
+            me.request = &request;
             me.id = spare_id();
             // A waiter that is still subscribed from an earlier wait misses no message between the command and the
             // sleep.
             const auto warm = tickets_.find(me.id);
             const std::uint64_t generation = warm == tickets_.end() ? 0 : warm->second.room.queue.generation();
+            if (warm != tickets_.end()) warm->second.granted.reset();
             const bool answered = co_await ask_at_first(lock, request, me);
             if (!answered) co_return false;
             if (me.is_served()) co_return true;
@@ -111,7 +118,12 @@ public:
         if (me.error) std::rethrow_exception(me.error);
         if (me.too_late) return {NextStep::Kind::leave};
         if (parts_.acquires.can_join(me.owner)) return {NextStep::Kind::ask};
-        const Ticket& ticket = tickets_.at(me.id);
+        Ticket& ticket = tickets_.at(me.id);
+        if (ticket.granted) {
+            const Grant grant = *std::exchange(ticket.granted, std::nullopt);
+            enter(me, grant);
+            return {me.is_served() ? NextStep::Kind::served : NextStep::Kind::ask};
+        }
         const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.told_at);
         if (ticket.room.queue.is_notified() || now >= ask_again) return {NextStep::Kind::ask};
         return {NextStep::Kind::sleep, ask_again, ticket.room.is_subscribed()};
@@ -176,11 +188,16 @@ public:
         if (Ticket* ticket = ticket_of(channel)) ticket->room.refused(error_of(why, core_.key()));
     }
 
-    // The payload reports that the lock is free, or, to the new head of the queue, in how many ms the new holder's
-    // lease is over.
+    // The payload reports a grant, or that the lock is free, or, to the new head of the queue, in how many ms the new
+    // holder's lease is over.
     void message(const std::string& channel, std::string_view payload) override {
-        Ticket* const ticket = ticket_of(channel);
-        if (!ticket) return;
+        const auto found = find_ticket(channel);
+        if (found == tickets_.end()) return;
+        Ticket* const ticket = &found->second;
+        if (payload.starts_with(grant_word)) {
+            if (const auto grant = Grant::in(payload.substr(grant_word.size()), found->first)) ticket->granted = grant;
+            return ticket->room.wake_front();
+        }
         std::int64_t lease = 0;
         const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
         if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return ticket->room.notify();
@@ -202,6 +219,7 @@ private:
         bool is_waiting() const { return idle_since == never; }
 
         WaitingRoom<WaitQueue<FairWaiter>> room;
+        std::optional<Grant> granted{};
         Instant told_at = never;     // when it has to ask at the latest, according to a message
         Instant idle_since = never;  // when the last wait ended; `never` while a thread waits
     };
@@ -209,14 +227,36 @@ private:
     // The longest wait between two commands, even if the reply names a later time.
     static constexpr Milliseconds longest_sleep{30'000};
     static constexpr std::size_t waiters_a_refresh = 100;
+    static constexpr std::string_view grant_word = "grant ";
 
-    // Returns the ticket whose channel this is; null if there is none any more. The name of a channel ends with the id.
-    Ticket* ticket_of(std::string_view channel) {
+    // Returns the ticket whose channel this is, if it is still there. The name of a channel ends with the id.
+    std::map<std::uint64_t, Ticket>::iterator find_ticket(std::string_view channel) {
         const std::string_view digits = channel.substr(channel.rfind(':') + 1);
         std::uint64_t id = 0;
         std::from_chars(digits.data(), digits.data() + digits.size(), id);
-        const auto found = tickets_.find(id);
+        return tickets_.find(id);
+    }
+    Ticket* ticket_of(std::string_view channel) {
+        const auto found = find_ticket(channel);
         return found == tickets_.end() ? nullptr : &found->second;
+    }
+
+    // Returns true if a release may grant the lock to this waiter: it listens, and is under a watchdog whose lease is no
+    // shorter than a grant. A fixed lease would have to be asked for.
+    bool can_be_granted(const FairWaiter& me) const {
+        const auto ticket = tickets_.find(me.id);
+        return protocol_.grants() && ticket != tickets_.end() && ticket->second.room.is_subscribed() &&
+               !me.request->lease && me.request->settings.watchdog_timeout >= FairProtocol::offer &&
+               may_be_granted(*me.request);
+    }
+
+    // Lets a waiter enter by a grant, if it is certain that the hold lasts.
+    void enter(FairWaiter& me, const Grant& grant) {
+        const std::optional<Instant> since = granted_since(parts_, grant, *me.request);
+        if (!since) return;
+        record_grant(parts_, grant, *me.request, me.id, *since).unsettled = me.unsettled;
+        me.was_granted = true;
+        me.phase = Waiter::Phase::served;
     }
 
     // Returns an id to wait under. Prefers that of an earlier hold, whose channel may still be subscribed, if no command
@@ -254,8 +294,10 @@ private:
     // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
     Task<bool> ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
                             bool first) {
+        const bool grantable = can_be_granted(me);
+        me.grantable |= grantable;
         const std::optional<AcquireAnswer> answer =
-            co_await parts_.acquires.ask(lock, request, me.id, first, &me.unsettled);
+            co_await parts_.acquires.ask(lock, request, me.id, first, &me.unsettled, grantable);
         if (!answer) co_return false;
         if (answer->kind == AcquireAnswer::Kind::held) me.phase = Waiter::Phase::served;
         me.too_late = !me.is_served() && core_.outbox.has(me.id);
@@ -315,6 +357,11 @@ private:
         if (--waiting_ == 0) {
             core_.patience.answered();
             refresh_at_ = never;
+        }
+        // The message of a grant may still come. So another wait must not use this id.
+        if (held && me.grantable && !me.was_granted) {
+            tickets_.erase(me.id);
+            return;
         }
         if (held) {
             tickets_.at(me.id).idle_since = now;

@@ -11,7 +11,10 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-// How a SpinLock or a Mutex waits: pauses start at initial_delay and double up to max_delay. Jitter shortens each by up
+// How a SpinLock or a Mutex waits where the server does not tell it that the key has changed: on servers before Redis 6,
+// without the access rights to CLIENT ID, CLIENT TRACKING and CLIENT CACHING, behind some proxies, with a transport without
+// track(), and until the server has confirmed that it will tell. Otherwise it tries when the key has changed, when the
+// lease that it saw is over, and every 10 to 20 s in case that news is lost. Pauses start at initial_delay and double up to max_delay. Jitter shortens each by up
 // to a half, so that waiters do not retry at the same time.
 struct SpinOptions {
     std::chrono::milliseconds initial_delay{1};  // at least 1 ms
@@ -26,7 +29,7 @@ inline Polling polling_of(const SpinOptions& options, std::string_view name) {
         options.max_delay > std::chrono::hours(1))
         throw Error(errc::invalid_argument, name,
                     "SpinOptions: the delays must be from 1 ms to 1 h, and initial_delay must not exceed max_delay");
-    return {options.initial_delay, options.max_delay};
+    return {shortened(options.initial_delay), shortened(options.max_delay)};
 }
 
 }  // namespace detail

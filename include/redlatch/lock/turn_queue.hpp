@@ -45,6 +45,9 @@ public:
     virtual void subscription_refused(const std::string& channel, const Reply& why) = 0;
     virtual void message(const std::string& channel, std::string_view payload) = 0;
     virtual void disconnected(const std::string& channel) = 0;
+
+    // The server's key may have changed.
+    virtual void key_changed() {}
 };
 
 }  // namespace detail

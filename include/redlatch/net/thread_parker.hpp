@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 
 #if defined(__linux__)
 #include <cerrno>
@@ -24,32 +25,87 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Parks one thread until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on which a
-// woken thread would block again. Elsewhere it is a condition variable.
+// Where several threads park, so that one system call wakes any number of them. On Linux all of them sleep on one futex,
+// each with one of 32 bits: who shares the bit of a thread that is woken wakes up with it, and sleeps again. Elsewhere
+// each thread sleeps for itself.
+class ParkingPlace {
+public:
+    // A set of threads to wake.
+    using Sleepers = std::uint32_t;
+
+    // Wakes these threads, which ThreadParker::note() has returned.
+    void wake(Sleepers sleepers) noexcept {
+        if (sleepers == 0) return;
+#if defined(__linux__)
+        round_.fetch_add(1, std::memory_order_acq_rel);
+        ::syscall(Futex::call, &round_, FUTEX_WAKE_BITSET_PRIVATE, std::numeric_limits<int>::max(), nullptr, nullptr,
+                  sleepers);
+#endif
+    }
+
+private:
+    friend class ThreadParker;
+
+#if defined(__linux__)
+    // The kernel's time type. It differs from the C library's if that has 64-bit time on a 32-bit system. 32 bits are
+    // enough for a clock that counts from the start of the system. Newer 32-bit systems have no SYS_futex.
+    struct Futex {
+#if defined(SYS_futex)
+        static constexpr long call = SYS_futex;
+        struct Time {
+            __kernel_long_t tv_sec;
+            __kernel_long_t tv_nsec;
+        };
+        static_assert(sizeof(Time) == sizeof(timespec) || sizeof(long) < sizeof(time_t));
+#else
+        static constexpr long call = SYS_futex_time64;
+        using Time = timespec;
+#endif
+    };
+
+    std::atomic<std::uint32_t> round_{0};  // of wake-ups: a thread that is about to sleep notices one
+#endif
+    std::atomic<unsigned> guests_{0};
+};
+
+// Parks one thread at a place until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on
+// which a woken thread would block again. Elsewhere it is a condition variable.
 //
-// On Linux the owner may destroy the parker as soon as it has read final_word: tell() does not access it after storing
-// that. (A futex wake-up on an address that is gone wakes no thread, or one that must expect spurious wake-ups.)
-// Elsewhere it may do so only after park() has returned final_word.
+// On Linux the owner may destroy the parker as soon as it has read final_word: note() does not access it after storing
+// that. The place must live until all wake-ups are over. Elsewhere the owner may destroy the parker only after park() has
+// returned final_word.
 class ThreadParker {
 public:
+    explicit ThreadParker(ParkingPlace& place) noexcept
+        : place_(place), bit_(1U << (place.guests_.fetch_add(1, std::memory_order_relaxed) % 32)) {}
+
     static constexpr std::uint32_t silence = 0;
     static constexpr std::uint32_t look = 1;        // something has changed: look around
     static constexpr std::uint32_t final_word = 2;  // the last word, never overwritten
 
     std::uint32_t word() const noexcept { return word_.load(std::memory_order_acquire); }
 
-#if defined(__linux__)
+    // Notifies the thread.
     void tell(std::uint32_t word) noexcept {
+        ParkingPlace& place = place_;
+        place.wake(note(word));
+    }
+
+#if defined(__linux__)
+    // Notifies the thread, but leaves it to the caller to wake it: with all others of the result, by one wake() of the
+    // place.
+    ParkingPlace::Sleepers note(std::uint32_t word) noexcept {
+        const ParkingPlace::Sleepers me = bit_;
         std::uint32_t old = word_.load(std::memory_order_relaxed);
         do {
-            if (old == final_word) return;
+            if (old == final_word) return 0;
         } while (!word_.compare_exchange_weak(old, word, std::memory_order_acq_rel, std::memory_order_relaxed));
-        if (old == asleep) ::syscall(futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+        return old == asleep ? me : 0;
     }
 
     // Parks until there is a word or the deadline passes. Resets `look`, keeps final_word.
     std::uint32_t park(Instant deadline) noexcept {
-        Time until{};
+        ParkingPlace::Futex::Time until{};
         if (deadline != never) {
             // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as an absolute time.
             const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count();
@@ -58,9 +114,13 @@ public:
         }
         std::uint32_t word = silence;
         word_.compare_exchange_strong(word, asleep, std::memory_order_acq_rel);
-        while ((word = word_.load(std::memory_order_acquire)) == asleep) {
-            const long slept = ::syscall(futex, &word_, FUTEX_WAIT_BITSET_PRIVATE, asleep,
-                                         deadline == never ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
+        for (;;) {
+            // Read first: who notifies this thread from here on changes it, and then this thread does not sleep.
+            const std::uint32_t round = place_.round_.load(std::memory_order_acquire);
+            word = word_.load(std::memory_order_acquire);
+            if (word != asleep) break;
+            const long slept = ::syscall(ParkingPlace::Futex::call, &place_.round_, FUTEX_WAIT_BITSET_PRIVATE, round,
+                                         deadline == never ? nullptr : &until, nullptr, bit_);
             // The deadline has passed, unless a word came at this very moment.
             if (slept != 0 && errno == ETIMEDOUT &&
                 word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel))
@@ -70,11 +130,13 @@ public:
         return word;
     }
 #else
-    void tell(std::uint32_t word) {
+    ParkingPlace::Sleepers note(std::uint32_t word) {
         const std::lock_guard guard(mutex_);
-        if (word != final_word && word_ != silence) return;
-        word_ = word;
-        wake_.notify_one();
+        if (word == final_word || word_ == silence) {
+            word_ = word;
+            wake_.notify_one();
+        }
+        return 0;
     }
 
     std::uint32_t park(Instant deadline) {
@@ -97,22 +159,8 @@ private:
 private:
     static constexpr std::uint32_t asleep = 3;  // like silence, and the owner must be woken
 
-#if defined(__linux__)
-    // The kernel's time type. It differs from the C library's if that has 64-bit time on a 32-bit system. 32 bits are
-    // enough for a clock that counts from the start of the system. Newer 32-bit systems have no SYS_futex.
-#if defined(SYS_futex)
-    static constexpr long futex = SYS_futex;
-    struct Time {
-        __kernel_long_t tv_sec;
-        __kernel_long_t tv_nsec;
-    };
-    static_assert(sizeof(Time) == sizeof(timespec) || sizeof(long) < sizeof(time_t));
-#else
-    static constexpr long futex = SYS_futex_time64;
-    using Time = timespec;
-#endif
-#endif
-
+    ParkingPlace& place_;
+    [[maybe_unused]] const ParkingPlace::Sleepers bit_;
     std::atomic<std::uint32_t> word_{silence};
 };
 

@@ -68,10 +68,14 @@ private:
 // Tells whether a command grants something (a hold, a permit, a longer lease), which enough replicas must confirm.
 enum class Effect { any, grants };
 
-// How many replicas must confirm what a command grants, and how long they may take.
+// What must confirm what a command grants: so many replicas, and the server's disk, or with both also the disks of the
+// replicas. And how long they may take.
 struct Replication {
     unsigned required = 0;
     Milliseconds within{};
+    bool on_disk = false;
+
+    bool asks() const noexcept { return required > 0 || on_disk; }
 
     friend auto operator<=>(const Replication&, const Replication&) = default;
 };

@@ -19,7 +19,9 @@ struct Claim {
     std::int64_t until = 0;      // the time until which it is wanted, by the server's clock
     std::int64_t lease_end = 0;  // the end of a lease that begins when it is sent, by the same clock; never late
     std::uint64_t writer = 0;    // for a reader: the number of its owner's hold as the writer
-    bool queues = false;         // for a fair lock: true to join the queue if it is blocked
+    bool queues = false;         // true to join the server's queue if it is blocked
+    bool listens = false;        // true if it queues, and hears of a grant
+    bool polls = false;          // true if it will be asked for again and again, without a place in a queue
     bool announced = false;      // true if new readers must stay out while it waits
     bool first = true;           // true if it was not sent before and the lock is not known to be held
 };

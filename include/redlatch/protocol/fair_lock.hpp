@@ -35,6 +35,7 @@ public:
           timeouts_(prefixed_key("redisson_lock_timeout", key_)),
           slots_(prefixed_key("redlatch_lock_slots", key_)),
           channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
+          grants_(context.options.grants),
           slot_(context.options.fair_waiter_timeout.value_or(
               std::clamp(context.options.watchdog_timeout / 6, shortest_slot, longest_slot))) {}
 
@@ -44,13 +45,20 @@ public:
     // Returns how long a waiter counts as alive without a refresh: see ClientOptions::fair_waiter_timeout.
     Milliseconds slot() const noexcept { return slot_; }
 
+    // How long a grant lasts, until its renewal: as in scripts/fair_lock.hpp.
+    static constexpr Milliseconds offer{2000};
+
+    // Returns true if a waiter of this client may be granted the lock by a release.
+    bool grants() const noexcept { return grants_; }
+
     // Acquires the lock unless it is another waiter's turn. If the claim queues, joins the queue otherwise. A waiter
     // that is already in the queue keeps its position.
     Call acquire(const Claim& claim) const override {
         const Milliseconds slot = claim.queues ? slot_ : Milliseconds(0);
         return {digested<scripts::fair_acquire>,
                 {key_, queue_, timeouts_, slots_},
-                {PublishCommand(), channels_, text(claim.hold), claim.count, claim.lease, slot, claim.until},
+                {PublishCommand(), channels_, text(claim.hold), claim.count, claim.lease, slot, claim.until,
+                 claim.listens ? "0.5" : "0"},
                 Effect::grants};
     }
 
@@ -58,6 +66,12 @@ public:
         return {digested<scripts::fair_release>,
                 {key_, queue_, timeouts_, slots_},
                 {PublishCommand(), channels_, text(hold), remaining, lease}};
+    }
+
+    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
+        return {digested<scripts::fair_stay>,
+                {key_, queue_, timeouts_, slots_},
+                {PublishCommand(), channels_, text(hold), text(heir), rest}};
     }
 
     // Releases everything that these owners have: a hold and a slot in the queue. The reply is the server's clock.
@@ -87,6 +101,7 @@ private:
     const std::string timeouts_;
     const std::string slots_;
     const std::string channels_;  // prefix of the channels of all waiters
+    const bool grants_;
     const Milliseconds slot_;
 };
 

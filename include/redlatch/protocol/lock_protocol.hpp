@@ -21,6 +21,16 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// The scripts of a lock whose waiters queue up on the server.
+struct QueueScripts {
+    const Script& acquire;
+    const Script& release;
+    const Script& give_up;
+    const Script& stay;
+    const Script& hand_over;
+    bool fenced = false;  // a grant carries the fencing token of the hold
+};
+
 // What tells one kind of lock from another, apart from its calls.
 struct LockKind {
     std::string_view name;    // tells the local states of one key apart
@@ -29,9 +39,14 @@ struct LockKind {
     bool shared = false;      // many may hold it at a time; then a thread may ask while others of its process hold it
     bool reentrant = true;    // its holder may acquire it once more
     bool hands_over = false;  // one thread of this process can hand its hold over to another
-    bool outlives_lease = false;   // the server may keep a hold beyond its lease, so an expired one has to be released
-    bool fixes_lease_end = false;  // the acquire call names the end of the lease by the server's clock
+    bool outlives_lease = false;  // the server may keep a hold beyond its lease, so an expired one has to be released
+    const QueueScripts* queue = nullptr;  // if waiters of all processes may queue up on the server
+    bool fixes_lease_end = false;         // the acquire call names the end of the lease by the server's clock
 };
+
+// The message on the channel of a lock of which the holder has written a record (scripts/holder_record.hpp), or which a
+// release has granted to a waiter in the queue (scripts/lock_queue.hpp): the lock is still held.
+inline constexpr std::string_view record_message = "2";
 
 // Makes the calls of one kind of lock and reads the replies. It does no I/O. The defaults are those of a lock that is a
 // hash of owner -> hold count on the server. Every call may be resent and may arrive late.
@@ -50,6 +65,12 @@ public:
     // The channel that a release notifies; empty if there is none for all waiters.
     const std::string& channel() const noexcept { return channel_; }
 
+    // Returns true if waiters queue up on the server, and a release grants the lock to the next one.
+    virtual bool queues() const noexcept { return false; }
+
+    // Returns the channel that tells this client of its grants, if it queues.
+    std::string grants_channel() const { return channel_ + ":" + uuid_; }
+
     // Returns the hold's owner as the server knows it.
     virtual OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
 
@@ -58,7 +79,8 @@ public:
     virtual Call acquire(const Claim& claim) const = 0;
     virtual AcquireAnswer read_acquire(const Reply& reply) const { return decode_acquire(reply, key_); }
 
-    // Returns the call that has to follow `sent` after this reply, if there is one: a plain command was refused.
+    // Returns the call that has to follow `sent` after this reply, if there is one: a plain command was refused, or the
+    // user may not use the queue.
     virtual std::optional<Call> after_acquire(const Claim&, const Call& /*sent*/, const Reply&) const {
         return std::nullopt;
     }
@@ -77,6 +99,10 @@ public:
     virtual std::optional<Call> after_release(std::uint64_t, const Call& /*sent*/, const Reply&) const {
         return std::nullopt;
     }
+
+    // Ends a hold, whatever its levels, but leaves the lock taken for the rest of its minimum hold, by a number that nobody
+    // has. So a late renewal finds nothing to prolong. The reply: see read_stay().
+    virtual Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const = 0;
 
     // Releases everything that these owners hold. The reply is the server's clock.
     virtual Call give_up(std::span<const std::string_view> owners) const = 0;

@@ -82,6 +82,10 @@ public:
         return first_release(hold);
     }
 
+    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
+        return {digested<scripts::mutex_stay>, {key_}, {text(hold), text(heir), rest}};
+    }
+
     // Releases the holds of these values. The reply is the server's clock.
     Call give_up(std::span<const std::string_view> values) const override {
         Call call(digested<scripts::mutex_give_up>, {key_}, {});

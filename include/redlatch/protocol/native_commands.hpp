@@ -9,8 +9,9 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Tracks which plain commands of newer servers this server has. They are tried in order: one that the server refuses is
-// not sent to it again. Thread-safe.
+// Tracks what this server and its user rights permit.
+// Plain commands of newer servers are tried in order: one that the server refuses is not sent to it again.
+// Thread-safe.
 class NativeCommands {
 public:
     // How to set a key that does not exist, with a lease.
@@ -37,7 +38,12 @@ public:
         delete_.compare_exchange_strong(form, next, std::memory_order_relaxed);
     }
 
+    // Whether this user may use the queues of locks on the server.
+    bool may_queue() const noexcept { return may_queue_.load(std::memory_order_relaxed); }
+    void refused_queue() noexcept { may_queue_.store(false, std::memory_order_relaxed); }
+
 private:
+    std::atomic<bool> may_queue_{true};
     std::atomic<Set> set_{Set::until};
     std::atomic<Delete> delete_{Delete::delex};
 };

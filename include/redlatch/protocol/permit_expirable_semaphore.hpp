@@ -85,14 +85,15 @@ public:
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
         const std::vector<Reply>& told = reply.elements;
+        const bool is_missing = told.size() == 3 && told[2].is_nil();
         if (reply.kind != Reply::Kind::array || told.size() < 2 || told.size() > 3 ||
-            !std::all_of(told.begin(), told.end(), [](const Reply& one) { return one.is_integer(); }) ||
+            !std::all_of(told.begin(), told.end() - is_missing, [](const Reply& one) { return one.is_integer(); }) ||
             told[0].integer < 0 || !share(told[0].integer, wants))
             throw unexpected(reply, key());
         // One ms more: the lease lasts until the end of its last millisecond.
         const std::int64_t over_in = told[1].integer;
         return {over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1),
-                told.size() > 2 ? told[2].integer : 0};
+                told.size() > 2 ? told[2].integer : 0, !is_missing};
     }
 
     Call take_back(const RequestId& request_id, std::span<const Want> wants) const {
@@ -115,7 +116,7 @@ public:
 
     Call set_lease(const RequestId& request_id, const PermitId& id, const PermitLease& lease) const {
         return marks_.call(digested<scripts::permit_set_lease>, request_id, {leases_, channel_},
-                           {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)});
+                           {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)}, Effect::grants);
     }
 
     // `ttl`: after how long the semaphore expires; zero for never.

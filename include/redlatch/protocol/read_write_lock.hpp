@@ -10,6 +10,7 @@
 #include "redlatch/protocol/lock_queries.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/scripts/read_write_lock.hpp"
+#include "redlatch/scripts/read_write_stay.hpp"
 #include "redlatch/scripts/rlock.hpp"
 
 #include <atomic>
@@ -81,6 +82,10 @@ public:
         return release_by(digested<scripts::read_release>, text(hold), remaining, lease);
     }
 
+    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
+        return {digested<scripts::read_stay>, {key_, channel_}, {text(hold), text(heir), rest, PublishCommand(), tag_}};
+    }
+
     Call give_up(std::span<const std::string_view> owners) const override {
         return give_up_by(digested<scripts::read_give_up>, owners);
     }
@@ -135,6 +140,11 @@ public:
 
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
         return release_by(digested<scripts::write_release>, text(hold), remaining, lease);
+    }
+
+    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
+        return {
+            digested<scripts::write_stay>, {key_, channel_}, {text(hold), text(heir), rest, PublishCommand(), tag_}};
     }
 
     Call give_up(std::span<const std::string_view> owners) const override {

@@ -55,6 +55,9 @@ public:
     }
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
+        const bool is_missing = reply.kind == Reply::Kind::array && reply.elements.size() == 1 &&
+                                reply.elements[0].is_integer() && reply.elements[0].integer == 0;
+        if (is_missing && share(0, wants)) return {Milliseconds::max(), 0, false};
         if (!reply.is_integer() || !share(std::max<std::int64_t>(reply.integer, 0), wants) ||
             reply.integer <= -wants.front().permits)
             throw unexpected(reply, key());

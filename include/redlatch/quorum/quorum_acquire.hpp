@@ -236,7 +236,12 @@ private:
         me.ask_again = outcome.blocked_on ? rested : std::max(rested, std::min(outcome.again_at, now + slice));
     }
 
+    // The minimum of each member would count from another instant, by another server's clock, and an acquire that does not
+    // get enough members would keep those that it got.
     void check_lease(const LockRequest& request) const {
+        if (request.settings.bounds.is_any())
+            throw Error(errc::unsupported, core_.name,
+                        "a lock over several has neither a minimum nor a maximum hold; use a lock of one server");
         if (!core_.rules.independent || !request.lease) return;
         if (*request.lease > core_.rules.longest_lease)
             throw Error(
@@ -250,7 +255,7 @@ private:
 
     static bool is_for_good(const Error& error) {
         return error.code() != errc::unreachable && error.code() != errc::overloaded &&
-               error.code() != errc::not_replicated;
+               error.code() != errc::not_replicated && error.code() != errc::not_on_disk;
     }
 
     Instant give_up_at(const LockRequest& request, Instant begun, Instant failing_since) const {

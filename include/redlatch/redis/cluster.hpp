@@ -70,6 +70,7 @@ public:
         watch(channels_.classic().duty());
         for (const auto& node : served_) {
             watch(node->subscriber.duty());
+            node->tracker.each_duty(watch);
             node->each_connection([&](CommandConnection& one) { watch(one.duty()); });
         }
         ::poll(ready_.data(), converted<nfds_t>(ready_.size()), poll_timeout(due));
@@ -81,6 +82,7 @@ public:
         channels_.classic().serve(listener, limit);
         for (const auto& node : served_) {
             channels_.serve(*node, listener, limit);
+            node->tracker.serve(listener, limit);
             node->each_connection([&](CommandConnection& one) {
                 one.drive(limit);
                 if (!one.is_connected()) one.hand_over_to(node->shared);
@@ -90,6 +92,19 @@ public:
 
     // A waiting thread leaves the messages to run(): they come from several nodes.
     bool watch(Listener&, Instant, std::uint64_t) override { return false; }
+
+    // Tracks the key at the node that serves it. If another one does so by now, its reply says so, and nothing is tracked.
+    void track(const Command& read, Completion done) override {
+        ClusterTopology::NodePtr node;
+        {
+            const Lock lock = topology_.lock();
+            ClusterTopology::Node* const owner = topology_.map(lock).owner_of(key_slot(read.words[read.key]));
+            if (owner && !owner->is_down) node = owner->shared_from_this();
+        }
+        if (!node) return done(Reply::of(Reply::Kind::not_sent, "no node that serves the key is known"));
+        node->tracker.track(read, std::move(done));
+    }
+    bool watch_invalidations(Listener&, Instant, std::uint64_t) override { return false; }
 
     // The keys of one slot may go into one command.
     std::uint32_t route(std::string_view key) const noexcept override { return key_slot(key); }
@@ -136,7 +151,10 @@ private:
             if (node_changes_ != map.node_changes()) left = update_nodes(lock);
         }
         for (const std::string& channel : interrupted) listener.interrupted(channel);
-        for (const auto& node : left) channels_.leave(*node, listener);
+        for (const auto& node : left) {
+            channels_.leave(*node, listener);
+            node->tracker.leave(listener);
+        }
         if (has_moved) listener.on_failover();
     }
 

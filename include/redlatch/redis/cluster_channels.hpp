@@ -63,13 +63,13 @@ public:
         topology_.request_poll();
     }
 
-    // Returns the command that scripts publish with. While that is unknown, queries the nodes for a short time, then
-    // returns PUBLISH.
+    // Returns the command that scripts publish with, in lower case for channels of all nodes: see Routes. While that is unknown, queries the nodes for a short time, then
+    // returns that, too.
     std::string_view publish_command() {
         Lock lock = topology_.lock();
         const Instant deadline = Clock::now() + topology_.patience();
         while (!topology_.sharded(lock) && Clock::now() < deadline) topology_.query_or_wait(lock, deadline);
-        return topology_.sharded(lock).value_or(false) ? "SPUBLISH" : "PUBLISH";
+        return topology_.sharded(lock).value_or(false) ? "SPUBLISH" : "publish";
     }
 
     // --- the serving thread -----------------------------------------------------------------------------------

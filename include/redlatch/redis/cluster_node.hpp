@@ -3,6 +3,7 @@
 
 #include "redlatch/base/url.hpp"
 #include "redlatch/redis/command_connection.hpp"
+#include "redlatch/redis/key_tracker.hpp"
 #include "redlatch/redis/own_connections.hpp"
 #include "redlatch/redis/pubsub_connection.hpp"
 #include "redlatch/redis/slot_map.hpp"
@@ -22,7 +23,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// One node of a cluster: a connection for commands and one for sharded subscriptions, opened on first use. Commands that
+// One node of a cluster: a connection for commands, one for sharded subscriptions and two that track keys, opened on
+// first use. Commands that
 // are sent together use a connection of their own until they are answered, because they may wait for replicas.
 //
 // The connections are thread-safe. The other fields, SlotMapNode's too, are guarded by the mutex of the ClusterTopology.
@@ -80,7 +82,7 @@ public:
     }
 
     bool is_opening_aside() {
-        bool is_opening = subscriber.is_opening_aside();
+        bool is_opening = subscriber.is_opening_aside() || tracker.is_opening_aside();
         each_connection([&](const CommandConnection& one) { is_opening = is_opening || one.is_opening_aside(); });
         return is_opening;
     }
@@ -88,12 +90,14 @@ public:
     // Called at the end: drops the posted commands, which keep their node alive.
     void finish() noexcept {
         subscriber.finish();
+        tracker.finish();
         each_connection([](CommandConnection& one) { one.forget_posted(); });
     }
 
     void close_inherited() noexcept {
         each_connection([](CommandConnection& one) { one.close_inherited(); });
         subscriber.close_inherited();
+        tracker.close_inherited();
     }
 
     // Returns the number of connections made, and how many of them replaced an earlier one.
@@ -121,6 +125,7 @@ private:
     // Called when one of its connections has received a reply: ends the reconnect pauses of the others.
     void answers() noexcept {
         bool has_ended_pause = subscriber.try_again();
+        has_ended_pause |= tracker.try_again();
         each_connection([&](CommandConnection& one) { has_ended_pause |= one.try_again(); });
         if (has_ended_pause) request_poll_();
     }
@@ -133,7 +138,9 @@ private:
 public:
     CommandConnection shared = make_connection();
     OwnConnections own{[this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
-    PubSubConnection subscriber{opener(), timeout_, request_poll_, true, [this] { answers(); }};  // to sharded channels
+    PubSubConnection subscriber{opener(), timeout_, request_poll_, PubSubConnection::Channels::sharded,
+                                [this] { answers(); }};
+    KeyTracker tracker{url_, opener(), timeout_, request_poll_, [this] { answers(); }};
     std::atomic<bool> is_down{false};  // the node reports that it is down; read without the mutex, too
     Reply down_words;                  // its error reply
     Instant next_probe{};              // gets no command before this, while it is down

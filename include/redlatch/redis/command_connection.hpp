@@ -36,7 +36,7 @@ namespace detail {
 //
 // mutex_ guards everything below it, except the connection. The writing half of that belongs to the thread that set
 // writing_, the reading half to the one that set reader_, and all of it to a thread that opens it. A thread in await()
-// parks in its CallingThread. The reader wakes it when its replies have come, a leaving reader to pass the role on, and the
+// parks in its CallingThread. It is woken by the reader when its replies have come or the role is passed on, and by the
 // thread that finds that the connection has failed.
 class CommandConnection {
 public:
@@ -95,20 +95,21 @@ public:
         std::unique_lock lock(mutex_);
         if (pipeline_.in_flight() == 0 || is_reading() || !is_connected()) return;
         read(lock, {});
-        // The poster calls attend() again. Other posters do not, nor does a driver that found this thread reading: they
-        // need the driver. Without a connection the driver has been called.
+        // The poster comes again. Others, and a driver that found this thread reading, need the driver, who has been called
+        // if there is no connection.
         if (is_connected() && pipeline_.in_flight() > 0 && !call_reader() && std::exchange(reader_left_work_, false))
             call_driver(lock);
     }
 
     // --- for the driver ---------------------------------------------------------------------------------------
 
-    // Returns when the driver must call drive() again. It calls this when it is about to sleep. Writes what has gathered.
-    Duty duty() {
+    // Returns when the driver, which is about to sleep, must call drive() again. Writes what has gathered. True
+    // `watches_idle`, also of drive(): also when the server closes it while it carries nothing.
+    Duty duty(bool watches_idle = false) {
         std::unique_lock lock(mutex_);
         driver_ = Driver::away;
         if (is_connected() && !needs_writer()) flush(lock);
-        if (pipeline_.in_flight() == 0) return {};
+        if (pipeline_.in_flight() == 0) return watches_idle && is_connected() ? Duty{socket().fd(), POLLIN} : Duty{};
         if (is_reading()) reader_left_work_ = true;
         const Instant due = pipeline_.due();
         if (!is_connected()) return {-1, 0, std::min(due, reconnector_.next_attempt())};
@@ -117,11 +118,12 @@ public:
         return {events != 0 ? socket().fd() : -1, static_cast<short>(events), is_reading() ? never : due};
     }
 
-    // Starts to connect, on a side thread, if posted commands need a connection (until the deadline at most). Writes and
-    // reads what is possible, and fails overdue commands. Does not wait.
-    void drive(Instant deadline) {
+    // Connects, on a side thread, for posted commands (until the deadline at most). Writes and reads what is possible, and
+    // fails overdue commands. Does not wait.
+    void drive(Instant deadline, bool watches_idle = false) {
         std::unique_lock lock(mutex_);
         driver_ = Driver::awake;
+        if (watches_idle) leave_if_stale(lock);
         if (is_connected() && needs_writer()) flush(lock);
         if (pipeline_.in_flight() == 0 || is_reading()) return;
         if (is_connected()) {
@@ -132,10 +134,8 @@ public:
                                     [this](auto& locked) { attempted(locked); });
         }
         if (Clock::now() < pipeline_.due()) return;
-        if (is_connected())
-            fail(lock, Reply::Kind::unanswered, "the server did not reply in time");
-        else
-            fail_waiting(lock);
+        if (!is_connected()) return fail_waiting(lock);
+        fail(lock, Reply::Kind::unanswered, "the server did not reply in time");
     }
 
     // If the posted commands have no connection for now, moves them to another one that is connected. Does nothing if
@@ -166,8 +166,7 @@ public:
         return reconnector_.end_pause();
     }
 
-    // Called when this server gets no more commands. Ends the connection; threads that wait for one route their
-    // commands elsewhere.
+    // Called when this server gets no more commands: threads that wait for a connection route theirs elsewhere.
     void turn_away() {
         std::unique_lock lock(mutex_);
         reconnector_.abandon();
@@ -177,8 +176,7 @@ public:
         fail_waiting(lock);
     }
 
-    // Called at the end, when no thread uses the object any more: drops the outstanding commands and what they keep
-    // alive.
+    // Called when no thread uses the object any more: drops the outstanding commands and what they keep alive.
     void forget_posted() noexcept {
         reconnector_.finish();
         pipeline_.forget();
@@ -196,7 +194,7 @@ private:
 
     void call_into(std::span<const Command> commands, Reply* replies, Instant deadline, bool* refused) {
         if (commands.empty()) return;
-        CallingThread caller(replies, commands.size());
+        CallingThread caller(replies, commands.size(), callers_.place());
         std::unique_lock lock(mutex_);
         if (auto refusal = open(lock, deadline)) {
             if (refused) *refused = true;
@@ -219,7 +217,7 @@ private:
         // The driver calls duty() before it sleeps: it writes what many coroutines post in one go.
         if (driver_ == Driver::awake && !attended && is_connected() && !pipeline_.has_many_waiting()) return;
         if (is_connected() && !pipeline_.is_full()) flush(lock);  // of a full one, those write that wait for room
-        // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
+        // The reading thread, if there is one, handles the reply. Otherwise the driver does.
         if (is_reading() && !attended) reader_left_work_ = true;
         if ((!is_reading() && !attended && driver_ == Driver::away) || !is_connected() || needs_writer())
             call_driver(lock);
@@ -274,7 +272,8 @@ private:
     }
 
     void hand_out(std::unique_lock<std::mutex>& lock, Answered answered) noexcept {
-        answered.wake_exchanges(finish_thread);
+        callers_.call_none();
+        callers_.finish(answered);
         if (!answered.has_posted()) return;
         lock.unlock();
         answered.complete_posted();
@@ -298,8 +297,8 @@ private:
 
     // Writes as far as the connection has room, without waiting.
     void flush(std::unique_lock<std::mutex>& lock) {
-        // The writer looks again before it leaves. A reader that is handing out replies will write for the threads that
-        // it wakes. So many commands share one write, and one read of the server, which makes many threads fast.
+        // The writer looks again before it leaves, and a reader that hands out replies writes for those that it wakes.
+        // So many commands share one write, and one read of the server, which makes many threads fast.
         if (writing_ || reader_ == Reader::delivering) return;
         writing_ = true;
         Socket::Sent sent = Socket::Sent::all;
@@ -335,6 +334,7 @@ private:
 
     void await(std::unique_lock<std::mutex>& lock, CallingThread& caller, Instant deadline) {
         while (!caller.is_finished()) {
+            callers_.came(caller);
             if (!pipeline_.awaits(caller)) {
                 // The reader has dequeued this exchange and is handing over its replies.
                 lock.unlock();
@@ -347,10 +347,12 @@ private:
                 leave(lock, caller);
             } else if (is_reading() && needs_writer()) {
                 wait_for_room(lock, std::min(deadline, pipeline_.due()));
-            } else if (is_reading()) {
+            } else if (const bool reads = is_reading(); reads || callers_.has_called()) {
+                const Instant until = reads ? deadline : std::min(deadline, now + CallingThreads::patience);
                 lock.unlock();
-                if (caller.wait(brief_wait_, deadline)) return;
+                if (caller.wait(until)) return;
                 lock.lock();
+                if (!reads && Clock::now() >= until) callers_.call_none();
             } else {
                 read_for_all(lock, caller, deadline);
             }
@@ -360,27 +362,21 @@ private:
     // Only this thread's deadline has passed: the connection is sound. The reply is dropped when it arrives.
     void leave(std::unique_lock<std::mutex>& lock, CallingThread& caller) {
         pipeline_.abandon(caller, reconnector_.reply(Reply::Kind::unanswered, "", " did not reply in time"));
-        caller.finish();
+        static_cast<void>(caller.finish());  // this thread is awake
         if ((needs_writer() || (!is_reading() && pipeline_.in_flight() > 0)) && !call_reader()) call_driver(lock);
     }
 
     void read_for_all(std::unique_lock<std::mutex>& lock, CallingThread& caller, Instant deadline) {
-        // If this thread is alone and its deadline is the connection's own, it needs no poll(): the socket has that
-        // time-out.
+        // If this thread is alone and its deadline is the connection's own, it needs no poll(): the socket has that one.
         const bool alone = pipeline_.in_flight() == caller.missing && !pipeline_.is_full() &&
                            deadline + Milliseconds(1) >= pipeline_.due();
         read(lock, std::min(deadline, pipeline_.due()), &caller, alone);
-        // If this thread needs no more replies, another one must read.
         if (caller.is_finished() && is_connected() && pipeline_.in_flight() > 0 && !call_reader()) call_driver(lock);
     }
 
-    // Wakes a thread that waits for a reply, to read or write. The one that sent last is the best choice: until its own
-    // reply comes it reads the replies of all others, and until its own command is out it writes theirs.
-    bool call_reader() {
-        Exchange* const last = pipeline_.last_exchange(reading_caller_);
-        if (last != nullptr) static_cast<CallingThread*>(last)->look_around();
-        return last != nullptr;
-    }
+    // Wakes a thread that waits for a reply, to read or write. The one that sent last reads the replies of all others until
+    // its own comes, and writes their commands until its own is out.
+    bool call_reader() { return callers_.call(pipeline_.last_exchange(reading_caller_)); }
 
     void call_driver(std::unique_lock<std::mutex>& lock) {
         lock.unlock();
@@ -395,10 +391,13 @@ private:
     void read(std::unique_lock<std::mutex>& lock, Instant deadline, const CallingThread* caller = nullptr,
               bool blocking = false) noexcept {
         reading_caller_ = caller;
+        callers_.call_none();
         reader_ = Reader::reading;
         const bool is_full = pipeline_.is_full();
+        // See CallingThread::wait(). A thread that waits alone yields all the same: nobody is faster.
+        AdaptiveSpin<>* const spin = !caller || pipeline_.in_flight() == caller->missing ? &brief_wait_ : nullptr;
         lock.unlock();
-        const auto ending = receiver_.receive(reconnector_.connection(), brief_wait_, is_full, blocking, deadline);
+        const auto ending = receiver_.receive(reconnector_.connection(), spin, is_full, blocking, deadline);
         lock.lock();
         if (needs_writer()) flush(lock);
         if (is_connected() && deliver(lock) < receiver_.replies().size())
@@ -418,7 +417,7 @@ private:
         // Wake without the mutex: a woken thread would block on it at once.
         if (wakes_several) reader_ = Reader::delivering;
         lock.unlock();
-        answered.wake_exchanges(finish_thread);
+        callers_.finish(answered);
         // The woken threads may have their next command ready in a moment.
         if (wakes_several) std::this_thread::yield();
         answered.complete_posted();
@@ -434,6 +433,7 @@ private:
     const std::function<void()> answers_;
 
     std::mutex mutex_;
+    CallingThreads callers_;  // in await()
     AdaptiveSpin<> brief_wait_;
     ReplyReceiver receiver_;  // used by the reader only
     Pipeline pipeline_;

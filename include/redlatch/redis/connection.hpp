@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/base/url.hpp"
 #include "redlatch/net/socket.hpp"

@@ -33,6 +33,8 @@ public:
     virtual void unsubscribe(const std::string& channel) = 0;
     virtual void run(Listener& listener, Instant deadline) = 0;
     virtual bool watch(Listener& listener, Instant deadline, std::uint64_t seen) = 0;
+    virtual void track(const Command& read, Completion done) = 0;
+    virtual bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) = 0;
     virtual std::uint32_t route(std::string_view key) const noexcept = 0;
     virtual std::string_view publish_command() = 0;
 

@@ -74,6 +74,12 @@ public:
     // Receives in place of run(), in the thread that waits for a message: see LetsWatch.
     bool watch(Listener& listener, Instant deadline, std::uint64_t seen);
 
+    // Reads a key, and makes the server tell when it changes: see Tracks.
+    void track(const Command& read, Completion done);
+
+    // Receives in place of run(), in the thread that waits for a change of a key: see Tracks.
+    bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen);
+
     // Returns how often interrupt_watch() was called: see LetsWatch.
     std::uint64_t interrupts() const noexcept;
 
@@ -102,7 +108,7 @@ private:
     std::unique_ptr<detail::Deployment> deployment_;  // stays where it is when the transport is moved
 };
 
-static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport>);
+static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport> && Tracks<HiredisTransport>);
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -89,6 +89,14 @@ REDLATCH_INLINE bool HiredisTransport::watch(Listener& listener, Instant deadlin
     return deployment_->watch(listener, deadline, seen);
 }
 
+REDLATCH_INLINE void HiredisTransport::track(const Command& read, Completion done) {
+    deployment_->track(read, std::move(done));
+}
+
+REDLATCH_INLINE bool HiredisTransport::watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) {
+    return deployment_->watch_invalidations(listener, deadline, seen);
+}
+
 REDLATCH_INLINE std::uint64_t HiredisTransport::interrupts() const noexcept { return deployment_->interrupts(); }
 
 REDLATCH_INLINE void HiredisTransport::interrupt_watch() { deployment_->interrupt_watch(); }

@@ -7,6 +7,7 @@
 #include "redlatch/redis/connection.hpp"
 #include "redlatch/transport/transport.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -33,23 +34,37 @@ namespace detail {
 // which saves passing the message from thread to thread.
 class PubSubConnection {
 public:
-    // True `sharded`: connects to one node of a cluster, whose channels may move to another node at any time. A channel
-    // that is reported to the listener as interrupted() is forgotten here. It must be subscribed again, perhaps
-    // elsewhere.
+    // What is subscribed to.
+    enum class Channels {
+        classic,
+        // Those of one node of a cluster, which may move to another node at any time. A channel that is reported to the
+        // listener as interrupted() is forgotten here. It must be subscribed again, perhaps elsewhere.
+        sharded,
+        // The one on which the server names changed keys to connections that redirect this to client_id(). The connection
+        // asks for that number before it subscribes. A message is reported once for each key, or with an empty text for
+        // all.
+        invalidations,
+    };
+
     // `wake` makes the serving thread look at duty() again. `answers` is called when a connection has received its
     // first reply. Both are called on any thread.
-    PubSubConnection(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false,
-                     std::function<void()> answers = nullptr)
+    PubSubConnection(Opener open, Milliseconds timeout, std::function<void()> wake,
+                     Channels channels = Channels::classic, std::function<void()> answers = nullptr)
         : opener_(std::move(open)),
           timeout_(timeout),
           wake_(std::move(wake)),
-          sharded_(sharded),
+          sharded_(channels == Channels::sharded),
+          identifies_(channels == Channels::invalidations),
           answers_(std::move(answers)) {}
 
     // --- any thread -------------------------------------------------------------------------------------------
 
     void subscribe(const std::string& channel) { change(channel, true); }
     void unsubscribe(const std::string& channel) { change(channel, false); }
+
+    // Returns the number by which the server knows this connection, 0 while its channels are not subscribed. Only of
+    // Channels::invalidations.
+    std::int64_t client_id() const noexcept { return subscribed_id_; }
 
     // Unsubscribes without a command to the server, which has dropped the channel by itself.
     void forget(const std::string& channel) noexcept {
@@ -244,16 +259,26 @@ private:
             const std::lock_guard lock(mutex_);
             changes.swap(changes_);
         }
-        // One command for consecutive channels with the same change.
+        // A subscriber may not ask any more.
+        if (identifies_ && id_ == 0 && !changes.empty() && changes.front().second) {
+            append_command(out_, Command{std::array<std::string_view, 2>{"CLIENT", "ID"}, 0});
+            asked_.push_back({changes.front().first});
+        }
+        // One command for consecutive channels with the same change, unless one of them was refused together with others.
         for (std::size_t i = 0; i < changes.size();) {
             const bool wanted = changes[i].second;
             std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
                                                        : (sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
             // Sharded channels of several slots must not share a command.
             const std::size_t most = sharded_ ? 2 : 513;
-            for (; i < changes.size() && changes[i].second == wanted && words.size() < most; ++i) {
+            bool alone = false;
+            for (; !alone && i < changes.size() && changes[i].second == wanted && words.size() < most; ++i) {
+                alone = wanted && alone_.contains(changes[i].first);
+                if (alone && words.size() > 1) break;
                 words.push_back(changes[i].first);
-                if (wanted || sharded_) asked_.push_back(changes[i].first);
+                if (!wanted && !sharded_) continue;
+                if (words.size() > 2) asked_.back().ends_command = false;
+                asked_.push_back({changes[i].first});
             }
             append_command(out_, Command{words, 0});
         }
@@ -281,27 +306,49 @@ private:
         }
     }
 
+    // A channel that a command names.
+    struct Asked {
+        std::string channel;
+        bool ends_command = true;
+    };
+
     // Returns false if the reply is none that a subscriber gets.
     bool deliver(Listener& listener, const Reply& reply) {
         if (reply.is_error()) {
             // Errors come in the order of the requests, but do not name the channel.
             if (asked_.empty()) return false;
-            const std::string channel = std::move(asked_.front());
+            const auto end =
+                std::find_if(asked_.begin(), asked_.end(), [](const Asked& a) { return a.ends_command; }) + 1;
+            if (end - asked_.begin() > 1) {
+                ask_for_each(end);
+                return true;
+            }
+            const std::string channel = std::move(asked_.front().channel);
             asked_.erase(asked_.begin());
+            alone_.erase(channel);
             // SUNSUBSCRIBE is refused too if the slot has moved: do not report that.
             if (!sharded_ || is_wanted(channel)) listener.refused(channel, reply);
+            return true;
+        }
+        if (identifies_ && reply.is_integer() && !asked_.empty()) {
+            id_ = reply.integer;
+            asked_.erase(asked_.begin());
             return true;
         }
         if (reply.kind != Reply::Kind::array || reply.elements.size() != 3) return false;
         const std::string& what = reply.elements[0].text;
         const std::string& channel = reply.elements[1].text;
         if (what == (sharded_ ? "smessage" : "message")) {
-            listener.message(channel, reply.elements[2].text);
+            const Reply& payload = reply.elements[2];
+            if (payload.kind != Reply::Kind::array) listener.message(channel, payload.text);
+            for (const Reply& key : payload.elements) listener.message(channel, key.text);
         } else if (what == (sharded_ ? "ssubscribe" : "subscribe")) {
-            if (!asked_.empty() && asked_.front() == channel) asked_.erase(asked_.begin());
+            if (!asked_.empty() && asked_.front().channel == channel) asked_.erase(asked_.begin());
+            alone_.erase(channel);
+            subscribed_id_ = id_;
             listener.subscribed(channel);
         } else if (sharded_ && what == "sunsubscribe") {
-            if (!asked_.empty() && asked_.front() == channel) {
+            if (!asked_.empty() && asked_.front().channel == channel) {
                 asked_.erase(asked_.begin());
             } else if (is_wanted(channel)) {  // its slot has moved
                 forget(channel);
@@ -313,6 +360,21 @@ private:
         return true;
     }
 
+    // A command for several channels was refused as a whole. Asks for each of them alone, to learn which may not be
+    // subscribed.
+    void ask_for_each(std::vector<Asked>::iterator end) {
+        {
+            const std::lock_guard lock(mutex_);
+            for (auto asked = asked_.begin(); asked != end; ++asked)
+                if (wanted_.contains(asked->channel)) {
+                    alone_.insert(asked->channel);
+                    changes_.emplace_back(asked->channel, true);
+                }
+        }
+        asked_.erase(asked_.begin(), end);
+        wake_();
+    }
+
     bool is_wanted(const std::string& channel) {
         const std::lock_guard lock(mutex_);
         return wanted_.contains(channel);
@@ -322,6 +384,8 @@ private:
         link_.socket.fail();
         link_.socket.close();
         asked_.clear();
+        alone_.clear();
+        subscribed_id_ = id_ = 0;
         {
             const std::lock_guard lock(mutex_);
             next_attempt_ = Clock::now() + backoff_.next();
@@ -343,15 +407,19 @@ private:
     const Milliseconds timeout_;
     const std::function<void()> wake_;
     const bool sharded_;
+    const bool identifies_;
     const std::function<void()> answers_;
     std::mutex serving_;
     std::atomic<bool> watched_{false};
     std::atomic<bool> watcher_refused_{false};  // True if a thread that wanted to watch found another one
     Connection link_;
-    std::vector<std::string> asked_;  // not confirmed yet, in the order of the requests
-    std::string out_;                 // unwritten commands
-    bool full_ = false;               // the connection had no room for all of out_
-    bool proven_ = false;             // this connection has received a reply
+    std::int64_t id_ = 0;  // the server's number of this connection, once it has told
+    std::atomic<std::int64_t> subscribed_id_{0};
+    std::vector<Asked> asked_;     // not confirmed yet, in the order of the requests
+    std::set<std::string> alone_;  // channels to ask for by a command for each
+    std::string out_;              // unwritten commands
+    bool full_ = false;            // the connection had no room for all of out_
+    bool proven_ = false;          // this connection has received a reply
     Backoff backoff_{Milliseconds(10), longest_pause};
 
     std::mutex mutex_;

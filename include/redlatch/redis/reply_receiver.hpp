@@ -28,14 +28,14 @@ public:
     // Waits until the deadline if no reply has arrived. If the connection is full, waits for room too: a thread that
     // waits for room beside the reader may leave when it gets its reply from here. True `blocking`: waits in one system
     // call; only a thread that has no other thread to serve may do so.
-    std::optional<Ending> receive(Connection& link, AdaptiveSpin<>& spin, bool is_full, bool blocking,
+    std::optional<Ending> receive(Connection& link, AdaptiveSpin<>* spin, bool is_full, bool blocking,
                                   Instant deadline) noexcept {
         replies_.clear();
         std::array<char, TlsSession::full_room> bytes;
         const auto receive = [&](bool sleeping) { return link.socket.receive(bytes.data(), bytes.size(), sleeping); };
         ssize_t got = receive(false);
         if (got == 0 && Clock::now() < deadline &&
-            !spin.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
+            !(spin && spin->reply_came(deadline, [&] { return (got = receive(false)) != 0; })) &&
             (blocking || link.socket.wait(is_full ? POLLIN | POLLOUT : POLLIN, deadline)))
             got = receive(blocking);
         if (got < 0) return Ending{Reply::Kind::unanswered, "the server closed it"};

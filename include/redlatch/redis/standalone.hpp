@@ -6,6 +6,7 @@
 #include "redlatch/base/url.hpp"
 #include "redlatch/redis/command_connection.hpp"
 #include "redlatch/redis/deployment.hpp"
+#include "redlatch/redis/key_tracker.hpp"
 #include "redlatch/redis/own_connections.hpp"
 #include "redlatch/redis/pubsub_connection.hpp"
 
@@ -34,7 +35,7 @@ namespace detail {
 // first use, so a program with one thread has one. If a further one cannot be opened (for example, because the password
 // was changed), the existing ones carry everything. Commands that are sent together use a connection of their own until
 // they are answered, because they may wait for replicas and would delay all that follows. One more connection carries
-// the subscriptions.
+// the subscriptions, and two track keys.
 //
 // After a time-out or a malformed reply a connection is closed and never reused. It is opened again with exponential
 // back-off and jitter, and logs in again. There is no thread here: see run().
@@ -98,6 +99,7 @@ public:
             if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
         };
         watch(subscriber_.duty());
+        tracker_.each_duty(watch);
         each_connection([&](CommandConnection& one) { watch(one.duty()); });
         due = std::min(due, watch_more(ready_));
         ::poll(ready_.data(), converted<nfds_t>(ready_.size()), poll_timeout(due));
@@ -106,6 +108,7 @@ public:
         serve_more(listener);
         const Instant limit = Clock::now() + timeout_;
         subscriber_.serve(listener, limit);
+        tracker_.serve(listener, limit);
         each_connection([&](CommandConnection& one) {
             one.drive(limit);
             if (one.is_connected()) return;
@@ -114,9 +117,13 @@ public:
     }
 
     bool watch(Listener& listener, Instant deadline, std::uint64_t seen) override {
-        const PubSubConnection::Watch outcome = subscriber_.watch(listener, deadline, interrupts_, seen);
-        if (outcome == PubSubConnection::Watch::lost) wake();
-        return outcome == PubSubConnection::Watch::done;
+        return has_watched(subscriber_.watch(listener, deadline, interrupts_, seen));
+    }
+
+    void track(const Command& read, Completion done) override { tracker_.track(read, std::move(done)); }
+
+    bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) override {
+        return has_watched(tracker_.watch(listener, deadline, interrupts_, seen));
     }
 
     // All keys are on the one server.
@@ -126,6 +133,7 @@ public:
     void close_inherited() noexcept override {
         each_connection([](CommandConnection& one) { one.close_inherited(); });
         subscriber_.close_inherited();
+        tracker_.close_inherited();
     }
 
     std::uint64_t connections() const override {
@@ -148,7 +156,9 @@ protected:
           timeout_(timeout),
           open_(reporting(std::move(open))),
           subscriber_(
-              open_, timeout, [this] { wake(); }, false, [this] { answers(); }) {}
+              open_, timeout, [this] { wake(); }, PubSubConnection::Channels::classic, [this] { answers(); }),
+          tracker_(
+              url_, open_, timeout, [this] { wake(); }, [this] { answers(); }) {}
 
     template <class Visit>
     void each_connection(Visit visit) {
@@ -164,15 +174,18 @@ protected:
     // Leaves a server that is not the one of this epoch.
     void leave_before(std::uint64_t epoch) {
         each_connection([&](CommandConnection& one) { one.leave_before(epoch); });
+        tracker_.leave_before(epoch);
     }
     void leave_before(std::uint64_t epoch, Listener& listener) {
         leave_before(epoch);
         subscriber_.leave_before(epoch, listener);
+        tracker_.leave_before(epoch, listener);
     }
 
     // Called at the end. Afterwards neither the opener nor a completion is called any more.
     void finish() noexcept {
         subscriber_.finish();
+        tracker_.finish();
         each_connection([](CommandConnection& one) { one.forget_posted(); });
     }
 
@@ -180,6 +193,11 @@ private:
     // What else run() watches, and until when, and what else it serves afterwards.
     virtual Instant watch_more(std::vector<pollfd>&) { return never; }
     virtual void serve_more(Listener&) {}
+
+    bool has_watched(PubSubConnection::Watch outcome) {
+        if (outcome == PubSubConnection::Watch::lost) wake();
+        return outcome == PubSubConnection::Watch::done;
+    }
 
     // The one of the calling thread.
     CommandConnection& connection() { return shared_[this_thread_number() % shared]; }
@@ -197,6 +215,7 @@ private:
     // Called when one connection has received a reply: ends the reconnect pauses of the others.
     void answers() noexcept {
         bool has_ended_pause = subscriber_.try_again();
+        has_ended_pause |= tracker_.try_again();
         each_connection([&](CommandConnection& one) { has_ended_pause |= one.try_again(); });
         if (has_ended_pause) wake();
     }
@@ -250,6 +269,7 @@ private:
     const Opener open_;
     std::vector<pollfd> ready_;  // run()'s own
     PubSubConnection subscriber_;
+    KeyTracker tracker_;
     std::array<CommandConnection, shared> shared_ = make_connections(std::make_index_sequence<shared>());
     OwnConnections own_{
         [this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};

@@ -17,6 +17,11 @@
 // slots. Each of our waiters refreshes its slot before that ends (FairProtocol::slot()), so a dead one blocks the others only briefly. For a
 // waiter without a slot, one of Redisson's, the time in the shared set counts, which we never change.
 //
+// A release can grant the free lock to the first waiter: it writes the hold of that waiter and tells it so, and the waiter
+// has nothing to send. That is for waiters under the watchdog that listen, which is marked in their slots: these end half
+// a millisecond later. A grant lasts for `offer` ms, until the waiter's first renewal. Without one the first waiter is
+// woken, and asks.
+//
 // When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. So our time in the
 // shared set is that of the slot, plus one such patience for each waiter of Redisson's before us.
 namespace redlatch {
@@ -29,7 +34,7 @@ namespace parts {
 inline constexpr std::string_view fair_queue = R"lua(
 local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, channel = ARGV[1], ARGV[2]
-local foreign_patience = 300000
+local foreign_patience, offer, most_tries = 300000, 2000, 32
 local now = time_in_ms()
 
 local function text(number) return string.format('%.0f', number) end
@@ -46,7 +51,7 @@ local function first_alive()
         if tonumber(ends) > now then return head, math.ceil(ends - now), purged, ends end
         redis.call('zrem', timeouts, head)
         redis.call('zrem', slots, head)
-        redis.call('lpop', queue)
+        redis.call('lrem', queue, '0', head)
         purged = true
     end
 end
@@ -64,6 +69,9 @@ local function wake(waiter)
     if not waiter then return 0 end
     return redis.call(publish, channel .. waiter, '0')
 end
+
+-- Returns whether a slot with this end is of a waiter that can be granted the lock.
+local function is_marked(ends) return ends and ends % 1 == 0.5 end
 
 -- Notifies the first waiter while the lock is held: in how many ms to ask again if no message comes before. The number
 -- is larger than those that mean something to Redisson's waiters. A refusal does no harm: a waiter that is not notified
@@ -88,9 +96,10 @@ end
 
 inline constexpr std::string_view fair_acquire = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted count
--- (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), wanted until.
+-- (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), wanted until, '0.5' = can be granted the lock,
+-- '0' = not.
 -- Answer: nil = held; n >= 0 = blocked, ask again after n ms without a message; -2 = the hold to re-enter is gone.
-local owner, count, lease, slot, wanted_until = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local owner, count, lease, slot, wanted_until, mark = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 if now > tonumber(wanted_until) then return late(now) end
 local current = redis.call('hget', lock, owner)
 if current then return enter_again(lock, owner, current, count, lease) end
@@ -107,7 +116,7 @@ if free and (not head or head == owner) then
     if head then
         table.insert(changes, {'zrem', timeouts, owner, undo = {'zadd', timeouts, alive_until, owner}})
         table.insert(changes, {'zrem', slots, owner, undo = {'zadd', slots, alive_until, owner}})
-        table.insert(changes, {'lpop', queue})
+        table.insert(changes, {'lrem', queue, '0', owner})
     end
     local refusal = all_or_none(changes)
     if head and not refusal then tell_next() end
@@ -120,16 +129,17 @@ end
 
 if slot ~= '0' then
     local ends = now + slot
+    local marked_ends = string.format('%.1f', ends + mark)
     local queued = head and redis.call('zscore', timeouts, owner)
     local changes = {}
     if queued then
         limit_keys(changes, ends)
-        table.insert(changes, {'zadd', slots, text(ends), owner})
+        table.insert(changes, {'zadd', slots, marked_ends, owner})
         if tonumber(queued) < ends then table.insert(changes, {'zadd', timeouts, text(ends), owner}) end
     else
         local coming = redis.call('zscore', slots, owner) and 1 or 0
         local patient_until = ends + foreign_waiters(coming) * foreign_patience
-        table.insert(changes, {'zadd', slots, text(ends), owner, undo = {'zrem', slots, owner}})
+        table.insert(changes, {'zadd', slots, marked_ends, owner, undo = {'zrem', slots, owner}})
         table.insert(changes, {'zadd', timeouts, text(patient_until), owner, undo = {'zrem', timeouts, owner}})
         table.insert(changes, {'rpush', queue, owner, undo = {'lrem', queue, '-1', owner}})
         limit_keys(changes, patient_until)
@@ -146,7 +156,47 @@ inline constexpr std::string_view fair_release = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, remaining count,
 -- lease in ms for a remaining hold.
 -- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners of the next waiter notified;
--- -1 = still held.
+-- -1 = still held; -3 = released and granted to a waiter.
+
+-- Writes the hold of a waiter that listens, and tells it. Returns nil if that is not possible; otherwise the answer.
+local function grant(waiter, alive_until)
+    local patient_until = redis.call('zscore', timeouts, waiter)
+    if not patient_until then return nil end
+    local changes = {{'hincrby', lock, waiter, '1', undo = {'del', lock}},
+                     {'pexpire', lock, text(offer)},
+                     {'zrem', timeouts, waiter, undo = {'zadd', timeouts, patient_until, waiter}},
+                     {'zrem', slots, waiter, undo = {'zadd', slots, alive_until, waiter}},
+                     {'lrem', queue, '0', waiter}}
+    if all_or_none(changes) then return nil end
+    -- One that is not told learns of its hold when it refreshes its slot.
+    local number = string.match(waiter, '%d+$')
+    local message = table.concat({'grant', number, text(now), text(offer)}, ' ')
+    local told = redis.pcall(publish, channel .. waiter, message)
+    tell_next()
+    return type(told) == 'table' and told or -3
+end
+
+-- Grants the free lock to the first waiter, or wakes it. One that can be granted the lock, but does not listen, is dead
+-- or about to connect again. It keeps its place, and the next one is tried. Returns the answer.
+local function hand_on(head)
+    -- Who listens on other nodes is not known.
+    if not head or publish == 'publish' then return wake(head) end
+    local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
+    local waiter = head
+    for i = 1, most_tries do
+        local ends = waiter and redis.call('zscore', slots, waiter)
+        if not is_marked(ends) then break end
+        if tonumber(ends) > now then
+            local heard = redis.pcall('pubsub', numsub, channel .. waiter)
+            if heard.err then break end
+            local answer = heard[2] > 0 and grant(waiter, ends)
+            if answer then return answer end
+        end
+        waiter = redis.call('lindex', queue, text(i))
+    end
+    return wake(head)
+end
+
 local owner, count, lease = ARGV[3], ARGV[4], ARGV[5]
 local current = redis.call('hget', lock, owner)
 if not current then
@@ -157,7 +207,22 @@ end
 if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
 local head = first_alive()
 redis.call('del', lock)
-return wake(head)
+return hand_on(head)
+)lua";
+
+inline constexpr std::string_view fair_stay = R"lua(
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, the owner that
+-- takes its place, its lease in ms.
+-- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
+local owner, heir, rest = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local count = redis.call('hget', lock, owner)
+if not count then return -now end
+local refusal = stay(lock, owner, count, heir, rest)
+if refusal then return refusal end
+-- The first waiter relies on the earlier, longer lease.
+local head = first_alive()
+if head and redis.call('zscore', slots, head) then tell_next() else wake(head) end
+return now
 )lua";
 
 inline constexpr std::string_view fair_leave = R"lua(
@@ -215,7 +280,8 @@ for i = 5, #ARGV do
     waits[i - 4] = 0
     if redis.call('zscore', timeouts, waiter) then
         local ends = now + slot
-        redis.call('zadd', slots, text(ends), waiter)
+        local mark = is_marked(redis.call('zscore', slots, waiter)) and 0.5 or 0
+        redis.call('zadd', slots, string.format('%.1f', ends + mark), waiter)
         redis.call('zadd', timeouts, text(ends + (foreign_before[waiter] or 0) * foreign_patience), waiter)
         waits[i - 4] = 1
     else
@@ -235,6 +301,8 @@ inline constexpr std::string_view with_fair_queue = joined<wanted_until, all_or_
 inline constexpr std::string_view fair_acquire =
     parts::with_fair_queue<parts::no_lease, parts::more_levels, parts::fair_acquire>;
 inline constexpr std::string_view fair_release = parts::with_fair_queue<parts::fewer_levels, parts::fair_release>;
+inline constexpr std::string_view fair_stay =
+    parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
 inline constexpr std::string_view fair_leave = parts::with_fair_queue<parts::fair_leave>;
 inline constexpr std::string_view fair_refresh = parts::with_fair_queue<parts::fair_refresh>;
 
@@ -243,16 +311,19 @@ inline constexpr std::string_view fair_refresh = parts::with_fair_queue<parts::f
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
-    "4ec35a719aedbcef5a8347c1bc2618ea9d90f9b7"};
+    "e83752f8cbe95606433bab189b1c671e17f2f216"};
 template <>
 inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
-    "c5b3164772414b3fd9c3aef69d8ea5f49d8ea049"};
+    "15cf6622ba8e71c658af7e3bea35069f5deddded"};
 template <>
 inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
-    "5780f4e9589733ce6ae7ff7f6eddec50cd4b2e90"};
+    "58fc3165239483a6a4be2bc6298a8cab62c1a8f8"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "ab0a3fbaf8a4b73fbd2fd9661ec5b6d2740fede5"};
+    "64e2793e8369bccda09db8f0608aaaa67be764a4"};
+template <>
+inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
+    "eee3226684eb9a19d1cb06363b92728b824c2412"};
 // clang-format on
 
 }  // namespace detail

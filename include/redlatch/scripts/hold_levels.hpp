@@ -69,6 +69,17 @@ local function replace(lock, owner, count, heir, lease, left)
 end
 )lua"};
 
+// Follows next_owner.
+inline constexpr std::string_view staying{R"lua(
+-- Leaves the lock taken by the heir, for `rest` ms at most and never for longer than by the owner. Returns nil or the
+-- error, the new lease, and the earlier one.
+local function stay(lock, owner, count, heir, rest)
+    local left = redis.call('pttl', lock)
+    local lease = left < 0 and rest or math.max(1, math.min(left, rest))
+    return replace(lock, owner, count, heir, lease, left), lease, left
+end
+)lua"};
+
 inline constexpr std::string_view levels{joined<first_level, more_levels>};
 inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
 

@@ -66,6 +66,20 @@ redis.call('set', lock, heir, 'px', lease)
 return 1
 )lua"};
 
+inline constexpr std::string_view mutex_stay{R"lua(
+-- KEYS: lock.  ARGV: value, the value that takes its place, its lease in ms.
+-- Answer: the server's clock, negative if it is not held with this value. Never creates a key, never prolongs a TTL.
+local lock = KEYS[1]
+local value, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local now = time_in_ms()
+if redis.call('get', lock) ~= value then return -now end
+local left = redis.call('pttl', lock)
+local lease = left < 0 and rest or math.max(1, math.min(left, rest))
+redis.call('pexpire', lock, lease)
+redis.call('set', lock, heir, 'px', lease)
+return now
+)lua"};
+
 inline constexpr std::string_view mutex_renew{R"lua(
 -- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the value of each lock.
 -- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
@@ -98,6 +112,7 @@ return redis.call('del', KEYS[1])
 
 inline constexpr std::string_view mutex_give_up = joined<parts::wanted_until, parts::mutex_give_up>;
 inline constexpr std::string_view mutex_hand_over = joined<parts::wanted_until, parts::mutex_hand_over>;
+inline constexpr std::string_view mutex_stay = joined<parts::wanted_until, parts::mutex_stay>;
 inline constexpr std::string_view mutex_renew = joined<parts::wanted_until, parts::mutex_renew>;
 
 inline constexpr std::string_view mutex_remaining_lease{R"lua(
@@ -127,6 +142,9 @@ inline constexpr Script digested<scripts::mutex_remaining_lease>{scripts::mutex_
 template <>
 inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
     "bc5caad59f82aa990266c22b587cf364e6913613"};
+template <>
+inline constexpr Script digested<scripts::mutex_stay>{scripts::mutex_stay,
+    "eac1df162472efdf442df77b25929a4eab4c2a94"};
 // clang-format on
 
 }  // namespace detail

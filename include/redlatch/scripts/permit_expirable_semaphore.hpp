@@ -63,7 +63,8 @@ inline constexpr std::string_view permit_acquire{R"lua(
 -- command; then for each caller, in the order of service: how many permits (negative if callers behind may be served
 -- when there are too few for this one), their lease in ms (-1 = without a lease), their ids.
 -- Answer: the number of permits taken: by the callers in their order, as far as there are enough; after how many ms the
--- next lease ends, -1 = unknown; and, if none were taken, how many permits there are in all.
+-- next lease ends, -1 = unknown; and, if none were taken, how many permits there are in all, nil = there is no such
+-- semaphore.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local publish = ARGV[6]
@@ -88,7 +89,9 @@ while i <= #ARGV do
     i = i + 2 + wanted
 end
 if taken == 0 then
-    local all = present + redis.call('zcard', leases)
+    -- Permits whose lease has ended bring a removed semaphore back.
+    local exists = over > 0 or redis.call('exists', semaphore) == 1
+    local all = exists and present + redis.call('zcard', leases)
     local first = redis.call('zrange', leases, whole(over), whole(over), 'withscores')[2]
     local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or
                         sweep(semaphore, leases, channel, publish, present, now)
@@ -333,7 +336,7 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "6c718e9db2fae14ba67577d4c715a7c6474748f8"};
+    "a1d6d1e2e1e70c023718b64d81cbb60252f4914b"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
     "5be84d10a4bc4de8a3192399700593383eb68cb8"};

@@ -82,6 +82,21 @@ if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return 1
 )lua"};
 
+inline constexpr std::string_view rlock_stay{R"lua(
+-- KEYS: lock, channel.  ARGV: owner, the owner that takes its place, its lease in ms, publish command.
+-- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
+local lock, channel = KEYS[1], KEYS[2]
+local owner, heir, rest, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local now = time_in_ms()
+local count = redis.call('hget', lock, owner)
+if not count then return -now end
+local refusal, lease, left = stay(lock, owner, count, heir, rest)
+if refusal then return refusal end
+-- Waiters rely on the earlier, longer lease: wake them.
+if lease ~= left then redis.pcall(publish, channel, '0') end
+return now
+)lua"};
+
 inline constexpr std::string_view rlock_renew{R"lua(
 -- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
@@ -111,6 +126,8 @@ inline constexpr std::string_view rlock_give_up =
     joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
 inline constexpr std::string_view rlock_hand_over =
     joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
+inline constexpr std::string_view rlock_stay =
+    joined<parts::wanted_until, parts::next_owner, parts::staying, parts::rlock_stay>;
 inline constexpr std::string_view rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
 
 inline constexpr std::string_view rlock_remaining_lease{R"lua(
@@ -140,6 +157,9 @@ inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_
 template <>
 inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
     "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
+template <>
+inline constexpr Script digested<scripts::rlock_stay>{scripts::rlock_stay,
+    "3c6b3ca67d7a8090cab168f4139e13193b1d24ef"};
 // clang-format on
 
 }  // namespace detail

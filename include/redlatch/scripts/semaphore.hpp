@@ -21,7 +21,7 @@ inline constexpr std::string_view semaphore_acquire{R"lua(
 -- each caller wants, in the order of service; as a negative number, if callers behind may be served when there are too
 -- few for this one.
 -- Answer: the number of permits taken: by the callers in their order, as far as there are enough. If none were taken,
--- the number of available permits, negated.
+-- the number of available permits, negated; an array with a 0 if there is no such semaphore.
 local semaphore, marks = KEYS[1], KEYS[2]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local before = outcome_of(marks, lane, request)
@@ -46,7 +46,9 @@ if taken > 0 then
 end
 -- An earlier copy may still arrive.
 local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
-return refusal or -math.max(available, 0)
+if refusal then return refusal end
+if redis.call('exists', semaphore) == 0 then return {0} end
+return -math.max(available, 0)
 )lua"};
 
 inline constexpr std::string_view semaphore_give_back{R"lua(
@@ -154,7 +156,7 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<parts::sema
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "9b0eefb145a65969970b2067c52fdda4ebff6d28"};
+    "647348e5c8740024a81364d33281173b370697a8"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
     "f3277647f01cb1cbad99a7e5081f8bc6e83e2864"};

@@ -146,7 +146,7 @@ public:
         if (check_suspension()) core_.task.schedule();
         Instant until = never;
         for (const Watch& watch : watches_)
-            if (watch.holder.get() == &holder) until = std::min(until, watch.lost ? Instant::min() : watch.valid_until);
+            if (watch.is_of(holder)) until = std::min(until, watch.lost ? Instant::min() : watch.valid_until);
         return until;
     }
 
@@ -184,7 +184,16 @@ public:
     // Removes the permits of an object from the record: it gives them back. Its tokens are not requested any more.
     void forget(const PermitHolder& holder) noexcept {
         const std::lock_guard lock(core_.mutex);
-        std::erase_if(watches_, [&](const Watch& watch) { return watch.holder.get() == &holder; });
+        std::erase_if(watches_, [&](const Watch& watch) { return watch.is_of(holder); });
+        if (watches_.empty()) core_.forget_later();
+    }
+
+    // The object hands its permits over to whoever has their ids. Those under the watchdog stay on record.
+    void detach(const PermitHolder& holder) noexcept {
+        const std::lock_guard lock(core_.mutex);
+        std::erase_if(watches_, [&](const Watch& watch) { return watch.is_of(holder) && watch.is_unwatched(); });
+        for (Watch& watch : watches_)
+            if (watch.is_of(holder)) watch.holder.reset();
         if (watches_.empty()) core_.forget_later();
     }
 
@@ -371,7 +380,7 @@ private:
                 lose(*watch, "the server no longer has this permit");
             } else if (renews) {
                 core_.session.count_renewal();
-                if (watch->watched) renewed(*watch, sent);
+                if (watch->watched) watch->renewed(sent);
             } else if (!watch->watched) {
                 watch->ask_at = never;
             }
@@ -387,14 +396,9 @@ private:
         return std::max(Milliseconds(10), lease / 60);
     }
 
-    void renewed(Watch& watch, Instant sent) const {
-        watch.valid_until = std::max(watch.valid_until, redlatch::valid_until(sent, watch.lease));
-        watch.ask_at = sent + watch.lease / 3;
-    }
-
     bool has_lost(const PermitHolder& holder) const noexcept {
         return std::any_of(watches_.begin(), watches_.end(),
-                           [&](const Watch& watch) { return watch.lost && watch.holder.get() == &holder; });
+                           [&](const Watch& watch) { return watch.lost && watch.is_of(holder); });
     }
 
     void request(PermitHolder& holder) noexcept {

@@ -51,6 +51,14 @@ struct PermitRecord {
     }
     Instant next_deadline() const { return lost || renewing ? never : ask_at; }
 
+    bool is_of(const PermitHolder& object) const noexcept { return holder.get() == &object; }
+    bool is_unwatched() const noexcept { return lost || !watched; }
+
+    void renewed(Instant sent) {
+        valid_until = std::max(valid_until, redlatch::valid_until(sent, lease));
+        ask_at = sent + lease / 3;
+    }
+
     PermitRenewal renewal() const {
         return watched ? PermitRenewal{true, lease, replication} : PermitRenewal{false, Milliseconds(1), replication};
     }

@@ -35,6 +35,9 @@ public:
     // Takes over the permits of another object of the same semaphore.
     virtual void merge(PermitsKeeper& other) noexcept = 0;
 
+    // The object hands its permits over to whoever has their ids.
+    virtual void detach() noexcept {}
+
     // The defaults are those of permits without a lease.
     virtual Instant valid_until() { return never; }
     virtual std::stop_token lost() { return {}; }

@@ -27,6 +27,13 @@ struct PermitsAccess {
         permits.ids_ = std::move(ids);
         return permits;
     }
+
+    // Returns the ids of the permits, which the object does not give back any more: whoever has the ids does.
+    static std::vector<PermitId> detach(Permits permits) noexcept {
+        if (permits.count_ > 0) permits.keeper_->detach();
+        permits.count_ = 0;
+        return std::move(permits.ids_);
+    }
 };
 
 }  // namespace detail

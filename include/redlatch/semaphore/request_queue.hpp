@@ -29,8 +29,10 @@ struct RequestWaiter : Waiter {
 
     Want want;
     unsigned require_replicas = 0;
+    bool require_fsync = false;
     std::optional<RefusedQuery> refusal{};  // of its query before it joined the queue
     std::uint64_t refused_at = 0;           // the generation at its last refused query
+    bool is_told = false;                   // True once it was reported that there is nothing to wait for
 };
 
 // The queue of the threads of this process that wait for one name. The representative queries the server for all of
@@ -51,8 +53,13 @@ public:
     using WaitQueue<Member>::last_number;
 
     // The representative queries again after this time, up to twice as long, even without a notification. A message may
-    // be lost, and not every end of a wait sends one (a key that expires).
-    static constexpr Milliseconds slow_poll{5000};
+    // be lost, and not every end of a wait sends one (a key that expires). Wants may name a time of their own.
+    static constexpr Milliseconds slow_poll = [] {
+        if constexpr (requires { Want::slow_poll; })
+            return Want::slow_poll;
+        else
+            return Milliseconds(5000);
+    }();
 
     static constexpr Milliseconds first_turn{1000};
     static constexpr Milliseconds longest_turn{10'000};

@@ -118,10 +118,12 @@ public:
     Task<bool> obtain(Want& want, WaitRequest& request) {
         request.settings.unreachable_timeout = patience_of(request.settings);
         if (request.stop.stop_requested()) co_return false;
+        const Instant begun = Clock::now();
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) patience_.answered();
         Member me(want, request.by);
         me.require_replicas = request.settings.require_replicas;
+        me.require_fsync = request.settings.require_fsync;
         if (request.one_try || room_.queue.empty() || !Protocol::takes) {
             const std::uint64_t generation = room_.queue.generation();
             const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(&want, 1), request, true);
@@ -129,6 +131,7 @@ public:
             if (!answer || request.one_try) co_return false;
             me.want = want;
             me.refusal = {generation, *answer};
+            if (begun < request.deadline) tell_if_not_set_up(me, *answer);
         }
         lock.unlock();
         const bool is_served = co_await room_.wait(*this, me, request);
@@ -152,9 +155,10 @@ public:
     };
 
     // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
-    // unreachable_timeout. Throws Error or std::bad_alloc; `failure` then says what is known.
+    // unreachable_timeout. Throws Error or std::bad_alloc; `failure` then says what is known. `call_off` makes the call
+    // that calls the change off, if that takes more than to void its request; then it must own what it uses.
     Reply change(const Settings& settings, const MakeCall& make, Undelivered then = Undelivered::call_off,
-                 Failure* failure = nullptr) {
+                 Failure* failure = nullptr, MakeCall call_off = {}) {
         Failure known{};
         if (!failure) failure = &known;
         *failure = Failure::not_made;
@@ -173,9 +177,11 @@ public:
                 deliveries_.add(lock, PendingRequest::Kind::change, request_id, make);
                 *failure = Failure::left;
             } else if (request_id.may_be_done) {
-                deliveries_.add(lock, PendingRequest::Kind::call_off, request_id, [this](const RequestId& given_up) {
-                    return core_.protocol.marks().void_request(given_up);
-                });
+                if (!call_off)
+                    call_off = [this](const RequestId& given_up) {
+                        return core_.protocol.marks().void_request(given_up);
+                    };
+                deliveries_.add(lock, PendingRequest::Kind::call_off, request_id, std::move(call_off));
             } else {
                 core_.lanes.give_back(request_id);
             }
@@ -205,6 +211,10 @@ public:
         const Instant now = Clock::now();
         if (me.refusal && room_.queue.is_front(me))
             room_.queue.refused(me, me.refusal->generation, me.refusal->answer.hint, now, me.refusal->answer.there);
+        // A message since this caller's query was answered for the others only, who may wait for something else.
+        if constexpr (!Protocol::takes)
+            if (!room_.queue.is_front(me) && me.refusal && me.refusal->generation != room_.queue.generation())
+                room_.notify();
         // The representative may let this caller pass.
         if (!room_.queue.is_front(me) && !room_.queue.is_within_reach(room_.queue.front()->want, now))
             room_.wake_front();
@@ -226,8 +236,8 @@ public:
         std::vector<std::uint64_t> numbers;
         const Instant asked = Clock::now();
         for (const Member* member : room_.queue.first(Protocol::most_at_once)) {
-            // One request is confirmed by one number of replicas. Who requires another number asks next.
-            if (member->require_replicas != me.require_replicas) break;
+            // One request is confirmed in one way. Who requires another number of replicas, or a disk, asks next.
+            if (member->require_replicas != me.require_replicas || member->require_fsync != me.require_fsync) break;
             wants.push_back(member->want);
             if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
             if constexpr (Protocol::takes) wants.back().lets_pass = room_.queue.lets_pass(member->want, asked);
@@ -237,7 +247,9 @@ public:
         unclaimed.reserve(wants.size());  // once the server has answered, nothing may fail for want of memory
         const std::uint64_t generation = room_.queue.generation();
         const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(wants), request, false);
-        if (answer) hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
+        if (!answer) co_return;
+        tell_if_not_set_up(me, *answer);
+        hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
     }
 
     void left(std::unique_lock<std::mutex>&, Member&) {
@@ -300,6 +312,13 @@ public:
     }
 
 private:
+    // Raises an event if nobody has set up what the caller waits for: once in a wait. Someone may still do so.
+    void tell_if_not_set_up(Member& me, const Answer& answer) noexcept {
+        if (answer.is_set_up || std::exchange(me.is_told, true)) return;
+        core_.session.raise(Event::Kind::not_set_up, key(),
+                            "a caller waits for its permits, but nobody has set it up; call try_set_permits()");
+    }
+
     // Gives each caller what the request got for it. Gives back what it got for callers that have left, for whom
     // `unclaimed` has room.
     void hand_out(std::unique_lock<std::mutex>& lock, const Member& me, std::vector<Want>& wants,
@@ -386,7 +405,7 @@ private:
         try {
             const Answer answer = core_.protocol.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
-                throw not_replicated(key());
+                throw not_confirmed(reply, key());
             if constexpr (Protocol::takes) {
                 leases_.accept(lock, wants, begun_at);
                 for (const Want& want : wants)

@@ -8,6 +8,7 @@
 #include "redlatch/session/executor.hpp"
 #include "redlatch/session/subscriptions.hpp"
 #include "redlatch/session/timers.hpp"
+#include "redlatch/session/tracked_keys.hpp"
 #include "redlatch/session/watchdog.hpp"
 #include "redlatch/transport/transport.hpp"
 
@@ -32,13 +33,14 @@ namespace detail {
 class Background {
 public:
     Background(Executor& executor, Watchdog& watchdog, Timers& timers, Continuations& continuations,
-               Subscriptions& subscriptions, Listener& listener)
+               Subscriptions& subscriptions, TrackedKeys& tracked, Listener& listener)
         : executor_(executor),
           transport_(executor.transport()),
           watchdog_(watchdog),
           timers_(timers),
           continuations_(continuations),
           subscriptions_(subscriptions),
+          tracked_(tracked),
           listener_(listener) {}
     Background(const Background&) = delete;
     Background& operator=(const Background&) = delete;
@@ -58,10 +60,13 @@ public:
 
     // Makes the calling thread receive messages itself until one has arrived, interrupts() differs from `seen`, or
     // `until` has come. Returns false if it has to leave that to the background thread.
+    // Messages and the news of tracked keys come on two connections: whoever waits for the latter alone receives these.
     bool watch(Instant until, std::uint64_t seen) {
-        if (!transport_.watch(listener_, until, seen)) return false;
-        if (subscriptions_.has_several_active()) transport_.wake();
-        return true;
+        const bool watched = subscriptions_.active() == 0 && tracked_.count() > 0
+                                 ? transport_.watch_invalidations(listener_, until, seen)
+                                 : transport_.watch(listener_, until, seen);
+        if (watched && subscriptions_.active() + tracked_.count() > 1) transport_.wake();
+        return watched;
     }
 
     // Read it before unlocking the mutex under which interrupt_watch() is called.
@@ -110,6 +115,7 @@ private:
     Timers& timers_;
     Continuations& continuations_;
     Subscriptions& subscriptions_;
+    TrackedKeys& tracked_;
     Listener& listener_;
     std::mutex mutex_;
     std::atomic<bool> started_{false};

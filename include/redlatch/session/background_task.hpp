@@ -88,6 +88,9 @@ public:
     virtual void message(const std::string& /* channel */, std::string_view /* payload */) {}
     virtual void disconnected(const std::string& /* channel */) {}
 
+    // A key that it has registered in TrackedKeys may have changed. On the same threads, perhaps on two at a time.
+    virtual void key_changed() {}
+
     // Called after a failover: its holds must be verified on the new server.
     virtual void on_failover() {}
 

@@ -19,11 +19,15 @@ template <class Argument>
 inline constexpr bool is_forever = std::same_as<std::remove_cvref_t<Argument>, Lease::Forever>;
 
 template <class Argument>
-inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Owner>                           ? 1
-                                 : std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> ? 2
-                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>               ? 3
-                                 : std::same_as<Argument, std::error_code&>                                   ? 4
-                                                                                                              : 0;
+inline constexpr bool is_bounds = std::same_as<std::remove_cvref_t<Argument>, Lease::Bounds>;
+
+template <class Argument>
+inline constexpr int tail_rank =
+    std::same_as<std::remove_cvref_t<Argument>, Owner>                                                  ? 1
+    : std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> || is_bounds<Argument> ? 2
+    : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>                                      ? 3
+    : std::same_as<Argument, std::error_code&>                                                          ? 4
+                                                                                                        : 0;
 
 template <class... Tail>
 constexpr bool is_tail() {
@@ -71,7 +75,7 @@ Result answer(Function call, Result otherwise, Tail&... tail) {
     }
 }
 
-// Trailing options of a call that waits for a lock: Owner, Lease, std::stop_token, std::error_code&.
+// Trailing options of a call that waits for a lock: Owner, Lease or Lease::Bounds, std::stop_token, std::error_code&.
 template <class... Tail>
 concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
 
@@ -89,7 +93,7 @@ concept StopOption = detail::is_tail<Tail...>() && !detail::has_owner<Tail...> &
 
 // Trailing options of a call that acquires permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
 template <class... Tail>
-concept PermitOption = detail::is_tail<Tail...>() && !detail::has_owner<Tail...>;
+concept PermitOption = detail::is_tail<Tail...>() && !detail::has_owner<Tail...> && !(... || detail::is_bounds<Tail>);
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI

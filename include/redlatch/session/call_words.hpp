@@ -19,23 +19,24 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// A copy of the words of a command, in one allocation.
+// A copy of the words of a command. Few short ones need no allocation.
 class KeptWords {
 public:
     explicit KeptWords(std::span<const std::string_view> words) {
-        std::size_t size = 0;
-        for (const std::string_view word : words) size += length_size + word.size();
-        text_.reserve(size);
+        for (const std::string_view word : words) size_ += length_size + word.size();
+        if (size_ > few_.size()) many_.resize(size_);
+        char* end = size_ > few_.size() ? many_.data() : few_.data();
         for (const std::string_view word : words) {
             const std::size_t length = word.size();
-            text_.append(reinterpret_cast<const char*>(&length), length_size).append(word);
+            std::memcpy(end, &length, length_size);
+            end += length_size + word.copy(end + length_size, length);
         }
     }
 
     // They live as long as this object.
     std::vector<std::string_view> words() const {
         std::vector<std::string_view> words;
-        for (std::string_view rest = text_; !rest.empty();) {
+        for (std::string_view rest(many_.empty() ? few_.data() : many_.data(), size_); !rest.empty();) {
             std::size_t length = 0;
             std::memcpy(&length, rest.data(), length_size);
             words.push_back(rest.substr(length_size, length));
@@ -47,7 +48,10 @@ public:
 private:
     static constexpr std::size_t length_size = sizeof(std::size_t);
 
-    std::string text_;  // each word after its length
+    // Each word after its length.
+    std::array<char, 192> few_;
+    std::string many_;  // if they are more
+    std::size_t size_ = 0;
 };
 
 // The words of a call as the server receives them. Few words need no allocation. The call must outlive them.
@@ -79,7 +83,8 @@ public:
         return {words_, 3};
     }
 
-    KeptWords copy() const { return KeptWords(words_); }
+    // Returns a copy of what both commands have in common: all but the first two words.
+    KeptWords copy() const { return KeptWords(words_.subspan(2)); }
 
 private:
     const Script* const script_;

@@ -6,6 +6,7 @@
 #include "redlatch/session/remote_clock.hpp"
 #include "redlatch/session/replica_acks.hpp"
 #include "redlatch/session/subscriptions.hpp"
+#include "redlatch/session/tracked_keys.hpp"
 #include "redlatch/transport/transport.hpp"
 
 #include <string>
@@ -20,8 +21,13 @@ namespace detail {
 class ConnectionListener final : public Listener {
 public:
     ConnectionListener(Subscriptions& subscriptions, Events& events, Registry& registry, RemoteClock& clock,
-                       ReplicaAcks& replicas)
-        : subscriptions_(subscriptions), events_(events), registry_(registry), clock_(clock), replicas_(replicas) {}
+                       ReplicaAcks& replicas, TrackedKeys& tracked)
+        : subscriptions_(subscriptions),
+          events_(events),
+          registry_(registry),
+          clock_(clock),
+          replicas_(replicas),
+          tracked_(tracked) {}
     ConnectionListener(const ConnectionListener&) = delete;
     ConnectionListener& operator=(const ConnectionListener&) = delete;
 
@@ -45,6 +51,8 @@ public:
 
     void interrupted(const std::string& channel) override { subscriptions_.interrupted(channel); }
 
+    void invalidated(const std::string& key) override { tracked_.invalidated(key); }
+
     // Holds may be lost on the new server. Waiters wake when their subscription is made again.
     void on_failover() override {
         replicas_.forget();
@@ -59,6 +67,7 @@ private:
     Registry& registry_;
     RemoteClock& clock_;
     ReplicaAcks& replicas_;
+    TrackedKeys& tracked_;
 };
 
 }  // namespace detail

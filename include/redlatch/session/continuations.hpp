@@ -3,11 +3,11 @@
 
 #include "redlatch/base/config.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/session/alarms.hpp"
 
 #include <coroutine>
 #include <cstddef>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <utility>
 
@@ -16,7 +16,7 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Where one coroutine sleeps. Continuations guards its members.
-class Sleeper {
+class Sleeper : private Alarm {
 public:
     Sleeper() = default;
     Sleeper(const Sleeper&) = delete;
@@ -24,14 +24,10 @@ public:
 
 private:
     friend class Continuations;
-    using Alarms = std::multimap<Instant, Sleeper*>;
 
     std::coroutine_handle<> asleep_{};  // null if it does not sleep
-    Alarms::iterator alarm_{};
-    Sleeper* next_ = nullptr;  // of those that are to be resumed
-    bool has_alarm_ = false;
-    bool is_due_ = false;  // among those that are to be resumed
-    bool woken_ = false;   // woken before it could fall asleep
+    bool is_due_ = false;               // among those that are to be resumed, whose list goes on at `next`
+    bool woken_ = false;                // woken before it could fall asleep
 };
 
 // The coroutines of one client that sleep, each until it is woken or an instant comes. The background thread resumes
@@ -68,7 +64,7 @@ private:
 
     const std::function<void()> wake_;
     std::mutex mutex_;
-    Sleeper::Alarms alarms_;
+    Alarms alarms_;
     Sleeper* first_ = nullptr;  // those to resume, in the order of their waking
     Sleeper* last_ = nullptr;
     Instant sleeping_until_{};  // of the background thread; the least instant while it is awake

@@ -18,10 +18,7 @@ REDLATCH_INLINE bool Continuations::sleep(Sleeper& sleeper, std::coroutine_handl
     {
         const std::lock_guard lock(mutex_);
         if (std::exchange(sleeper.woken_, false)) return false;
-        if (until != never) {
-            sleeper.alarm_ = alarms_.emplace(until, &sleeper);
-            sleeper.has_alarm_ = true;
-        }
+        if (until != never) alarms_.set(sleeper, until);
         sleeper.asleep_ = coroutine;
         if (until >= sleeping_until_) return true;
         sleeping_until_ = until;
@@ -38,7 +35,7 @@ REDLATCH_INLINE void Continuations::wake(Sleeper& sleeper) {
             sleeper.woken_ = true;
             return;
         }
-        if (std::exchange(sleeper.has_alarm_, false)) alarms_.erase(sleeper.alarm_);
+        if (sleeper.is_set()) alarms_.stop(sleeper);
         resume_later(sleeper);
         if (std::exchange(sleeping_until_, Instant{}) == Instant{}) return;
     }
@@ -47,24 +44,19 @@ REDLATCH_INLINE void Continuations::wake(Sleeper& sleeper) {
 
 REDLATCH_INLINE Instant Continuations::sleep_until() {
     const std::lock_guard lock(mutex_);
-    sleeping_until_ = first_ ? Instant{} : alarms_.empty() ? never : alarms_.begin()->first;
+    sleeping_until_ = first_ ? Instant{} : alarms_.next();
     return sleeping_until_;
 }
 
 REDLATCH_INLINE void Continuations::resume_due(Instant now) {
     std::unique_lock lock(mutex_);
     sleeping_until_ = {};
-    while (!alarms_.empty() && alarms_.begin()->first <= now) {
-        Sleeper& sleeper = *alarms_.begin()->second;
-        alarms_.erase(alarms_.begin());
-        sleeper.has_alarm_ = false;
-        resume_later(sleeper);
-    }
+    alarms_.ring_due(now, [this](Alarm& alarm) { resume_later(static_cast<Sleeper&>(alarm)); });
     Sleeper* const last = last_;
     std::size_t resumed = 0;
     for (bool more = first_ != nullptr; more && resumed < most_at_once; ++resumed) {
         Sleeper& sleeper = *first_;
-        first_ = sleeper.next_;
+        first_ = static_cast<Sleeper*>(sleeper.next);
         if (!first_) last_ = nullptr;
         sleeper.is_due_ = false;
         more = &sleeper != last;
@@ -77,8 +69,11 @@ REDLATCH_INLINE void Continuations::resume_due(Instant now) {
 
 REDLATCH_INLINE void Continuations::resume_later(Sleeper& sleeper) {
     sleeper.is_due_ = true;
-    sleeper.next_ = nullptr;
-    (last_ ? last_->next_ : first_) = &sleeper;
+    sleeper.next = nullptr;
+    if (last_)
+        last_->next = &sleeper;
+    else
+        first_ = &sleeper;
     last_ = &sleeper;
 }
 

@@ -99,26 +99,30 @@ public:
 
     // --- without waiting: needs a thread in run() of the transport ----------------------------------------------
 
-    // Sends a command without waiting. `done` is called on any thread.
-    void post(const Command& command, Completion done, Receiver receiver, const Replication& replicas = {}) {
+    // Sends a command without waiting. `done`, a Completion, is called on any thread.
+    template <class Done>
+    void post(const Command& command, Done done, Receiver receiver, const Replication& replicas = {}) {
         send_post(
-            command, [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); }, receiver,
-            replicas);
+            command, [this, done = std::move(done)](Reply reply) mutable { finish_post(done, std::move(reply)); },
+            receiver, replicas);
     }
 
-    void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
+    template <class Done>
+    void post(const Call& call, Done done, Receiver receiver = Receiver::background) {
         const CallWords words(call, publish_command_for(call));
         const Replication replicas = replicas_.wanted_for(call);
         if (!call.script()) return post(words.command(), std::move(done), receiver, replicas);
-        // The texts live on the caller's stack, so sending the script itself later needs its own copy of them.
+        // The texts live on the caller's stack, so sending the script itself later needs its own copy of them. All that
+        // is kept until the reply is in one object.
         send_post(
             words.command(),
-            [this, &script = *call.script(), replicas, kept = words.copy(), done = std::move(done)](Reply reply) {
+            [this, &script = *call.script(), replicas, kept = words.copy(),
+             done = std::move(done)](Reply reply) mutable {
                 if (classify(reply) != ReplyClass::no_script) return finish_post(done, std::move(reply));
                 try {
-                    std::vector<std::string_view> again = kept.words();
-                    again[0] = "EVAL";
-                    again[1] = script.text;
+                    std::vector<std::string_view> again{"EVAL", script.text};
+                    const std::vector<std::string_view> rest = kept.words();
+                    again.insert(again.end(), rest.begin(), rest.end());
                     post(Command{again, 3}, done, Receiver::background, replicas);
                 } catch (...) {
                     return finish_post(done, Reply::of(Reply::Kind::not_sent, detail::no_memory));
@@ -126,6 +130,14 @@ public:
                 posts_.finish();
             },
             receiver, replicas);
+    }
+
+    // See Tracks.
+    void track(const Command& read, Completion done) {
+        transport_.track(read, [this, done = std::move(done)](Reply reply) {
+            if (reply.answered()) counters_.commands.add(3);  // with those that switch it on
+            done(std::move(reply));
+        });
     }
 
     // Makes the posting thread receive the replies that have arrived.
@@ -153,10 +165,9 @@ public:
 private:
     static constexpr Milliseconds longest_farewell{1000};
 
-    // Sends a command. If replicas are wanted, what it grants counts only if they have it. The reply tells whether they
-    // do.
+    // Sends a command. If replicas or disks must confirm what it grants, the reply tells whether they do.
     Reply call_confirmed(const Command& command, const Replication& replicas, Instant deadline) {
-        if (replicas.required == 0) return transport_.call(command, deadline);
+        if (!replicas.asks()) return transport_.call(command, deadline);
         const std::uint32_t route = route_of(command);
         if (replicas_.are_unknown(replicas, route)) {
             const std::array<std::string_view, 1> role{"ROLE"};
@@ -165,7 +176,7 @@ private:
         const ReplicaAcks::Batch batch(replicas_, replicas, command, route);
         counters_.commands.add(batch.commands().size() - 1);
         std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
-        return replicas_.merged(replies, route, batch.wanted);
+        return replicas_.merged(replies, route, batch.wanted, batch.on_disk);
     }
 
     void post_granting(const Command& command, const Replication& replicas, Completion done) {
@@ -185,7 +196,7 @@ private:
         counters_.commands.add();
         posts_.begin();
         try {
-            if (replicas.required > 0)
+            if (replicas.asks())
                 post_granting(command, replicas, std::move(finish));
             else
                 pass_on(receiver, command, std::move(finish));
@@ -195,7 +206,8 @@ private:
         }
     }
 
-    void finish_post(const Completion& done, Reply reply) {
+    template <class Done>
+    void finish_post(Done& done, Reply reply) {
         try {
             done(std::move(reply));
         } catch (...) {  // no memory; the poster takes care of that itself

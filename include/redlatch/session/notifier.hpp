@@ -3,6 +3,7 @@
 
 #include "redlatch/base/config.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -69,14 +70,15 @@ public:
     void notify(Job& job) noexcept;
 
 private:
-    // State shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
-    // `changed` wakes the one thread.
+    // State shared with the thread, which may outlive the notifier. `mutex` guards first, last, thread_ and all writes to
+    // stopped; `changed` wakes the one thread. That takes all jobs at once, because many may come while it runs one.
     struct Queue {
         std::mutex mutex;
         std::condition_variable changed;
         Job* first = nullptr;  // in the order of their arrival
         Job* last = nullptr;   // undefined if there is none
-        bool stopped = false;
+        Job* taken = nullptr;  // those that the thread has taken and not begun; used by it only
+        std::atomic<bool> stopped{false};
 
         void add(Job& job) noexcept {
             job.next_ = nullptr;
@@ -86,6 +88,8 @@ private:
     };
 
     void start_locked();
+
+    static void drop(Job*& first) noexcept;
 
     static void work(Queue& queue);
 

@@ -21,12 +21,12 @@ REDLATCH_INLINE Notifier::~Notifier() {
         dropped = std::exchange(queue_->first, nullptr);
     }
     queue_->changed.notify_one();
-    while (dropped) std::exchange(dropped, dropped->next_)->end();
-    if (!thread_.joinable()) return;
-    if (thread_.get_id() == std::this_thread::get_id())
+    if (thread_.get_id() == std::this_thread::get_id()) {
+        drop(queue_->taken);
         thread_.detach();
-    else
-        thread_.join();
+    }
+    drop(dropped);
+    if (thread_.joinable()) thread_.join();
 }
 
 REDLATCH_INLINE void Notifier::start() {
@@ -55,22 +55,28 @@ REDLATCH_INLINE void Notifier::start_locked() {
         thread_ = thread_with_signals_blocked([queue = queue_] { work(*queue); });
 }
 
+REDLATCH_INLINE void Notifier::drop(Job*& first) noexcept {
+    while (first) std::exchange(first, first->next_)->end();
+}
+
 REDLATCH_INLINE void Notifier::work(Queue& queue) {
-    std::unique_lock lock(queue.mutex);
-    for (;;) {
-        queue.changed.wait(lock, [&] { return queue.stopped || queue.first; });
-        if (queue.stopped) return;
-        Job& job = *queue.first;
-        queue.first = job.next_;
-        lock.unlock();
-        try {
-            job.run();
-        } catch (...) {
-            // Swallow: there is no caller to report to.
+    while (!queue.stopped) {
+        {
+            std::unique_lock lock(queue.mutex);
+            queue.changed.wait(lock, [&] { return queue.stopped || queue.first; });
+            queue.taken = std::exchange(queue.first, nullptr);
         }
-        job.end();
-        lock.lock();
+        while (queue.taken && !queue.stopped) {
+            Job& job = *std::exchange(queue.taken, queue.taken->next_);
+            try {
+                job.run();
+            } catch (...) {
+                // Swallow: there is no caller to report to.
+            }
+            job.end();
+        }
     }
+    drop(queue.taken);
 }
 
 }  // namespace detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/transport/reply.hpp"
 
@@ -73,13 +74,25 @@ public:
         return offset_of(route) + since_epoch(instant);
     }
 
+    // Returns an instant at which the server's clock did not show `time` yet, or just began to. Nothing if there is no
+    // reading that vouches for it.
+    std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time) const {
+        const std::lock_guard lock(mutex_);
+        const Clock::duration age = Clock::now() - read_at_;
+        // Another node may have another clock.
+        if (in_doubt_ || route != route_ || age > good_for || !was_running_since(suspended_)) return std::nullopt;
+        return Instant(Milliseconds(time - offset_)) - age / 1000;
+    }
+
     // Records the server's time from a command that was sent at `asked` and answered at `answered`.
     void learn(std::uint32_t route, Instant asked, Instant answered, ServerMilliseconds time) {
         // Add one, because the server truncates to milliseconds.
         const ServerMilliseconds offset = time + 1 - since_epoch(asked);
+        const Clock::duration suspended = detail::suspended();
         const std::lock_guard lock(mutex_);
         if (in_doubt_ || route == route_) {
             offset_ = offset;
+            suspended_ = suspended;
             read_at_ = asked;
             uncertainty_ = std::chrono::ceil<Milliseconds>(answered - asked);
             route_ = route;
@@ -125,7 +138,8 @@ private:
     Instant read_at_{};              // in the past while there is no reading
     Milliseconds uncertainty_{0};    // how long the reply took
     bool in_doubt_ = true;
-    std::uint32_t route_ = 0;  // the route of the current reading
+    Clock::duration suspended_{};  // the machine's suspended time when it was answered
+    std::uint32_t route_ = 0;      // the route of the current reading
     std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
 };
 

@@ -5,6 +5,7 @@
 #include "redlatch/options.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/session/settings.hpp"
+#include "redlatch/transport/server_errors.hpp"
 #include "redlatch/transport/transport.hpp"
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -26,13 +28,14 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Makes replicas confirm what is granted: require_replicas of a client or an object. WAIT follows a granting command in
-// the same write, because WAIT concerns the writes of its own connection. Thread-safe.
+// Makes replicas and disks confirm what is granted: require_replicas and require_fsync of a client or an object. WAIT or
+// WAITAOF follows a granting command in the same write, because it concerns the writes of its own connection.
+// Thread-safe.
 class ReplicaAcks {
 public:
     explicit ReplicaAcks(const ClientOptions& options) : by_default_(settings_of(options).replication()) {}
 
-    // Returns which replicas must confirm the call.
+    // Returns what must confirm the call.
     Replication wanted_for(const Call& call) const noexcept {
         return call.effect == Effect::grants ? call.replication.value_or(by_default_) : Replication{};
     }
@@ -61,10 +64,12 @@ public:
         Batch(const ReplicaAcks& replicas, const Replication& by, const Command& command, std::uint32_t to)
             : route(to),
               wanted(by.required == all_replicas ? std::max<std::size_t>(1, replicas.known(to)) : by.required),
+              on_disk(by.on_disk),
               number_(static_cast<std::int64_t>(wanted)),
               time_(by.within.count()),
               wait_{"WAIT", number_, time_},
-              commands_{command, Command{wait_, 0}, Command{role_, 0}},
+              wait_aof_{"WAITAOF", "1", number_, time_},
+              commands_{command, on_disk ? Command{wait_aof_, 0} : Command{wait_, 0}, Command{role_, 0}},
               size_(by.required == all_replicas ? 3 : 2) {}
         Batch(const Batch&) = delete;
         Batch& operator=(const Batch&) = delete;
@@ -73,20 +78,29 @@ public:
 
         const std::uint32_t route;
         const std::size_t wanted;
+        const bool on_disk;
 
     private:
         const NumberText number_, time_;
         const std::array<std::string_view, 3> wait_;
+        const std::array<std::string_view, 4> wait_aof_;
         const std::array<std::string_view, 1> role_{"ROLE"};
         const std::array<Command, 3> commands_;
         const std::size_t size_;
     };
 
     // Returns the reply to the command from the replies to a batch.
-    Reply merged(std::span<Reply> replies, std::uint32_t route, std::size_t wanted) noexcept {
+    Reply merged(std::span<Reply> replies, std::uint32_t route, std::size_t wanted, bool on_disk) noexcept {
         Reply reply = std::move(replies[0]);
         const Reply& confirmed = replies[1];
-        reply.replicated = confirmed.is_integer() && confirmed.integer >= static_cast<std::int64_t>(wanted);
+        const auto number = static_cast<std::int64_t>(wanted);
+        if (on_disk) {
+            const std::optional<Reply::Lacking> lacking = lacking_on_disk(confirmed, number);
+            reply.replicated = !lacking;
+            reply.lacking = lacking.value_or(Reply::Lacking::disk);
+        } else {
+            reply.replicated = confirmed.is_integer() && confirmed.integer >= number;
+        }
         if (replies.size() > 2) learn(route, replies[2]);
         return reply;
     }
@@ -98,6 +112,7 @@ public:
             std::atomic<std::size_t> missing;
             std::uint32_t route;
             std::size_t wanted;
+            bool on_disk;
             Completion done;
         };
         const std::size_t size = batch.commands().size();
@@ -106,6 +121,7 @@ public:
         answers->missing = size;
         answers->route = batch.route;
         answers->wanted = batch.wanted;
+        answers->on_disk = batch.on_disk;
         answers->done = std::move(done);
         std::vector<Completion> receivers;
         for (std::size_t i = 0; i < size; ++i)
@@ -113,7 +129,7 @@ public:
                 answers->replies[i] = std::move(reply);
                 // The replies may arrive on different threads.
                 if (answers->missing.fetch_sub(1) == 1)
-                    answers->done(merged(answers->replies, answers->route, answers->wanted));
+                    answers->done(merged(answers->replies, answers->route, answers->wanted, answers->on_disk));
             });
         return receivers;
     }

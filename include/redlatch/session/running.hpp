@@ -17,6 +17,7 @@ inline namespace REDLATCH_ABI {
 
 class Hold;
 class Permits;
+class Term;
 
 namespace detail {
 
@@ -157,7 +158,7 @@ private:
 
     // Any other result is the user's. It is destroyed with this object, because its destructor may block.
     void give_back() noexcept override {
-        if constexpr (std::is_same_v<R, Hold> || std::is_same_v<R, Permits>) discard();
+        if constexpr (std::is_same_v<R, Hold> || std::is_same_v<R, Permits> || std::is_same_v<R, Term>) discard();
     }
 
     // A callback is destroyed, and this object with it. A coroutine stays where it is, and would keep the result.
@@ -167,6 +168,7 @@ private:
 
     void discard() noexcept {
         if (!std::exchange(has_result_, false)) return;
+        if constexpr (requires { work_.unwanted(); }) work_.unwanted();
         try {
             static_cast<void>(work_.result(this->host_));
         } catch (...) {  // there is nobody to tell

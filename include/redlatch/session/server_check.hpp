@@ -34,7 +34,9 @@ struct ServerFacts {
     Reply save;                             // CONFIG GET save
     Reply output_buffers;                   // CONFIG GET client-output-buffer-limit
     std::optional<Reply> refused_commands;  // the reply of scripts::server_check, which a replica does not carry out
-    std::optional<Reply> wait;              // WAIT, if replicas are required
+    std::optional<Reply> wait;              // WAIT, if replicas are required, but no disk
+    std::optional<Reply> wait_aof;          // WAITAOF, if a disk is required
+    std::optional<Reply> fsync;             // CONFIG GET appendfsync, likewise
 };
 
 // Returns a field of INFO, or nothing if there is none.
@@ -104,6 +106,9 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
         }
         const bool has_log = info_field(facts.info, "aof_enabled") == "1";
         const auto save = detail::config_value(facts.save);
+        if (options.require_fsync)
+            warn_if(!has_log,
+                    "appendonly is off, which require_fsync needs, so every acquire will fail; set appendonly yes");
         warn_if(!has_log && save == "",
                 "persistence is off, so a restart loses all locks, which breaks RedLock; set appendonly yes");
         warn_if(!has_log && save != "",
@@ -135,6 +140,14 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
     }
     warn_if(facts.wait && facts.wait->is_error(),
             "this user may not call WAIT, which require_replicas needs, so every acquire will fail");
+    if (facts.wait_aof && facts.wait_aof->is_error())
+        warnings.push_back((lacking_on_disk(*facts.wait_aof, 0) == Reply::Lacking::command
+                                ? std::string("the server does not have WAITAOF (Redis 7.2, Valkey)")
+                                : std::string("this user may not call WAITAOF")) +
+                           ", which require_fsync needs, so every acquire will fail");
+    warn_if(facts.fsync && detail::config_value(*facts.fsync) == "no",
+            "appendfsync is no, so the server confirms no write on its disk and every acquire will fail; set it to "
+            "always or everysec");
     return warnings;
 }
 
@@ -164,7 +177,12 @@ inline std::vector<std::string> check_server(Session& session) {
         facts.refused_commands = answer([&](Instant deadline) {
             return session.call(Call(digested<scripts::server_check>, {key}, {channel, PublishCommand()}), deadline);
         });
-    if (session.options().require_replicas > 0) facts.wait = ask({"WAIT", "0", "1"});
+    if (session.options().require_fsync) {
+        facts.wait_aof = ask({"WAITAOF", "0", "0", "1"});
+        facts.fsync = ask({"CONFIG", "GET", "appendfsync"});
+    } else if (session.options().require_replicas > 0) {
+        facts.wait = ask({"WAIT", "0", "1"});
+    }
     return warnings_about(facts, session.options());
 }
 

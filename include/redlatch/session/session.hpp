@@ -24,6 +24,7 @@
 #include "redlatch/session/server_time.hpp"
 #include "redlatch/session/subscriptions.hpp"
 #include "redlatch/session/timers.hpp"
+#include "redlatch/session/tracked_keys.hpp"
 #include "redlatch/session/watchdog.hpp"
 #include "redlatch/transport/transport.hpp"
 #include "redlatch/transport/transport_port.hpp"
@@ -55,7 +56,8 @@ public:
           timers_([this] { executor_.wake(); }),
           continuations_([this] { executor_.wake(); }),
           subscriptions_([this](const std::string& channel, bool wanted) { executor_.subscribe(channel, wanted); },
-                         [this] { executor_.wake(); }) {}
+                         [this] { executor_.wake(); }),
+          tracked_keys_(transport_->can_track()) {}
 
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
@@ -91,6 +93,7 @@ public:
     Continuations& continuations() noexcept { return continuations_; }
     Losses& losses() noexcept { return losses_; }
     Subscriptions& subscriptions() noexcept { return subscriptions_; }
+    TrackedKeys& tracked_keys() noexcept { return tracked_keys_; }
     LostLevels& lost_levels() noexcept { return lost_levels_; }
 
     // --- commands: Executor -----------------------------------------------------------------------------------
@@ -102,13 +105,24 @@ public:
     Retry retry(Retry::Limits limits) { return executor_.retry(std::move(limits)); }
     Retry retry(Instant deadline) { return retry(Retry::Limits{deadline}); }
 
-    void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
+    template <class Done>
+    void post(const Command& command, Done done, Receiver receiver = Receiver::background) {
         start_background();
         executor_.post(command, std::move(done), receiver);
     }
-    void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
+    template <class Done>
+    void post(const Call& call, Done done, Receiver receiver = Receiver::background) {
         start_background();
         executor_.post(call, std::move(done), receiver);
+    }
+
+    // Posts a command that reads a key, and makes the server tell when the key changes: see Tracks, TrackedKeys.
+    void track(const Command& read, Completion done) {
+        start_background();
+        executor_.track(read, [this, done = std::move(done)](Reply reply) {
+            tracked_keys_.learn(reply);
+            done(std::move(reply));
+        });
     }
 
     void attend() { executor_.attend(); }
@@ -205,7 +219,8 @@ private:
     std::unique_ptr<TransportPort> transport_;
     const ClientOptions options_;
     const Session* const parent_;  // left as it was at the fork; never accessed
-    const std::string uuid_ = make_uuid();
+    // By the version others see that releases of this client grant the lock to the next waiter.
+    const std::string uuid_ = make_uuid(options_.grants ? 8 : 4);
     const ProcessMark process_ = this_process();
     std::atomic<std::uint64_t> last_request_{0};
     std::atomic<bool> losses_started_{false};
@@ -228,9 +243,11 @@ private:
     Timers timers_;
     Continuations continuations_;
     Subscriptions subscriptions_;
+    TrackedKeys tracked_keys_;
     Registry registry_;
-    ConnectionListener listener_{subscriptions_, events_, registry_, executor_.clock(), executor_.replicas()};
-    Background background_{executor_, watchdog_, timers_, continuations_, subscriptions_, listener_};
+    ConnectionListener listener_{subscriptions_,       events_,      registry_, executor_.clock(),
+                                 executor_.replicas(), tracked_keys_};
+    Background background_{executor_, watchdog_, timers_, continuations_, subscriptions_, tracked_keys_, listener_};
 };
 
 }  // namespace detail

@@ -78,11 +78,11 @@ public:
         if (look_anew) wake_();
     }
 
-    // Returns true if more than one state has waiters. They may be on different channels or, like both sides of a
-    // read-write lock, on one.
-    bool has_several_active() {
+    // Returns how many states have waiters. They may be on different channels or, like both sides of a read-write lock, on
+    // one.
+    std::size_t active() {
         const std::lock_guard lock(mutex_);
-        return active_ > 1;
+        return active_;
     }
 
     // Removes `who`, which is not notified any more after this. Called by its destructor.

@@ -59,7 +59,7 @@ struct Course {
 //   work(course)    makes the task, and copies what that needs of the course
 //   ended(answer)   takes what the task returned; throws if the work failed
 //   result(host)    makes the result, once. If nobody wants it any more, it is made and destroyed, which gives back
-//                   what it holds.
+//                   what it holds. Before that unwanted() is called, if the work has that.
 // This is the work of which the result is what its task returns.
 template <class R, class Make>
 class SimpleWork {

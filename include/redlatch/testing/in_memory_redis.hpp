@@ -36,6 +36,11 @@ public:
         model_.commands.publish = [this](std::string_view channel, std::string_view payload) {
             return publish(channel, payload);
         };
+        model_.commands.subscribers = [this](std::string_view channel) {
+            return std::count_if(clients_.begin(), clients_.end(), [&](const auto& entry) {
+                return entry.second.channels.contains(std::string(channel));
+            });
+        };
         // Old enough to vote for a RedLock.
         model_.started = now() - std::chrono::hours(24);
     }

@@ -35,16 +35,26 @@ struct Reply {
         malformed,   // the reply violates the protocol; the connection was closed: the outcome is unknown
     };
 
-    Kind kind = Kind::nil;        // what arrived, or why nothing did
-    std::int64_t integer = 0;     // of an integer
-    std::string text;             // of a text or an error, or the reason why there is no reply
-    std::vector<Reply> elements;  // of an array
-    bool replicated = true;       // false if it was carried out, but fewer replicas than required confirmed it
+    // What did not confirm a command that was carried out.
+    enum class Lacking : std::uint8_t {
+        replicas,  // fewer replicas than required
+        disk,      // the server's disk, in time
+        log,       // the server keeps no append-only file
+        command,   // the server does not have WAITAOF
+        right,     // the user may not call WAITAOF
+    };
+
+    Kind kind = Kind::nil;                // what arrived, or why nothing did
+    std::int64_t integer = 0;             // of an integer
+    std::string text;                     // of a text or an error, or the reason why there is no reply
+    std::vector<Reply> elements;          // of an array
+    bool replicated = true;               // false if it was carried out, but not confirmed as required
+    Lacking lacking = Lacking::replicas;  // why not, if so
 
     // Makes a reply of this kind; of a number or a text its own kind. For transports and tests.
-    static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}, true}; }
-    static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}, true}; }
-    static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}, true}; }
+    static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}}; }
+    static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}}; }
+    static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}}; }
 
     // Returns true for Kind::nil.
     bool is_nil() const noexcept { return kind == Kind::nil; }

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -206,6 +208,14 @@ inline bool precedes_close(const Reply& reply) {
 // Returns true if the server does not know an option of the command.
 inline bool is_syntax_error(const Reply& reply) { return reply.is_error() && reply.text.starts_with("ERR syntax"); }
 
+// Returns true if the server, a proxy before it or the rights of the user forbid CLIENT TRACKING and what belongs to it.
+// Not if only the moment is wrong, or the login.
+inline bool refuses_tracking(const Reply& reply) {
+    const std::string_view word = reply.is_error() ? error_code_word(reply.text) : std::string_view();
+    return word == "NOPERM" ||
+           (word == "ERR" && classify(reply) == ReplyClass::refused && !is_denied(word, reply.text));
+}
+
 // Returns whether the servers have sharded channels (Redis 7), by the reply to PUBSUB SHARDNUMSUB. Redisson tests it by
 // the same command. If we have no right to it, the error shows it: it names the subcommand only where that exists.
 inline bool has_sharded_channels(const Reply& reply) {
@@ -213,10 +223,42 @@ inline bool has_sharded_channels(const Reply& reply) {
            (reply.text.starts_with("NOPERM") && reply.text.find("pubsub|shardnumsub") != std::string::npos);
 }
 
-// Returns the error for a grant that fewer replicas have than require_replicas demands.
-inline Error not_replicated(std::string_view name) {
+// Returns the error for a grant that is not confirmed as require_replicas or require_fsync demands.
+inline Error not_confirmed(const Reply& reply, std::string_view name) {
+    switch (reply.lacking) {
+        case Reply::Lacking::disk:
+            return {
+                errc::not_on_disk, name,
+                "the client acquired it, but releases it again; check the server's disk and its appendfsync, or raise "
+                "command_timeout"};
+        case Reply::Lacking::log:
+            return {errc::rejected, name,
+                    "require_fsync needs an append-only file, which this server does not keep; set appendonly yes"};
+        case Reply::Lacking::command:
+            return {errc::rejected, name,
+                    "require_fsync needs WAITAOF, which this server does not have; use Redis 7.2 or newer, or Valkey"};
+        case Reply::Lacking::right:
+            return {errc::rejected, name,
+                    "require_fsync needs WAITAOF, which this user may not call; grant the right to it (ACL)"};
+        case Reply::Lacking::replicas: break;
+    }
     return {errc::not_replicated, name,
             "the client acquired it, but releases it again; check the replicas, and this user's right to WAIT"};
+}
+
+// Returns what the reply to WAITAOF says is missing, or nothing if the disks of the server and of so many replicas have
+// confirmed all that was written before.
+inline std::optional<Reply::Lacking> lacking_on_disk(const Reply& waited, std::int64_t replicas) {
+    const std::string_view word = waited.is_error() ? error_code_word(waited.text) : std::string_view();
+    if (word == "NOPERM") return Reply::Lacking::right;
+    if (waited.is_error() && waited.text.starts_with("ERR unknown command")) return Reply::Lacking::command;
+    if (waited.is_error() && waited.text.find("appendonly is disabled") != std::string::npos)
+        return Reply::Lacking::log;
+    const bool whole = waited.kind == Reply::Kind::array && waited.elements.size() == 2 &&
+                       waited.elements[0].is_integer() && waited.elements[1].is_integer();
+    if (!whole || waited.elements[0].integer < 1) return Reply::Lacking::disk;
+    if (waited.elements[1].integer < replicas) return Reply::Lacking::replicas;
+    return std::nullopt;
 }
 
 // Returns the error for a reply of a shape that the script never sends.

@@ -55,6 +55,10 @@ public:
     virtual void unreachable(const std::string& /* why */) {}
     // disconnected() for one channel. For transports that listen on several servers.
     virtual void interrupted(const std::string&) {}
+    // A key that was read by track() has changed, was deleted or has expired, and is no longer tracked. Empty: that may be
+    // so for every key, or track() may succeed from now on. For transports that can track. May be called while another
+    // thread is in another function of this listener.
+    virtual void invalidated(const std::string& /* key */) {}
     // Failover: commands go to another server from here on, which may lack recent writes of the earlier one. For
     // transports that discover their server.
     virtual void on_failover() {}
@@ -95,7 +99,8 @@ concept Subscribes = requires(T& t, const std::string& channel, Listener& listen
 };
 
 // route(key): returns where the key lives; keys of equal route may share a command. publish_command(): returns the
-// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH.
+// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH. In lower case, "publish", it tells
+// that subscribers may be at another node than the script, which then cannot count them: locks are not granted.
 template <class T>
 concept Routes = requires(T& t, std::string_view key) {
     { t.route(key) } -> std::convertible_to<std::uint32_t>;
@@ -131,11 +136,25 @@ concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completi
 };
 
 // Optional. post_all(commands, done): like post() for each of the commands, with one completion each in `done`, but in
-// one write: either all on one connection with nothing between them, or none. require_replicas of a client or an object
-// needs it.
+// one write: either all on one connection with nothing between them, or none. require_replicas and require_fsync of a
+// client or an object need it.
 template <class T>
 concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::span<Completion> done) {
     t.post_all(commands, done);
+};
+
+// Optional. track(read, done): like post() for a command that reads one key, but the server also tells when this key
+// changes next: the listener of run() gets invalidated(key) then, perhaps before `done` is called. Unless `done` gets the
+// reply to the command itself, the key is not tracked:
+//   - not_sent: not now. The listener gets invalidated() with an empty key when it is worth another try
+//   - an error: the server or the user's rights do not allow it
+// watch_invalidations(listener, deadline, seen): like watch(), for a thread that waits for invalidated(). Waiting Mutexes
+// and SpinLocks use it in place of their poll. `done` may be called before track() returns.
+template <class T>
+concept Tracks = LetsWatch<T> &&
+    requires(T& t, const Command& read, Completion done, Listener& listener, Instant deadline, std::uint64_t seen) {
+    t.track(read, std::move(done));
+    { t.watch_invalidations(listener, deadline, seen) } -> std::same_as<bool>;
 };
 
 // What a client needs: all six parts. The optional ones below its name make it faster, or make options possible.

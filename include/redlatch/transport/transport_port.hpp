@@ -45,9 +45,14 @@ public:
     virtual void attend() = 0;
     virtual void stop_attending() = 0;
 
-    // PostsSeveral. Without it require_replicas is refused.
+    // PostsSeveral. Without it require_replicas and require_fsync are refused.
     virtual bool posts_several() const = 0;
     virtual void post_all(std::span<const Command> commands, std::span<Completion> done) = 0;
+
+    // Tracks. Without it a Mutex and a SpinLock poll.
+    virtual bool can_track() const = 0;
+    virtual void track(const Command& read, Completion done) = 0;
+    virtual bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) = 0;
 
     // Return how often the transport has connected again, and connected at all, if it counts that.
     virtual std::uint64_t reconnects() const = 0;
@@ -102,6 +107,15 @@ public:
     bool posts_several() const override { return PostsSeveral<T>; }
     void post_all(std::span<const Command> commands, std::span<Completion> done) override {
         if constexpr (PostsSeveral<T>) transport_.post_all(commands, done);
+    }
+
+    bool can_track() const override { return Tracks<T>; }
+    void track(const Command& read, Completion done) override {
+        if constexpr (Tracks<T>) transport_.track(read, std::move(done));
+    }
+    bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) override {
+        if constexpr (Tracks<T>) return transport_.watch_invalidations(listener, deadline, seen);
+        return false;
     }
 
     std::uint64_t reconnects() const override {

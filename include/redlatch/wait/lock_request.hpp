@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/backoff.hpp"
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/session/continuations.hpp"
@@ -17,8 +18,11 @@ namespace detail {
 
 // Retries a lock without messages after pauses that double, with jitter.
 struct Polling {
-    Milliseconds first;
-    Milliseconds longest;
+    ShortTime first;
+    ShortTime longest;
+
+    // Returns the next pause. `bound`: that of the last one, zero before the first.
+    Clock::duration next(ShortTime& bound) const { return next_delay(bound, first, longest); }
 };
 
 // Whether an owner that holds a lock may have one more level of it.
@@ -29,15 +33,22 @@ struct LockRequest {
     OwnerNumber owner = 0;
     Instant deadline = never;
     std::optional<Milliseconds> lease;  // none: under the watchdog
-    std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
     WaitBy by = by_thread;
-    Settings settings{};      // of the object that it is made through
-    bool one_try = false;     // do not wait, whatever the deadline
-    bool precedence = false;  // true for a writer that keeps new readers out while it waits
+    Settings settings{};             // of the object that it is made through, and the bounds of this call
+    std::optional<Polling> polling;  // none: woken by messages
+    bool one_try = false;            // do not wait, whatever the deadline
+    bool precedence = false;         // true for a writer that keeps new readers out while it waits
     Reentry reentry = Reentry::allowed;
     bool again = false;  // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
 };
+
+// Takes the settings of the object through which the request is made.
+inline void take_settings(LockRequest& request, const Settings& of) {
+    const HoldBounds bounds = request.settings.bounds;
+    request.settings = of;
+    request.settings.bounds = bounds;
+}
 
 // Returns the Owner among the arguments; without one, `otherwise()`.
 template <class Otherwise, class... Tail>
@@ -59,6 +70,10 @@ LockRequest lock_request(OwnerNumber owner, Instant deadline, const Tail&... tai
     [[maybe_unused]] const auto take = [&](const auto& argument) {
         using Argument = std::remove_cvref_t<decltype(argument)>;
         if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
+        if constexpr (std::same_as<Argument, Lease::Bounds>) {
+            request.lease = argument.lease();
+            request.settings.bounds = HoldBounds::of(argument.least(), argument.most());
+        }
         if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
     };
     (take(tail), ...);

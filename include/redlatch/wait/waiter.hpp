@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/task.hpp"
+#include "redlatch/base/time.hpp"
 #include "redlatch/wait/wait_slot.hpp"
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace detail {
 struct Waiter {
     explicit Waiter(WaitBy by = by_thread) : slot(by) {}
 
-    enum class Phase {
+    enum class Phase : unsigned char {
         waiting,  // in the queue
         asking,   // queries the server
         served,   // has what it wants
@@ -27,9 +28,10 @@ struct Waiter {
     Waiter& operator=(const Waiter&) = delete;
 
     Phase phase = Phase::waiting;
-    bool queued = false;       // the queue's, as the next two: true while it is a member
     bool listens = true;       // false if it retries after pauses of its own and needs no messages
-    std::uint64_t number = 0;  // in the order of arrival; set by the queue
+    bool queued = false;       // set by the queue: true while it is a member
+    ShortTime pause{0};        // the bound of its last pause, if it retries after pauses
+    std::uint64_t number = 0;  // set by the queue, as the next two: in the order of arrival
     Waiter* before = nullptr;
     Waiter* behind = nullptr;
     std::exception_ptr error{};  // set in phase failed

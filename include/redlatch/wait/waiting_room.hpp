@@ -5,6 +5,7 @@
 #include "redlatch/session/background_task.hpp"
 #include "redlatch/session/session.hpp"
 #include "redlatch/transport/server_errors.hpp"
+#include "redlatch/wait/subscription.hpp"
 #include "redlatch/wait/wait_loop.hpp"
 
 #include <exception>
@@ -35,18 +36,17 @@ public:
 
     // `listener` receives the messages of `channel`, and forwards them.
     WaitingRoom(std::mutex& mutex, Session& session, BackgroundTask& listener, std::string channel)
-        : mutex_(mutex), session_(session), listener_(listener), channel_(std::move(channel)) {}
+        : mutex_(mutex), session_(session), subscription_(session, listener, std::move(channel)) {}
 
     WaitingRoom(const WaitingRoom&) = delete;
     WaitingRoom& operator=(const WaitingRoom&) = delete;
-    ~WaitingRoom() { session_.subscriptions().remove(channel_, listener_); }
 
     Queue queue;
 
-    const std::string& channel() const noexcept { return channel_; }
+    const std::string& channel() const noexcept { return subscription_.channel(); }
 
     // Returns true if the server confirmed the subscription, so messages arrive.
-    bool is_subscribed() const noexcept { return subscribed_; }
+    bool is_subscribed() const noexcept { return subscription_.is_confirmed(); }
 
     void wake(Member& member) { member.slot.wake(session_); }
 
@@ -63,16 +63,15 @@ public:
     // --- events of the channel --------------------------------------------------------------------------------
 
     void subscribed() {
-        subscribed_ = true;
+        subscription_.confirmed();
         notify();
     }
 
-    void disconnected() { subscribed_ = false; }
+    void disconnected() { subscription_.disconnected(); }
 
     // Fails the waiters that need messages.
     void refused(const Error& why) {
-        subscribed_ = false;
-        listening_ = false;
+        subscription_.refused();
         while (Member* member = queue.first_that([](const Member& m) { return m.listens; })) {
             member->fail(std::make_exception_ptr(why));
             wake(*member);
@@ -102,15 +101,11 @@ public:
 
     // Subscribes to the channel for as long as there are waiters.
     void listen() {
-        if (listening_) return;
-        session_.start_background();
-        const bool listened = subscribed_;
-        subscribed_ = session_.subscriptions().acquire(channel_, listener_);
-        listening_ = true;
-        // Another state of this client is already subscribed to this channel. A message since the last query reached
-        // only that state.
-        if (subscribed_ && !listened) queue.notify();
+        if (subscription_.listen()) queue.notify();
     }
+
+    // Ends the subscription while there are waiters: they have other means.
+    void stop_listening() { subscription_.stop(); }
 
 private:
     // A host in this room, for wait_loop().
@@ -162,7 +157,7 @@ private:
         const bool was_front = queue.is_front(me);
         queue.leave(me);
         if (queue.empty()) {
-            if (std::exchange(listening_, false)) session_.subscriptions().release(channel_, listener_);
+            subscription_.stop();
         } else if (was_front) {
             wake_front();
         }
@@ -171,10 +166,7 @@ private:
 
     std::mutex& mutex_;
     Session& session_;
-    BackgroundTask& listener_;
-    const std::string channel_;
-    bool listening_ = false;  // True while it wants messages
-    bool subscribed_ = false;
+    Subscription subscription_;
 };
 
 }  // namespace detail

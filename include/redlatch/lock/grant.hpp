@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+#include "redlatch/lock/hold_table.hpp"
+#include "redlatch/lock/lock_core.hpp"
+#include "redlatch/lock/lock_parts.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/wait/lock_request.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Removes the first word of a message, and returns it.
+inline std::string_view next_word(std::string_view& text) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    return word;
+}
+
+// The same for a number.
+template <class Number>
+std::optional<Number> next_number(std::string_view& text) {
+    const std::string_view word = next_word(text);
+    Number number{};
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (word.empty() || error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
+    return number;
+}
+
+// A hold that the release of another client has written for a waiter of this one.
+struct Grant {
+    ServerMilliseconds at{};
+    Milliseconds lease{};
+    std::int64_t token = 0;  // 0 for none
+
+    // Reads what follows "grant " in the message for a waiter: "<number> <time> <lease> [<token>]". Returns nothing if it
+    // is for another number than `wanted`.
+    static std::optional<Grant> in(std::string_view message, std::uint64_t wanted) {
+        const auto number = next_number<std::uint64_t>(message);
+        const auto at = next_number<std::int64_t>(message);
+        const auto lease = next_number<std::int64_t>(message);
+        const auto token = next_number<std::int64_t>(message);
+        if (!number || !at || !lease || *number != wanted || wanted == 0 || *lease <= 0) return std::nullopt;
+        return Grant{*at, Milliseconds(*lease), token.value_or(0)};
+    }
+};
+
+// Returns true if this request may wait for a grant. One that polls asks anyway. Where replicas or a disk confirm a hold,
+// or it has a minimum, the acquire command has to be the waiter's own.
+inline bool may_be_granted(const LockRequest& request) {
+    return !request.polling && request.settings.require_replicas == 0 && !request.settings.require_fsync &&
+           !request.settings.bounds.is_any();
+}
+
+// Returns since when the granted hold is certain; nothing if the server has to be asked, because it is not certain that
+// the hold lasts. It counts from the instant of the grant, not from the receipt of the message, which may have been on
+// its way for long.
+inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant, const LockRequest& request) {
+    const LockCore& core = parts.core;
+    const std::optional<Instant> since =
+        core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at);
+    const Instant now = Clock::now();
+    if (!since || !may_be_granted(request) || now >= redlatch::valid_until(*since, grant.lease)) return std::nullopt;
+    // A fixed lease that is longer than the grant has to be asked for. The watchdog prolongs the others.
+    if (request.lease && *request.lease > grant.lease) return std::nullopt;
+    if (request.lease && now >= redlatch::valid_until(*since, *request.lease)) return std::nullopt;
+    if (parts.leases.live_hold(request.owner) || parts.leases.mixed_kinds()) return std::nullopt;
+    return std::min(*since, now);
+}
+
+// Records a granted hold. Returns it. If that fails (no memory), the owner holds nothing, and the exception goes on.
+inline HoldRecord& record_grant(LockParts& parts, const Grant& grant, const LockRequest& request, std::uint64_t number,
+                                Instant since) {
+    try {
+        return parts.leases.record(request.owner, number, since, request.lease, grant.token, request.settings,
+                                   request.lease ? std::nullopt : std::optional(grant.lease));
+    } catch (...) {
+        parts.leases.forget(request.owner);
+        throw;
+    }
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/task.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/lock/grant.hpp"
+#include "redlatch/lock/hold_table.hpp"
+#include "redlatch/lock/lock_parts.hpp"
+#include "redlatch/lock/lock_queue.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/wait/lock_request.hpp"
+#include "redlatch/wait/subscription.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The place of this process in the queue of a lock on the server, and what the server tells it there: see
+// scripts/lock_queue.hpp. Only the representative of the local waiters uses it. It stays when another waiter becomes the
+// representative, so the process keeps its position.
+//
+// The mutex of the lock guards all members.
+class QueuePlace {
+public:
+    // `asked()` is called with the mutex when a question has ended, so another caller may ask.
+    QueuePlace(LockParts& parts, std::function<void()> asked)
+        : parts_(parts),
+          asked_(std::move(asked)),
+          core_(parts.core),
+          subscription_(core_.session, core_.task,
+                        core_.protocol.queues() ? core_.protocol.grants_channel() : std::string()) {}
+
+    // Returns true if this request may wait at a place.
+    bool is_for(const LockRequest& request) const {
+        return core_.protocol.queues() && !refused_ && may_be_granted(request);
+    }
+
+    // --- asking -----------------------------------------------------------------------------------------------
+
+    // Returns true while a caller asks under the number of the place. Then no other one does.
+    bool is_asking() const noexcept { return asking_; }
+
+    // Returns true if the server has to be asked, because the place is for another lease than this request's.
+    bool has_other_lease(const LockRequest& request) const {
+        return number_ != 0 && core_.lease_of(request.lease, request.settings) != lease_;
+    }
+
+    // Asks for the lock, or for a place. `hold`: the number that is asked for. See Acquires::ask().
+    Task<std::optional<AcquireAnswer>> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
+                                           std::uint64_t& hold) {
+        if (number_ == 0) number_ = core_.next_number();
+        hold = number_;
+        lease_ = core_.lease_of(request.lease, request.settings);
+        longest_ = std::max(longest_, lease_);
+        told_at_ = never;
+        asking_ = true;
+        std::optional<AcquireAnswer> answer;
+        try {
+            answer = co_await parts_.acquires.ask(lock, request, hold, first, &unsettled_);
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            asking_ = false;
+            asked_();
+            throw;
+        }
+        asking_ = false;
+        asked_();
+        if (answer && answer->kind == AcquireAnswer::Kind::held) {
+            // An earlier command, for another waiter, may have given it a longer lease.
+            if (HoldRecord* held = parts_.leases.live_hold(request.owner); held && longest_ > lease_)
+                held->unanswered(Clock::now() + longest_);
+            forget();
+        } else if (core_.outbox.has(number_)) {
+            forget();  // the reply came too late, so the number is being released
+        }
+        co_return answer;
+    }
+
+    // Leaves the queue, and gives back what the number was granted. Frees the mutex meanwhile. Called by waiters that have
+    // the lock, too, so it does not throw: without memory for the release the place stays until another waiter leaves, or
+    // until it ends by itself.
+    void give_up(std::unique_lock<std::mutex>& lock) noexcept try {
+        if (number_ == 0 || asking_) return;
+        core_.outbox.make_room();
+        const std::uint64_t number = number_;
+        const std::int64_t unsettled = unsettled_;
+        const Milliseconds longest = longest_;
+        forget();
+        parts_.deliveries.undo_acquire(lock, number, unsettled, longest);
+    } catch (...) {  // what could not be sent now, the background sends
+        if (!lock.owns_lock()) lock.lock();
+    }
+
+    // --- what the server tells ----------------------------------------------------------------------------------
+
+    const std::string& channel() const noexcept { return subscription_.channel(); }
+    Subscription& subscription() noexcept { return subscription_; }
+
+    // The user may not listen to this channel. From now on the waiters of this process do without a place. Nobody is
+    // granted anything who does not listen, so leaving is not urgent.
+    void refused() {
+        subscription_.refused();
+        refused_ = true;
+        if (number_ != 0 && !asking_) {
+            const Instant now = Clock::now();
+            core_.outbox.add({number_}, unsettled_, now + longest_, now);
+            core_.schedule();
+            forget();
+        }
+    }
+
+    // Returns when the representative has to ask, according to a message since the last question.
+    Instant told_at() const noexcept { return told_at_; }
+
+    // "grant <number> <time> <lease> [<token>]" or "look <ms>". Others mean nothing.
+    void message(std::string_view payload) {
+        const std::string_view what = next_word(payload);
+        if (what == "grant") {
+            if (const std::optional<Grant> grant = Grant::in(payload, number_)) grant_ = grant;
+        } else if (what == "look" && number_ != 0) {  // those without a place rely on the messages to all
+            const auto in = next_number<std::int64_t>(payload);
+            // One ms more: the key exists until the end of its last millisecond.
+            if (in && *in >= 0)
+                told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in) + Milliseconds(1)));
+        }
+    }
+
+    enum class Entry {
+        none,     // there is no grant
+        entered,  // the waiter has the lock
+        ask,      // the server has to be asked, because it is not certain that the hold lasts
+    };
+
+    // Lets the representative enter by a grant.
+    Entry enter(LockWaiter& me) {
+        if (!grant_) return Entry::none;
+        const Grant grant = *std::exchange(grant_, std::nullopt);
+        const LockRequest& request = me.request;
+        const std::optional<Instant> since = granted_since(parts_, grant, request);
+        if (!since || !is_for(request) || (core_.kind.queue->fenced && !is_token(grant.token))) return Entry::ask;
+        try {
+            HoldRecord& hold = record_grant(parts_, grant, request, number_, *since);
+            hold.unsettled = unsettled_;
+            // The server may keep it for longer: the place was for another lease, or a late command is.
+            const Milliseconds may_last = unsettled_ == 0 ? grant.lease : longest_;
+            if (request.lease && *request.lease < may_last) hold.unanswered(Clock::now() + may_last);
+        } catch (...) {
+            grant_ = grant;  // for the next representative
+            throw;
+        }
+        me.hold = number_;
+        me.phase = Waiter::Phase::served;
+        forget();
+        return Entry::entered;
+    }
+
+private:
+    void forget() {
+        number_ = 0;
+        unsettled_ = 0;
+        lease_ = longest_ = Milliseconds(0);
+        told_at_ = never;
+        grant_.reset();
+    }
+
+    LockParts& parts_;
+    const std::function<void()> asked_;
+    LockCore& core_;
+    Subscription subscription_;
+    std::uint64_t number_ = 0;    // of the hold that the place is for; 0 without a place
+    std::int64_t unsettled_ = 0;  // server time until which an unanswered command of it may take effect
+    Milliseconds lease_{};        // that the last command asked for
+    Milliseconds longest_{};      // that any command asked for
+    std::optional<Grant> grant_;
+    Instant told_at_ = never;
+    bool asking_ = false;
+    bool refused_ = false;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

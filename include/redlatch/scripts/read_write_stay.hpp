@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/scripts/all_or_none.hpp"
+#include "redlatch/scripts/read_write_lock.hpp"
+#include "redlatch/scripts/script.hpp"
+#include "redlatch/scripts/wanted_until.hpp"
+
+#include <string_view>
+
+// The scripts that end a hold of a read-write lock before its minimum hold is over: see read_write_lock.hpp for the keys.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view read_stay{R"lua(
+-- KEYS: lock, channel.  ARGV: owner, the owner that takes its place, its lease in ms, publish command, tag.
+-- Answer: the server's clock, negative if the owner does not hold it. Never creates a hash, never prolongs a TTL.
+local lock, channel = KEYS[1], KEYS[2]
+local owner, heir, rest, publish, tag = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local now = time_in_ms()
+local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
+local mode = redis.call('hget', lock, 'mode')
+local current = mode and redis.call('hget', lock, owner)
+local left = -2
+for i = 1, tonumber(current or 0) do left = math.max(left, redis.call('pttl', timeout .. i)) end
+if left == -2 then return -now end
+local lease = left < 0 and rest or math.max(1, math.min(left, rest))
+local before = redis.call('pttl', lock)
+-- The writer's lease, if it is a reader, too; or the longest one of the readers.
+local ttl = before
+if mode == 'read' then ttl = math.max(lease, read_lease(lock, tag, owner)) end
+local heirs = tag .. ':' .. heir .. ':rwlock_timeout:1'
+local changes = {{'pexpire', lock, math.max(1, ttl), undo = before > 0 and {'pexpire', lock, before}},
+                 {'set', heirs, '1', 'px', lease, undo = {'del', heirs}},
+                 {'hset', lock, heir, '1', undo = {'hdel', lock, heir}},
+                 {'hdel', lock, owner, undo = {'hset', lock, owner, current}}}
+-- As the last change, because nothing undoes it.
+for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
+local refusal = all_or_none(changes)
+if refusal then return refusal end
+-- Waiting writers rely on the earlier, longer lease: wake them.
+if ttl < before then redis.pcall(publish, channel, '0') end
+return now
+)lua"};
+
+inline constexpr std::string_view write_stay{R"lua(
+-- KEYS: lock, channel.  ARGV: the field of the owner, the field that takes its place, its lease in ms, publish command,
+-- tag.
+-- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
+local lock, channel = KEYS[1], KEYS[2]
+local writer, heir, rest, publish, tag = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local now = time_in_ms()
+local current = redis.call('hget', lock, writer)
+if not current then return -now end
+local left = redis.call('pttl', lock)
+-- The writer may be a reader, too.
+local longest = math.max(rest, read_lease(lock, tag))
+local lease = left < 0 and longest or math.max(1, math.min(left, longest))
+local refusal = all_or_none({{'pexpire', lock, lease, undo = left > 0 and {'pexpire', lock, left}},
+                             {'hset', lock, heir, '1', undo = {'hdel', lock, heir}}, {'hdel', lock, writer}})
+if refusal then return refusal end
+-- Waiters rely on the earlier, longer lease: wake them.
+if lease ~= left then redis.pcall(publish, channel, '1') end
+return now
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view read_stay =
+    joined<parts::wanted_until, parts::all_or_none, parts::read_lease, parts::read_stay>;
+inline constexpr std::string_view write_stay =
+    joined<parts::wanted_until, parts::all_or_none, parts::read_lease, parts::write_stay>;
+
+}  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
+    "7db5d0764426d3c67425c8b617886cbe3b48eece"};
+template <>
+inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
+    "d871428e0901782ecbeed50ab2d4883c8d8bd8ae"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/config.hpp"
+#include "redlatch/session/hop.hpp"
+#include "redlatch/session/notifier.hpp"
+
+#include <atomic>
+#include <coroutine>
+#include <memory>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The right to continue the coroutine, once. It lives until then: also the coroutine, its operation and the client.
+class Hop::Ticket {
+public:
+    Ticket(Notifier& completions, std::coroutine_handle<> coroutine, bool& dropped)
+        : completions_(completions),
+          coroutine_(coroutine),
+          when_dropped_(std::make_unique<Notifier::FunctionJob>([coroutine, &dropped] {
+              dropped = true;
+              coroutine.resume();
+          })) {}
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+    ~Ticket() {
+        if (!used_) completions_.notify(std::move(when_dropped_));
+    }
+
+    void go() {
+        if (!used_.exchange(true)) coroutine_.resume();
+    }
+
+    void tear_up() noexcept { used_ = true; }
+
+private:
+    Notifier& completions_;
+    const std::coroutine_handle<> coroutine_;
+    std::unique_ptr<Notifier::FunctionJob> when_dropped_;  // made beforehand, because a destructor must not fail
+    std::atomic<bool> used_{false};
+};
+
+REDLATCH_INLINE void Hop::hop(std::coroutine_handle<> coroutine) {
+    OperationHost& host = *course_.host;
+    const AnyExecutor* const executor = course_.executor;
+    const auto ticket = std::make_shared<Ticket>(host.completions(), coroutine, dropped_);
+    try {
+        if (executor)
+            host.dispatcher().notify([ticket, executor] { dispatch(*executor, ticket); });
+        else
+            host.completions().notify([ticket] { ticket->go(); });
+    } catch (...) {  // no memory: the exception continues the coroutine
+        ticket->tear_up();
+        throw;
+    }
+}
+
+// If the executor refuses, this thread goes on.
+REDLATCH_INLINE void Hop::dispatch(const AnyExecutor& executor, const std::shared_ptr<Ticket>& ticket) {
+    try {
+        executor.execute([ticket] { ticket->go(); });
+    } catch (...) {
+        ticket->go();
+    }
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/session/background_task.hpp"
+#include "redlatch/session/session.hpp"
+
+#include <string>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The interest of one state in a channel, for as long as it wants messages. The mutex of that state guards it.
+class Subscription {
+public:
+    // `listener` receives the messages of `channel`, and forwards them.
+    Subscription(Session& session, BackgroundTask& listener, std::string channel)
+        : session_(session), listener_(listener), channel_(std::move(channel)) {}
+    Subscription(const Subscription&) = delete;
+    Subscription& operator=(const Subscription&) = delete;
+    ~Subscription() { session_.subscriptions().remove(channel_, listener_); }
+
+    const std::string& channel() const noexcept { return channel_; }
+
+    // Returns true if the server confirmed the subscription, so messages arrive.
+    bool is_confirmed() const noexcept { return confirmed_; }
+
+    // Begins to listen. Returns true if a message since the last query may have been missed: another state of this client
+    // is already subscribed to this channel, and received it alone.
+    bool listen() {
+        if (listening_) return false;
+        session_.start_background();
+        const bool was_confirmed = confirmed_;
+        confirmed_ = session_.subscriptions().acquire(channel_, listener_);
+        listening_ = true;
+        return confirmed_ && !was_confirmed;
+    }
+
+    void stop() {
+        if (std::exchange(listening_, false)) session_.subscriptions().release(channel_, listener_);
+    }
+
+    // --- events of the channel --------------------------------------------------------------------------------
+
+    void confirmed() noexcept { confirmed_ = true; }
+    void disconnected() noexcept { confirmed_ = false; }
+    void refused() noexcept { confirmed_ = listening_ = false; }
+
+private:
+    Session& session_;
+    BackgroundTask& listener_;
+    const std::string channel_;
+    bool listening_ = false;  // true while it wants messages
+    bool confirmed_ = false;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
