@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT
+// ctest: timeout=300 long
+// `redlatch run`: what the command sees when the tool, the guardian, the command, the lock or the server goes, and when. The
+// guide to the command line has a row for each case.
+#include "tool_kit.hpp"
+
+#include "support/proxy.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+
+namespace {
+
+// A command that runs under a lock.
+struct UnderLock {
+    // `url`: of a proxy before the server; empty for the server itself.
+    explicit UnderLock(const std::string& manner, std::vector<std::string> options = {}, const std::string& url = {})
+        : words{"run", "--lock", "job", "--lease", in_ms(tool_lease)},
+          witness((words.insert(words.end(), options.begin(), options.end()), words.push_back("--"),
+                   tool.new_witness(words, manner))),
+          run(tool.start(words, url)) {
+        REQUIRE(has_begun(*witness));
+    }
+
+    // Waits until the command has ended, and checks that it did before the lease.
+    void ends_before(std::int64_t lease_end) {
+        CHECK(has_ended(*witness));
+        CHECK(witness->last_alive < lease_end);
+    }
+
+    int code() {
+        const auto status = run.process.wait(60s);
+        return status ? status->code : -2;
+    }
+
+    Tool tool{};
+    std::vector<std::string> words;
+    SharedMemory<Witness> witness;
+    ToolRun run;
+};
+
+}  // namespace
+
+TEST_CASE("the tool is killed: the command gets TERM at once, and KILL before the lease ends") {
+    for (const std::string manner : {"obey", "stubborn"}) {
+        CAPTURE(manner);
+        UnderLock running(manner);
+        const std::int64_t killed = boot_time();
+        running.run.process.kill();
+        const std::int64_t end = running.tool.lease_end();
+        running.ends_before(end);
+        CHECK(running.witness->signals[SIGTERM] == 1);
+        CHECK(running.witness->term >= killed);
+        CHECK(running.witness->term < killed + 1'000'000'000);
+        CHECK(running.tool.is_free());
+    }
+}
+
+TEST_CASE(
+    "the tool is frozen: the command gets TERM in time, and KILL before the lease ends; then the tool reports the "
+    "loss") {
+    for (const std::string manner : {"obey", "stubborn"}) {
+        CAPTURE(manner);
+        UnderLock running(manner, {"--grace", "700ms"});
+        running.run.process.stop();
+        const std::int64_t end = running.tool.lease_end();
+        running.ends_before(end);
+        CHECK(running.witness->signals[SIGTERM] == 1);
+        CHECK(running.witness->term < end - 700'000'000);
+        // Not much earlier than it must.
+        CHECK(running.witness->term > end - std::chrono::nanoseconds(tool_lease).count() / 2);
+        CHECK(running.tool.is_free());
+        running.run.process.cont();
+        CHECK(running.code() == 76);
+    }
+}
+
+TEST_CASE("the guardian is killed: the command is killed at once, and the tool ends and gives the lock back") {
+    UnderLock running("stubborn");
+    const std::int64_t killed = boot_time();
+    ::kill(running.witness->parent, SIGKILL);
+    CHECK(running.code() == 137);
+    CHECK(has_ended(*running.witness));
+    CHECK(running.witness->last_alive < killed + 1'000'000'000);
+    CHECK_FALSE(running.tool.redis.exists("job"));
+}
+
+TEST_CASE("the guardian is frozen, and the lock is lost: the tool kills the command before the lease ends") {
+    UnderLock running("stubborn");
+    ::kill(running.witness->parent, SIGSTOP);
+    const std::int64_t end = running.tool.refuse_renewals();
+    CHECK(eventually([&] { return boot_time() > end; }, 30s));
+    CHECK(running.witness->last_alive < end);
+    ::kill(running.witness->parent, SIGCONT);
+    CHECK(running.code() == 76);
+}
+
+TEST_CASE("the tool and the guardian are killed: the kernel kills the command") {
+    UnderLock running("stubborn");
+    const std::int64_t killed = boot_time();
+    ::kill(running.witness->parent, SIGSTOP);  // so that it cannot act for itself
+    running.run.process.kill();
+    ::kill(running.witness->parent, SIGKILL);
+    CHECK(has_ended(*running.witness));
+    CHECK(running.witness->last_alive < killed + 1'000'000'000);
+    CHECK(running.tool.is_free());
+}
+
+TEST_CASE("the command is killed: the tool gives the lock back and ends with 128 and the signal") {
+    UnderLock running("stubborn");
+    ::kill(running.witness->process, SIGKILL);
+    CHECK(running.code() == 137);
+    CHECK_FALSE(running.tool.redis.exists("job"));
+}
+
+TEST_CASE(
+    "the lock is ended by force: the command gets TERM when the next renewal is refused, and KILL after the grace") {
+    for (const std::string manner : {"obey", "stubborn"}) {
+        CAPTURE(manner);
+        UnderLock running(manner);
+        const std::int64_t lost = boot_time();
+        const auto [code, text] = running.tool.run({"unlock", "--force", "job"});
+        CHECK(code == 0);
+        // No renewal can have been later than this.
+        const std::int64_t end = boot_time() + std::chrono::nanoseconds(tool_lease).count();
+        running.ends_before(end);
+        CHECK(running.witness->signals[SIGTERM] == 1);
+        CHECK(running.witness->term < lost + std::chrono::nanoseconds(tool_lease).count() / 2);
+        CHECK(running.code() == 76);
+        CHECK(running.run.text().find("the lock is lost; ends the command") != std::string::npos);
+    }
+}
+
+TEST_CASE("the server is away: the command gets TERM in time, and KILL before the lease ends") {
+    for (const std::string manner : {"obey", "stubborn"}) {
+        CAPTURE(manner);
+        Tool tool;
+        Proxy proxy{tool.server.url()};
+        std::vector<std::string> words{"run", "--lock", "job", "--lease", in_ms(tool_lease), "--"};
+        auto witness = tool.new_witness(words, manner);
+        ToolRun run = tool.start(words, proxy.url());
+        REQUIRE(has_begun(*witness));
+        proxy.refuse(true);
+        proxy.kill_all();
+        const std::int64_t end = tool.lease_end();
+        CHECK(has_ended(*witness));
+        CHECK(witness->last_alive < end);
+        CHECK(witness->signals[SIGTERM] == 1);
+        const auto status = run.process.wait(60s);
+        REQUIRE(status);
+        CHECK(status->code == 76);
+    }
+}
+
+TEST_CASE("the server is away for a moment: the command notices nothing") {
+    Tool tool;
+    Proxy proxy{tool.server.url()};
+    std::vector<std::string> words{"run", "--lock", "job", "--lease", in_ms(tool_lease), "--"};
+    auto witness = tool.new_witness(words, "obey", tool_lease * 2);
+    ToolRun run = tool.start(words, proxy.url());
+    REQUIRE(has_begun(*witness));
+    proxy.refuse(true);
+    proxy.kill_all();
+    const Stopwatch watch;
+    REQUIRE(eventually([&] { return watch.elapsed() > tool_lease / 8; }));
+    proxy.refuse(false);
+    const auto status = run.process.wait(60s);
+    REQUIRE(status);
+    CHECK(status->code == 0);
+    CHECK(witness->signals[SIGTERM] == 0);
+    CHECK_FALSE(tool.redis.exists("job"));
+}
+
+TEST_CASE("signals are forwarded to the command, which decides") {
+    for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+        CAPTURE(number);
+        UnderLock running("obey");
+        running.run.process.signal(number);
+        CHECK(running.code() == 3);
+        CHECK(running.witness->signals[number] == 1);
+        CHECK_FALSE(running.tool.redis.exists("job"));
+    }
+    UnderLock running("stubborn");
+    running.run.process.signal(SIGINT);
+    CHECK(eventually([&] { return running.witness->signals[SIGINT] == 1; }, 20s));
+    CHECK(is_alive(*running.witness));
+    CHECK(running.tool.redis.exists("job"));
+}
+
+TEST_CASE("what the command leaves in its process group ends with it, before the lock is free") {
+    Tool tool;
+    std::vector<std::string> words;
+    auto witness = tool.new_witness(words);
+    const std::string script =
+        words[0] + " " + words[1] + " stubborn & while [ ! -s " + words[1] + ".go ]; do sleep 0.01; done";
+    ToolRun run = tool.start({"run", "--lock", "job", "--", "sh", "-c", script});
+    REQUIRE(has_begun(*witness));
+    std::ofstream(words[1] + ".go") << "go" << std::flush;
+    REQUIRE(run.process.wait(60s));
+    CHECK(has_ended(*witness, 1s));
+    CHECK_FALSE(tool.redis.exists("job"));
+}
+
+TEST_CASE("the group of a shell is ended as a whole when the tool is killed") {
+    Tool tool;
+    std::vector<std::string> words;
+    auto witness = tool.new_witness(words);
+    ToolRun run = tool.start({"run", "--lock", "job", "--lease", in_ms(tool_lease), "--", "sh", "-c",
+                              words[0] + " " + words[1] + " stubborn; true"});
+    REQUIRE(has_begun(*witness));
+    run.process.kill();
+    const std::int64_t end = tool.lease_end();
+    CHECK(has_ended(*witness));
+    CHECK(witness->last_alive < end);
+}
+
+TEST_CASE("--at-most ends the command in time, and --at-least keeps the lock") {
+    Tool tool;
+    std::vector<std::string> words{"run",       "--lock",          "job", "--lease", in_ms(tool_lease),
+                                   "--at-most", in_ms(tool_lease), "--"};
+    auto witness = tool.new_witness(words);
+    ToolRun run = tool.start(words);
+    REQUIRE(has_begun(*witness));
+    const std::int64_t end = tool.lease_end();
+    CHECK(has_ended(*witness));
+    CHECK(witness->last_alive < end);
+    CHECK(witness->signals[SIGTERM] == 1);
+    const auto status = run.process.wait(60s);
+    REQUIRE(status);
+    CHECK(status->code == 76);
+    REQUIRE(tool.is_free());
+
+    CHECK(tool.run({"run", "--lock", "job", "--at-least", "1h", "--", "true"}).first == 0);
+    CHECK(tool.redis.pttl("job") > 3'000'000);
+    CHECK(tool.run({"try", "--lock", "job", "--", "true"}).first == 75);
+}
