@@ -102,7 +102,7 @@ BareScripts::BareScripts(const std::string& name, std::size_t thread)
     : acquire(Wire(name).acquire(thread)), release(Wire(name).release(thread)) {}
 
 void load_scripts(Connection& connection) {
-    for (const auto& script : {digested<scripts::rlock_acquire>, digested<scripts::rlock_release>}) {
+    for (const Script& script : {RLockProtocol::queue_scripts.acquire, RLockProtocol::queue_scripts.release}) {
         Words load{{"SCRIPT", "LOAD", std::string{script.text}}};
         connection.call(load);
     }

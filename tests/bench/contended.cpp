@@ -46,13 +46,14 @@ Slice lock_slice(Bench& bench, const Load& load, const std::string& url) {
     return one_slice(bench, load, redlatch_process<Lock>(url, one_key, contend(load.hold, load.rest)));
 }
 
-// Measures the library's two locks, the token, and the given others.
+// Measures the library's two locks, the token, the lock with grants, and the given others.
 std::vector<Subject> measure_all(Bench& bench, const Load& load, const std::string& url,
                                  const std::vector<Subject>& others = {}) {
     std::vector<Subject> subjects{
         {"redlatch", [&] { return lock_slice<RLock>(bench, load, url); }},
         {"fair_lock", [&] { return lock_slice<FairLock>(bench, load, url); }},
-        {"token", [&] { return one_slice(bench, load, token_process(url, contend(load.hold, load.rest))); }}};
+        {"token", [&] { return one_slice(bench, load, token_process(url, contend(load.hold, load.rest))); }},
+        {"redlatch_without_grants", [&] { return lock_slice<UngrantedRLock>(bench, load, url); }}};
     subjects.insert(subjects.end(), others.begin(), others.end());
     alternate(subjects);
     return subjects;
@@ -80,10 +81,11 @@ bool report(Bench& bench, const Load& load, const std::string& link, const std::
     const Subject& token = subjects[2];
     const bool locks = report_lock<RLock>(bench, load, link, subjects[0], token);
     const bool fair_locks = report_lock<FairLock>(bench, load, link, subjects[1], token);
+    const bool ungranted = report_lock<UngrantedRLock>(bench, load, link, subjects[3], token);
     const Setting setting = setting_of(load, link);
     print_all(setting, token);
     const bool tokens = print_exclusion(setting, token.name, violations(token));
-    return locks && fair_locks && tokens;
+    return locks && fair_locks && ungranted && tokens;
 }
 
 // A hand-over inside a process is one script call. So compare it with the rate at which a single thread can make script
@@ -97,7 +99,7 @@ bool against_script_calls(Bench& bench, const Load& load, const std::string& lin
     const bool excluded = report(bench, load, link, subjects);
 
     const Subject& redlatch = subjects[0];
-    const Subject& bare = subjects[3];
+    const Subject& bare = subjects[4];
     const auto calls_per_second = [](const Slice& slice) { return 2 * slice.per_second(); };  // two calls for each pair
     std::vector<double> ratios;
     for (std::size_t i = 0; i < Bench::rounds; ++i)

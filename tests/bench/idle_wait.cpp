@@ -86,8 +86,13 @@ bool idle_wait(Bench& bench, const std::string& link) {
     const std::string url = bench.url(link);
     const bool locks = observe(bench, setting, "redlatch", redlatch_process(url, one_key, holder),
                                redlatch_process(url, one_key, waiter));
+    const bool mutexes = observe(bench, setting, "redlatch_mutex", redlatch_process<Mutex>(url, one_key, holder),
+                                 redlatch_process<Mutex>(url, one_key, waiter));
+    const bool spin_locks =
+        observe(bench, setting, "redlatch_spin_lock", redlatch_process<SpinLock>(url, one_key, holder),
+                redlatch_process<SpinLock>(url, one_key, waiter));
     const bool tokens = observe(bench, setting, "token", token_process(url, holder), token_process(url, waiter));
-    return locks && tokens;
+    return locks && mutexes && spin_locks && tokens;
 }
 
 }  // namespace redlatch::bench

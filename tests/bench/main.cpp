@@ -41,6 +41,8 @@ self is the share of the last holder, local that of other threads of its process
   redlatch      this library, one client object for all threads of a process; its RLock where another lock is
                 not in the name of the scenario
   fair_lock     this library's FairLock, where redlatch is the RLock
+  redlatch_without_grants
+                the RLock of a client with ClientOptions::grants = false
   bare_hiredis  the same two scripts with the same arguments by hiredis alone, a connection for each thread; for a
                 RedLock one for each server, and the five commands on their way at the same time
   pipelined     the scripts of all threads in one pipeline from one thread: the ceiling

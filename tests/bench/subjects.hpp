@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "bare.hpp"
@@ -25,11 +26,23 @@ inline std::string own_key(std::size_t thread) { return "own:" + std::to_string(
 inline std::string one_key(std::size_t) { return "one"; }
 inline const std::string token_key = "token";
 
+/// An RLock whose client does without ClientOptions::grants.
+struct UngrantedRLock : RLock {
+    using RLock::RLock;
+};
+
+template <class Lock>
+ClientOptions options_for() {
+    ClientOptions options;
+    options.grants = !std::is_same_v<Lock, UngrantedRLock>;
+    return options;
+}
+
 /// One client for all threads of the process, and a lock of some kind for each, made with the options.
 template <class Lock = RLock, class Body, class... Options>
 auto redlatch_process(const std::string& url, KeyOf key, Body body, Options... options) {
     return [=](Crew& crew) {
-        Client redis{url};
+        Client redis{url, options_for<Lock>()};
         crew.run([&](Seat& seat) {
             Lock lock{redis, key(seat.index()), options...};
             body(seat, lock);

@@ -3,6 +3,7 @@
 // A waiter in another process has been asleep for long: how soon does it run after the unlock?
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "scenarios.hpp"
 #include "subjects.hpp"
@@ -62,22 +63,31 @@ bool wake_up(Bench& bench, const std::string& link) {
     const std::string url = bench.url(link);
     const int times = std::max(2, static_cast<int>(std::lround(usual_times * bench.share_of_usual())));
     const Signals signals;
-    std::vector<Subject> subjects{{"redlatch",
+    const auto slice_of = [&]<class Lock>(std::type_identity<Lock>) {
+        return [&] {
+            return one_slice(bench, redlatch_process<Lock>(url, one_key, holder(signals, times)),
+                             redlatch_process<Lock>(url, one_key, waiter(signals, times)));
+        };
+    };
+    std::vector<Subject> subjects{{"redlatch", slice_of(std::type_identity<RLock>())},
+                                  {"token",
                                    [&] {
-                                       return one_slice(bench, redlatch_process(url, one_key, holder(signals, times)),
-                                                        redlatch_process(url, one_key, waiter(signals, times)));
-                                   }},
-                                  {"token", [&] {
                                        return one_slice(bench, token_process(url, holder(signals, times)),
                                                         token_process(url, waiter(signals, times)));
-                                   }}};
+                                   }},
+                                  {"redlatch_mutex", slice_of(std::type_identity<Mutex>())},
+                                  {"redlatch_spin_lock", slice_of(std::type_identity<SpinLock>())},
+                                  {"redlatch_without_grants", slice_of(std::type_identity<UngrantedRLock>())}};
     alternate(subjects);
     bool excluded = true;
     for (const Subject& subject : subjects) {
         print_handoffs(setting, subject);
         excluded &= print_exclusion(setting, subject.name, violations(subject));
     }
-    print(setting, "redlatch", "ratio_to_token", ratio(subjects[0], subjects[1], &Slice::handoff_p50_us), "ratio");
+    for (const Subject& subject : subjects)
+        if (&subject != &subjects[1])
+            print(setting, subject.name, "ratio_to_token", ratio(subject, subjects[1], &Slice::handoff_p50_us),
+                  "ratio");
     return excluded;
 }
 

@@ -24,8 +24,7 @@ inline ClientOptions steady() {
 }
 
 inline bool is_listened_to(RedisServer& node, const std::string& name) {
-    return eventually([&] { return RawRedis{node}.list("PUBSUB", "SHARDNUMSUB", channel_of(name)).at(1) == "1"; },
-                      soon);
+    return eventually([&] { return RawRedis{node}.lock_listeners(channel_of(name), true) == 1; }, soon);
 }
 
 }  // namespace redlatch::fault

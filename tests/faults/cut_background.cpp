@@ -62,7 +62,7 @@ struct GivenUpWork {
             all.push_back({kind + " try_lock_for", one.name(), digest(acquire), [] {}, take, give});
             all.push_back({kind + " unlock", one.name(), digest(release), [&one] { one.lock(); }, told, [] {}, true});
         };
-        add_lock("RLock", lock, digested<scripts::rlock_acquire>, digested<scripts::rlock_release>);
+        add_lock("RLock", lock, digested<scripts::queue_acquire>, digested<scripts::queue_release>);
         add_lock("FairLock", fair, digested<scripts::fair_acquire>, digested<scripts::fair_release>);
         add_lock("ReadLock", both.read_lock(), digested<scripts::read_acquire>, digested<scripts::read_release>);
         add_lock("WriteLock", both.write_lock(), digested<scripts::write_acquire>, digested<scripts::write_release>);

@@ -81,11 +81,11 @@ void add_refused(std::vector<CutOperation>& to, const std::string& kind, Lock& f
                   [&far] { return text(far.try_lock()); }, [&near] { near.unlock(); }});
 }
 
-LockScripts plain(const Script& acquire) {
-    return {digest(acquire),
-            digest(digested<scripts::rlock_release>),
+LockScripts plain(const QueueScripts& scripts) {
+    return {digest(scripts.acquire),
+            digest(scripts.release),
             "HKEYS",
-            digest(digested<scripts::rlock_give_up>),
+            digest(scripts.give_up),
             "HLEN",
             "HGET",
             digest(digested<scripts::rlock_remaining_lease>)};
@@ -97,11 +97,11 @@ struct PlainLocks final : CutWork {
           near_rlock(bench.near, bench.name),
           spin(bench.far, bench.name),
           fenced(bench.far, bench.name) {
-        add_reentrant_lock(operations, "RLock", rlock, plain(digested<scripts::rlock_acquire>));
-        add_refused(operations, "RLock", rlock, near_rlock, plain(digested<scripts::rlock_acquire>));
-        add_reentrant_lock(operations, "SpinLock", spin, plain(digested<scripts::rlock_acquire>));
-        add_reentrant_lock(operations, "FencedLock", fenced, plain(digested<scripts::fenced_acquire>));
-        operations.push_back({"FencedLock lock_and_get_token", digest(digested<scripts::fenced_acquire>), [] {},
+        add_reentrant_lock(operations, "RLock", rlock, plain(RLockProtocol::queue_scripts));
+        add_refused(operations, "RLock", rlock, near_rlock, plain(RLockProtocol::queue_scripts));
+        add_reentrant_lock(operations, "SpinLock", spin, plain(RLockProtocol::queue_scripts));
+        add_reentrant_lock(operations, "FencedLock", fenced, plain(FencedProtocol::queue_scripts));
+        operations.push_back({"FencedLock lock_and_get_token", digest(digested<scripts::fenced_queue_acquire>), [] {},
                               [this] { return text(fenced.lock_and_get_token() == fenced.token()); },
                               [this] { fenced.unlock(); }});
     }

@@ -70,7 +70,7 @@ TEST_CASE("fault: FLUSHALL by an operator: every hold and permit is reported los
     redis.text("FLUSHALL");
     CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 6; }, watchdog_timeout + late));
     CAPTURE(log.text());
-    CHECK(redis.keys().empty());
+    CHECK(eventually([&] { return redis.keys().empty(); }, std::chrono::seconds{20}));
     const auto is_lost = [](auto& lock) {
         std::error_code ec;
         lock.unlock(ec);

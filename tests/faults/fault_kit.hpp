@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/code_of.hpp"
 #include "support/process.hpp"
 #include "support/proxy.hpp"
 #include "support/raw_redis.hpp"
@@ -103,17 +104,18 @@ private:
     std::shared_ptr<Record> record_ = std::make_shared<Record>();
 };
 
-inline const std::string acquire_digest{digested<scripts::rlock_acquire>.digest()};
-inline const std::string release_digest{digested<scripts::rlock_release>.digest()};
+inline const std::string acquire_digest{digested<scripts::queue_acquire>.digest()};
+inline const std::string release_digest{digested<scripts::queue_release>.digest()};
+inline const std::string fenced_release_digest{digested<scripts::fenced_queue_release>.digest()};
 inline const std::string renew_digest{digested<scripts::rlock_renew>.digest()};
-inline const std::string hand_over_digest{digested<scripts::rlock_hand_over>.digest()};
-inline const std::string give_up_digest{digested<scripts::rlock_give_up>.digest()};
+inline const std::string hand_over_digest{digested<scripts::queue_hand_over>.digest()};
+inline const std::string give_up_digest{digested<scripts::queue_give_up>.digest()};
 
 // Loads the scripts, so that each operation is one EVALSHA, and a rule of the proxy strikes exactly the named command.
 inline void load_scripts(RawRedis& redis) {
     for (const Script* script :
-         {&digested<scripts::rlock_acquire>, &digested<scripts::rlock_release>, &digested<scripts::rlock_renew>,
-          &digested<scripts::rlock_hand_over>, &digested<scripts::rlock_give_up>})
+         {&digested<scripts::queue_acquire>, &digested<scripts::queue_release>, &digested<scripts::rlock_renew>,
+          &digested<scripts::queue_hand_over>, &digested<scripts::queue_give_up>})
         redis.text("SCRIPT", "LOAD", script->text);
 }
 
@@ -134,27 +136,27 @@ struct FaultyPath {
 
 inline std::string channel_of(const std::string& name) { return "redisson_lock__channel:{" + name + "}"; }
 
-inline long long listeners(RawRedis& redis, const std::string& name) {
-    return std::stoll(redis.list("PUBSUB", "NUMSUB", channel_of(name)).at(1));
-}
+inline long long listeners(RawRedis& redis, const std::string& name) { return redis.lock_listeners(channel_of(name)); }
 
 // Returns the hold counts of all owners in the key, as Redis stores them.
 inline std::vector<std::string> hold_counts(RawRedis& redis, const std::string& name) {
     return redis.list("HVALS", name);
 }
 
-// Returns the code of the Error that a call throws, or an empty code if it throws none.
-template <class Call>
-std::error_code code_of(Call&& call) {
-    try {
-        std::forward<Call>(call)();
-    } catch (const Error& error) {
-        return error.code();
-    }
-    return {};
+// Calls the function with a lock of each kind.
+template <class Function>
+void with_each_lock(Client& client, Function function) {
+    function(RLock{client, "rlock"});
+    function(FairLock{client, "fair"});
+    function(FencedLock{client, "fenced"});
+    function(SpinLock{client, "spin"});
+    function(Mutex{client, "mutex"});
+    ReadWriteLock both{client, "both"};
+    function(both.read_lock());
+    function(both.write_lock());
 }
 
-// The same for a call that the server refuses. The last of the call's tries may end before the reply arrives; then the
+// Does the same as code_of() for a call that the server refuses. The last of the call's tries may end before the reply arrives; then the
 // call is repeated when that one is settled. `watch` measures the last call.
 template <class Call>
 std::error_code refusal_of(Call call, Stopwatch& watch) {

@@ -437,11 +437,19 @@ TEST_CASE("fault: foreign messages on the channel: whatever their size, they gra
                                     std::string("\0\r\n$-1\r\n*9", 11),
                                     std::string(100'000, 'x'),
                                     "0",
+                                    "grant",
+                                    "grant 1",
+                                    "grant 99999999999999999999 1 1",
+                                    "grant 1 9223372036854775807 9223372036854775807",
+                                    "grant 1 -1 -1",
+                                    "look",
+                                    "look -1",
+                                    "look 9223372036854775807",
                                     std::string(2'000'000, 'y')};
     for (const std::string& payload : payloads) {
         CAPTURE(payload.size());
         REQUIRE(eventually([&] { return listeners(redis, "orders") == 1; }, 10s));
-        CHECK(redis.integer("PUBLISH", channel_of("orders"), payload) == 1);
+        CHECK(redis.integer("PUBLISH", channel_of("orders") + ":" + client.id(), payload) == 1);
     }
     CHECK_FALSE(ready_within(waiting, 50ms));
     CHECK(client.stats().acquisitions == 0);

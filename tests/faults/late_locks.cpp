@@ -50,8 +50,8 @@ Commands commands_of(const Script& acquire, const Script& release, const Script&
 // Also those of the members of a quorum.
 Commands commands_of(const LockApi&) { return {acquire_digest, release_digest, give_up_digest}; }
 Commands commands_of(const FencedLock&) {
-    return commands_of(digested<scripts::fenced_acquire>, digested<scripts::rlock_release>,
-                       digested<scripts::rlock_give_up>);
+    return commands_of(digested<scripts::fenced_queue_acquire>, digested<scripts::fenced_queue_release>,
+                       digested<scripts::fenced_queue_give_up>);
 }
 Commands commands_of(const FairLock&) {
     return commands_of(digested<scripts::fair_acquire>, digested<scripts::fair_release>, digested<scripts::fair_leave>);
@@ -81,13 +81,17 @@ bool succeeds_once(Try attempt) {
 struct LatePath : ClockedPath {
     LatePath() {
         for (const Script* script :
-             {&digested<scripts::fenced_acquire>, &digested<scripts::fenced_hand_over>,
-              &digested<scripts::fair_acquire>, &digested<scripts::fair_release>, &digested<scripts::fair_leave>,
-              &digested<scripts::fair_refresh>, &digested<scripts::read_acquire>, &digested<scripts::read_release>,
-              &digested<scripts::read_give_up>, &digested<scripts::read_renew>, &digested<scripts::write_acquire>,
-              &digested<scripts::write_release>, &digested<scripts::write_give_up>, &digested<scripts::mutex_acquire>,
-              &digested<scripts::mutex_release>, &digested<scripts::mutex_give_up>, &digested<scripts::mutex_renew>,
-              &digested<scripts::mutex_hand_over>, &digested<scripts::permit_renew>})
+             {&digested<scripts::fenced_queue_acquire>, &digested<scripts::fenced_queue_hand_over>,
+              &digested<scripts::fenced_queue_release>, &digested<scripts::fenced_queue_give_up>,
+              &digested<scripts::fair_acquire>,         &digested<scripts::fair_release>,
+              &digested<scripts::fair_leave>,           &digested<scripts::fair_refresh>,
+              &digested<scripts::read_acquire>,         &digested<scripts::read_release>,
+              &digested<scripts::read_give_up>,         &digested<scripts::read_renew>,
+              &digested<scripts::write_acquire>,        &digested<scripts::write_release>,
+              &digested<scripts::write_give_up>,        &digested<scripts::mutex_acquire>,
+              &digested<scripts::mutex_release>,        &digested<scripts::mutex_give_up>,
+              &digested<scripts::mutex_renew>,          &digested<scripts::mutex_hand_over>,
+              &digested<scripts::permit_renew>})
             redis.text("SCRIPT", "LOAD", script->text);
     }
 
@@ -232,8 +236,8 @@ TEST_CASE("fault: late copies: a release that arrives after the same thread has 
             const auto second_hold = at.holders();
             at.path.let_through({at.commands.release});
             REQUIRE(at.mine.hold_count() == 1);
-            // A RedLock may do without this server, which may have kept the first hold until now.
-            if (second_hold != first_hold) REQUIRE(at.holders() == second_hold);
+            // A RedLock may do without this server, which may have kept the first hold until now, or be free.
+            if (second_hold != first_hold && !second_hold.empty()) REQUIRE(at.holders() == second_hold);
             CHECK_FALSE(at.rival.try_lock());
             CHECK_FALSE(at.mine.lost().stop_requested());
             at.mine.unlock(ec);
@@ -471,11 +475,11 @@ TEST_CASE("fault: late copies: a hand-over that arrives late changes nothing") {
     };
     std::vector<std::future<void>> all;
     all.push_back(start([&] {
-        with_lock<RLock>("RLock", [&](const auto& at) { arrives_late(at, digested<scripts::rlock_hand_over>); });
+        with_lock<RLock>("RLock", [&](const auto& at) { arrives_late(at, digested<scripts::queue_hand_over>); });
     }));
     all.push_back(start([&] {
         with_lock<FencedLock>("FencedLock",
-                              [&](const auto& at) { arrives_late(at, digested<scripts::fenced_hand_over>); });
+                              [&](const auto& at) { arrives_late(at, digested<scripts::fenced_queue_hand_over>); });
     }));
     all.push_back(start([&] {
         with_lock<Mutex>("Mutex", [&](const auto& at) { arrives_late(at, digested<scripts::mutex_hand_over>); });

@@ -10,6 +10,7 @@
 #include <new>
 #include <optional>
 #include <stop_token>
+#include <string>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -167,6 +168,7 @@ void use_operations(Lock& lock) {
     { const Hold hold = lock.async_lock().future().get(); }
     static_cast<void>(lock.hold().async_unlock().future().get());
     lock.async_run([](const std::stop_token&) {}).future().get();
+    static_cast<void>(lock.async_run([](const std::stop_token&) { return std::string(100, 'x'); }).future().get());
 }
 
 TEST_CASE_TEMPLATE("fault: the n-th allocation fails, in holds and operations", Lock, RLock, FairLock, ReadWriteLock,
@@ -229,6 +231,36 @@ TEST_CASE_TEMPLATE("fault: the n-th allocation of the caller fails, in a lock ov
               std::unique_lock guard{lock, std::defer_lock};
               static_cast<void>(guard.try_lock_for(5s));
           }) > 20);
+}
+
+TEST_CASE(
+    "fault: the n-th allocation fails when a member is granted that nobody wants any more: it does not stay held") {
+    Place place;
+    // The lease is longer than the test waits, so only a release frees the lock.
+    ClientOptions options = unhurried();
+    options.watchdog_timeout = 10min;
+    const long failures = fail_each_allocation(FailingMemory::Of::others, [&](long n) {
+        Client client{place.server.url(), options};
+        RLock orders{client, "orders"};
+        MultiLock all{orders};
+        all.lock();  // starts the threads
+        all.unlock();
+        place.server.stop();
+        CHECK_FALSE(all.try_lock_for(1ms));
+        bool struck = false;
+        {
+            FailingMemory memory{FailingMemory::Of::others, n};
+            place.server.cont();
+            // The reply to the acquire, then to its release.
+            CHECK(eventually([&] { return client.stats().acquisitions == 2 && place.is_clean(); }));
+            struck = memory.struck();
+        }
+        CHECK(eventually([&] { return place.is_clean(); }));
+        REQUIRE(all.try_lock_for(20s));
+        all.unlock();
+        return struck;
+    });
+    CHECK(failures >= 3);
 }
 
 TEST_CASE("fault: the n-th allocation of the caller fails, in a wait for a release by others") {

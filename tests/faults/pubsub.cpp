@@ -44,7 +44,7 @@ TEST_CASE(
     // The system's own buffers absorb some of it.
     REQUIRE(eventually(
         [&] {
-            path.redis.call("PUBLISH", channel_of("orders"), flood);
+            path.redis.call("PUBLISH", channel_of("orders") + ":" + client.id(), flood);
             return listeners(path.redis, "orders") == 0;
         },
         20s));

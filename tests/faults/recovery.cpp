@@ -187,7 +187,7 @@ TEST_CASE("fault: server away for long: the first connection that is answered wa
         REQUIRE(eventually(
             [&] {
                 RawRedis redis{server};
-                return listeners(redis, "orders") == 1;
+                return listeners(redis, "orders") >= 1;
             },
             20s));
         server.kill();

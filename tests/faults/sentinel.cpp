@@ -115,7 +115,7 @@ TEST_CASE("fault: demoted master answers READONLY: the client follows the failov
         wanted.lock();
         wanted.unlock();
     });
-    REQUIRE(eventually([&] { return listeners_on(setup.master(), "wanted") == 1; }, 10s));
+    REQUIRE(eventually([&] { return listeners_on(setup.master(), "wanted") >= 1; }, 10s));
     new_one.text("REPLICAOF", "NO", "ONE");
     // Its connections stay open, unlike after a failover by sentinels.
     old_one.text("REPLICAOF", "127.0.0.1", std::to_string(setup.replica().port()));
@@ -129,7 +129,7 @@ TEST_CASE("fault: demoted master answers READONLY: the client follows the failov
     fourth.unlock();
     CHECK(eventually([&] { return log.count(Event::Kind::moved) == 1; }, 10s));
     // The subscription moves from the old master to the new one.
-    CHECK(eventually([&] { return listeners_on(setup.replica(), "wanted") == 1; }, 10s));
+    CHECK(eventually([&] { return listeners_on(setup.replica(), "wanted") >= 1; }, 10s));
     CHECK(new_one.integer("DEL", "wanted") == 1);
     CHECK(new_one.integer("PUBLISH", "redisson_lock__channel:{wanted}", "0") == 1);
     CHECK(ready_within(waiting, 20s));
@@ -152,11 +152,11 @@ TEST_CASE(
         return Clock::now();
     });
     REQUIRE(eventually([&] { return holds_key(setup.replica(), "orders"); }));
-    REQUIRE(eventually([&] { return listeners_on(setup.master(), "orders") == 1; }));
+    REQUIRE(eventually([&] { return listeners_on(setup.master(), "orders") >= 1; }));
     CHECK(listeners_on(setup.replica(), "orders") == 0);
     setup.master().kill();
     REQUIRE(setup.is_master_by(setup.replica(), failover));
-    CHECK(eventually([&] { return listeners_on(setup.replica(), "orders") == 1; }, 10s));
+    CHECK(eventually([&] { return listeners_on(setup.replica(), "orders") >= 1; }, 10s));
     CHECK(eventually([&] { return log.count(Event::Kind::moved) == 1; }, 10s));
     CHECK_FALSE(lost.stop_requested());
     CHECK(orders.is_held());
@@ -239,12 +239,12 @@ TEST_CASE("fault: frozen master comes back after the failover: it gets no comman
         wanted.lock();
         wanted.unlock();
     });
-    REQUIRE(eventually([&] { return listeners_on(setup.master(), "orders") == 1; }));
+    REQUIRE(eventually([&] { return listeners_on(setup.master(), "orders") >= 1; }));
     CHECK(clients_of(setup.master()) >= 2);
     // Frozen, its connections stay open, and its socket accepts what is sent.
     setup.master().stop();
     REQUIRE(setup.is_master_by(setup.replica(), failover));
-    REQUIRE(eventually([&] { return listeners_on(setup.replica(), "orders") == 1; }, 10s));
+    REQUIRE(eventually([&] { return listeners_on(setup.replica(), "orders") >= 1; }, 10s));
     CHECK(eventually([&] { return log.count(Event::Kind::moved) == 1; }, 10s));
     setup.master().cont();
     CHECK(eventually([&] { return clients_of(setup.master()) == 0; }, 10s));

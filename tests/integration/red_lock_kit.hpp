@@ -120,8 +120,8 @@ inline ClientOptions quick_options(std::chrono::milliseconds watchdog = short_le
     return options;
 }
 
-inline const std::string acquire_digest{digested<scripts::rlock_acquire>.digest()};
-inline const std::string release_digest{digested<scripts::rlock_release>.digest()};
+inline const std::string acquire_digest{digested<scripts::queue_acquire>.digest()};
+inline const std::string release_digest{digested<scripts::queue_release>.digest()};
 
 /// Returns how long the call took.
 template <class Function>

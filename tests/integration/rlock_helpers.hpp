@@ -22,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include "support/code_of.hpp"
+#include "support/internals.hpp"
 #include "support/raw_redis.hpp"
 #include "support/redis_server.hpp"
 #include "support/start.hpp"
@@ -137,13 +139,9 @@ auto handed_over(HiredisClient& client, HiredisRLock& lock, Function&& function)
     return handed_over(client, lock, giver, std::forward<Function>(function));
 }
 
-/// Waits until `listeners` clients of any process are subscribed to the releases of this key.
+/// Waits until `listeners` clients of any process are subscribed to the releases or grants of this key.
 inline bool is_listened_to(RawCommands& redis, const std::string& key, long long listeners = 1) {
-    return eventually(
-        [&] {
-            return redis.command({"PUBSUB", "NUMSUB", channel_of(key)}).elements.at(1).integer >= listeners;
-        },
-        std::chrono::seconds{20});
+    return eventually([&] { return redis.lock_listeners(channel_of(key)) >= listeners; }, std::chrono::seconds{20});
 }
 
 /// Returns true if one of a few tries succeeds. For checks that a busy machine may spoil, but not every time.
@@ -207,7 +205,8 @@ public:
             if (line.find(end) != std::string::npos) return writes;
             if (line.find(" lua] \"") == std::string::npos) continue;
             Words words = words_of(line);
-            static const std::set<std::string> reads{"exists", "hexists", "hget", "hlen", "pttl", "time", "type"};
+            static const std::set<std::string> reads{"exists", "hexists", "hget", "hlen",
+                                                     "lindex", "pttl",    "time", "type"};
             if (!reads.contains(words.at(0))) writes.push_back(std::move(words));
         }
     }
@@ -255,17 +254,6 @@ private:
     mutable std::mutex mutex_;
     std::vector<Event> events_;
 };
-
-/// Returns the code of the Error that the call throws, or no error.
-template <class Call>
-std::error_code error_of_call(Call&& call) {
-    try {
-        std::forward<Call>(call)();
-    } catch (const Error& error) {
-        return error.code();
-    }
-    return {};
-}
 
 /// Returns the text of the Error that the call throws.
 template <class Call>

@@ -4,6 +4,7 @@
 // To add a primitive, add an entry to kinds(), and a function for its operations if it is no lock.
 #include <redlatch/redlatch.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -18,6 +19,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -66,7 +68,8 @@ void choose_pubsub(Options& options, bool sharded) {
     }
 }
 
-/// The connections to the servers: one client for each watchdog time-out and server, and plain ones for the counter.
+/// The connections to the servers: one client for each server, watchdog time-out and `grants`, and plain ones for the
+/// counter.
 class Servers {
 public:
     explicit Servers(std::span<const std::string> urls) : urls_(urls.begin(), urls.end()) {}
@@ -74,10 +77,12 @@ public:
     HiredisClient& client(const Request& request, std::size_t server = 0) {
         const milliseconds watchdog = request.has("wd") ? request.millis("wd") : milliseconds{30'000};
         const std::lock_guard guard{mutex_};
-        auto& client = clients_[{server, watchdog}];
+        const bool grants = request.count("grants", 0) != 0;
+        auto& client = clients_[{server, watchdog, grants}];
         if (!client) {
             ClientOptions options;
             options.watchdog_timeout = watchdog;
+            options.grants = grants;
             std::string url = urls_.at(server);
             const auto question = url.find("?pubsub=");
             if (question != std::string::npos) {
@@ -95,7 +100,7 @@ public:
 private:
     std::vector<std::string> urls_;
     std::mutex mutex_;  // guards clients_
-    std::map<std::pair<std::size_t, milliseconds>, std::unique_ptr<HiredisClient>> clients_;
+    std::map<std::tuple<std::size_t, milliseconds, bool>, std::unique_ptr<HiredisClient>> clients_;
 };
 
 /// Returns the one object for each name and watchdog time-out, as a service would use it.
@@ -122,22 +127,27 @@ void rest() {
     std::this_thread::sleep_for(std::chrono::microseconds{std::uniform_int_distribution{0, 2000}(random)});
 }
 
-/// Adds one to a plain counter by a GET and a SET, again and again. Returns how often.
+/// Adds one to a plain counter by a GET and a SET, again and again. Returns how often, and the longest wait in ms. Adds
+/// the same to the counter `own` of this thread, so that it is known how often a killed one has done so.
 template <class Enter, class Leave>
 std::string stress(Servers& servers, const Request& request, Enter enter, Leave leave) {
     RawRedis redis = servers.plain(request);
     const std::string& counter = request.text("counter");
     const auto end = steady_clock::now() + request.millis("ms");
     long long sections = 0;
+    steady_clock::duration longest{};
     for (; steady_clock::now() < end; ++sections) {
+        const auto asked = steady_clock::now();
         enter();
+        longest = std::max(longest, steady_clock::now() - asked);
         const long long before = number_of(redis, counter);
         std::this_thread::yield();
         redis.text("SET", counter, before + 1);
+        redis.integer("INCR", request.text("own"));
         leave();
         rest();
     }
-    return said(sections);
+    return said(sections) + " " + said(std::chrono::duration_cast<milliseconds>(longest).count());
 }
 
 /// Reads the counter twice, again and again. Returns how often, or an error if it changed in between.

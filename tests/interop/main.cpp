@@ -347,50 +347,86 @@ private:
         return all;
     }
 
-    /// Returns the number of sections of each, Java and C++ in turn.
+    /// What the threads of one language did in a crowd.
+    struct Part {
+        std::string sections;
+        long long longest_wait = 0;  // in ms
+    };
+
+    /// Returns the number of sections of each thread, and the longest waits.
     std::string crowd(const CrowdRow& row) {
         const std::string name = "interop-crowd-" + std::to_string(++names_);
         const std::string counter = "plain-" + name;
         const milliseconds time = soak_ > soak_.zero() ? soak_ : std::chrono::seconds{3};
         const std::string server = ground_.place(counter).url;
-        const std::string arguments =
-            name + " ms=" + std::to_string(time.count()) + " counter=" + counter + " server=" + server;
+        std::string arguments = name + " ms=" + std::to_string(time.count()) + " counter=" + counter +
+                                " server=" + server + " grants=" + (row.grants ? "1" : "0");
+        // Others wait for the lease of a killed holder.
+        if (row.kills) arguments += " wd=3000";
         RawRedis redis{server};
         if (row.permits > 0)
             Actor{agents_.java, "main", row.add[0], name}.must("set", "true", "n=" + std::to_string(row.permits));
+        std::unique_ptr<Agents> doomed;
+        std::vector<Agents*> all = crowd_of_agents();
+        if (row.kills) {
+            doomed = std::make_unique<Agents>(kinds_, ground_.urls);
+            warm_up(*doomed);
+            all.push_back(doomed.get());
+        }
         std::vector<Pending> adding;
         std::vector<Pending> looking;
-        std::size_t next = 0;
-        for (Agents* agents : crowd_of_agents()) {
+        std::vector<std::string> own;  // the counters of the threads
+        for (Agents* agents : all) {
             for (Remote* agent : {&agents->java, &agents->cpp}) {
+                const std::size_t next = own.size();
                 const std::string thread = name + "-" + std::to_string(next);
                 const std::size_t kind = next / 2 % row.add.size();
+                own.push_back("plain-" + thread);
                 // One client of redlatch would refuse a second kind on one name.
                 const std::string client = kind > 0 && !agent->is_java() ? " wd=29000" : "";
-                adding.push_back(agent->send(thread, "stress " + row.add[kind] + " " + arguments + client));
+                adding.push_back(
+                    agent->send(thread, "stress " + row.add[kind] + " " + arguments + " own=" + own.back() + client));
                 if (!row.look.empty())
                     looking.push_back(agent->send(thread + "-look", "look " + row.look + " " + arguments));
-                ++next;
             }
         }
-        long long sections = 0;
-        std::string shares;
-        for (Pending& one : adding) {
-            const std::string text = one.get(time + std::chrono::seconds{20}).text;
+        const std::size_t survivors = adding.size() - (row.kills ? 2 : 0);
+        if (row.kills) {
+            std::this_thread::sleep_for(time / 2);
+            doomed->java.kill();
+            doomed->cpp.kill();
+        }
+        Part parts[2];  // Java, C++
+        for (std::size_t i = 0; i < survivors; ++i) {
+            const std::string text = adding[i].get(time + std::chrono::seconds{20}).text;
             if (text.starts_with("!")) throw Difference(text);
-            sections += std::stoll(text);
-            shares += " " + text;
-            if (std::stoll(text) == 0) throw Difference("one never came in:" + shares);
+            const auto blank = text.find(' ');
+            Part& part = parts[i % 2];
+            part.sections += " " + text.substr(0, blank);
+            part.longest_wait = std::max(part.longest_wait, std::stoll(text.substr(blank + 1)));
+            if (std::stoll(text) == 0) throw Difference("one never came in:" + part.sections);
         }
         for (Pending& one : looking) {
             const std::string text = one.get(time + std::chrono::seconds{20}).text;
             if (text.starts_with("!") || text == "0") throw Difference("a reader: " + text);
         }
+        const std::string shares = "sections (longest wait): Java" + parts[0].sections + " (" +
+                                   std::to_string(parts[0].longest_wait) + " ms), C++" + parts[1].sections + " (" +
+                                   std::to_string(parts[1].longest_wait) + " ms)";
+        long long sections = 0;
+        for (const std::string& one : own) sections += redis.exists(one) ? redis.integer("GET", one) : 0;
         const long long counted = redis.integer("GET", counter);
         redis.integer("DEL", counter);
+        for (const std::string& one : own) redis.integer("DEL", one);
         if (row.permits > 0) RawRedis{ground_.place(name).url}.integer("DEL", name);
-        if (counted != sections) throw Difference("counted " + std::to_string(counted) + " in sections" + shares);
-        return "sections of Java, C++ and so on:" + shares;
+        // A killed thread may have added to the common counter and not to its own.
+        if (counted < sections || counted > sections + (row.kills ? 2 : 0))
+            throw Difference("counted " + std::to_string(counted) + " in " + std::to_string(sections) + " " + shares);
+        const auto [least, most] = std::minmax(parts[0].longest_wait, parts[1].longest_wait);
+        if (soak_ > soak_.zero() && row.most_unfair > 0 &&
+            static_cast<double>(most) > row.most_unfair * static_cast<double>(std::max(least, 1LL)))
+            throw Difference("one language waits longer: " + shares);
+        return shares;
     }
 
     /// Checks that at the end only keys are left that stay by design.

@@ -26,13 +26,16 @@ struct Row {
 };
 
 /// A row with one cell. Both languages at once add to a plain counter, each pair with the next kind of `add`. Others
-/// read it with `look`, if that is not empty.
+/// read it with `look`, if that is not empty. In a soak, no language may wait `most_unfair` times as long as the other.
 struct CrowdRow {
     std::string title;
     std::string kind_title;
     std::vector<std::string> add;
     std::string look;
-    int permits = 0;  // to be set before
+    int permits = 0;         // to be set before
+    bool grants = false;     // C++ has ClientOptions::grants
+    bool kills = false;      // a process of each language is killed half-way
+    double most_unfair = 0;  // 0: not checked
 };
 
 std::vector<Row> lock_rows();

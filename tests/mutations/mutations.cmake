@@ -105,8 +105,8 @@ mutate(lost_levels_forgotten lock/leases.hpp
 
 # A message between the try and the subscription is lost.
 mutate(no_second_try_once_subscribed wait/waiting_room.hpp
-    "subscribed_ = true;\n        notify();"
-    "subscribed_ = true;"
+    "subscription_.confirmed();\n        notify();"
+    "subscription_.confirmed();"
     "unit/rlock|integration/rlock_waiting|faults/(network|server)")
 
 # A message that arrives during a try is lost.
@@ -117,14 +117,14 @@ mutate(message_during_a_try_forgotten wait/wait_queue.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply lock/acquire_attempt.hpp
-    "asked.sent = sent_.as_of_now();"
+    "asked.sent = sent_->as_of_now();"
     "asked.sent = Clock::now();"
     "unit/rlock|faults/lost")
 
 # The watchdog continues although the server reports that the hold is gone.
 mutate(renewal_refusal_ignored lock/leases.hpp
-    "case Renewed::refused: lose(*hold, \"the server no longer has this hold\"); break;"
-    "case Renewed::refused: hold->renewed(sent, timeout); break;"
+    "                    lose(*hold, \"the server no longer has this hold\");\n                    break;"
+    "                    hold->renewed(sent, timeout);\n                    break;"
     "unit/rlock|integration/rlock_watchdog")
 
 # The watchdog continues after unlock().
@@ -165,14 +165,50 @@ mutate(own_message_awaited_twice lock/local_queue.hpp
 
 # The watching thread leaves, and no thread receives messages for the others.
 mutate(watcher_leaves_in_silence session/background.hpp
-    "if (subscriptions_.has_several_active()) transport_.wake();"
+    "if (watched && subscriptions_.active() + tracked_.count() > 1) transport_.wake();"
     ""
     "integration/rlock_waiting")
 
+# A waiter polls although the server will tell it when the key changes.
+mutate(poll_beside_the_news lock/local_queue.hpp
+    "watch_.is_armed() ? watch_.try_again() : me.ask_again)"
+    "me.ask_again)"
+    "integration/key_watch")
+
+# A lock that was released before the key was read stays unnoticed.
+mutate(key_gone_before_the_read lock/watched_key.hpp
+    "if (is_free(reply)) return true;"
+    "if (is_free(reply)) return false;"
+    "integration/key_watch")
+
+# The connection that reads the watched keys is lost, and nobody hears of it.
+mutate(reader_lost_in_silence redis/key_tracker.hpp
+    "        news.disconnected();\n        ended_ = ended;"
+    "        ended_ = ended;"
+    "integration/key_watch")
+
+# The connection that gets the news is lost, and nobody hears of it.
+mutate(news_lost_in_silence redis/key_tracker.hpp
+    "        void disconnected() override { listener.invalidated({}); }\n"
+    "        void disconnected() override {}\n"
+    "integration/key_watch")
+
+# What the server refuses is asked again with each try.
+mutate(tracking_refusal_is_forgotten session/tracked_keys.hpp
+    "        if (refuses_tracking(reply)) {\n            possible_ = false;"
+    "        if (refuses_tracking(reply)) {"
+    "unit/tracked_keys")
+
+# News that may concern every key concerns none.
+mutate(news_of_all_keys_is_dropped session/tracked_keys.hpp
+    "key.empty() ? std::pair(listeners_.begin(), listeners_.end())"
+    "key.empty() ? std::pair(listeners_.end(), listeners_.end())"
+    "unit/tracked_keys")
+
 # A polling waiter sleeps for the lease that another thread of the process learned.
 mutate(try_stops_the_spinning lock/local_queue.hpp
-    "held_locally_until(), me.ask_again)"
-    "held_locally_until())"
+    "watch_.is_armed() ? watch_.try_again() : me.ask_again)"
+    "watch_.is_armed() ? watch_.try_again() : never)"
     "integration/(spin_lock|std_interface)")
 
 # A refused subscription also fails waiters that poll.
@@ -369,8 +405,8 @@ mutate(writer_beside_readers scripts/read_write_lock.hpp
 
 # A message that arrives before the reader listens reaches only the writer, which listens to the same channel.
 mutate(no_second_try_on_a_warm_channel wait/waiting_room.hpp
-    "if (subscribed_ && !listened) queue.notify();"
-    "static_cast<void>(listened);"
+    "if (subscription_.listen()) queue.notify();"
+    "static_cast<void>(subscription_.listen());"
     "unit/read_write_lock")
 
 # Readers exclude each other.
@@ -826,7 +862,7 @@ mutate(given_up_change_comes_late semaphore/synchronizer.hpp
 mutate(tls_without_mutex net/openssl.hpp
     "const std::lock_guard lock(mutex_);\n        const detail::OpensslErrors errors;\n        // There"
     "const detail::OpensslErrors errors;\n        // There"
-    "integration/tls_test")
+    "integration/tls_mutex")
 
 # Any certificate of a trusted authority is accepted, whatever its host.
 mutate(certificate_for_another_host net/openssl.hpp
@@ -1084,8 +1120,8 @@ mutate(handler_delays_losses session/events.hpp
 
 # The records of holds whose lease ended without an unlock() stay.
 mutate(expired_holds_kept lock/leases.hpp
-    "lose(hold, hold.watched() ? \"its lease was not renewed in time\" : \"its lease expired\");\n        }\n        core_.holds.erase_lost();"
-    "lose(hold, hold.watched() ? \"its lease was not renewed in time\" : \"its lease expired\");\n        }"
+    ": \"its lease expired\");\n        }\n        core_.holds.erase_lost();"
+    ": \"its lease expired\");\n        }"
     "integration/process_state")
 
 # The levels of lost holds are kept without a limit.
@@ -1246,7 +1282,7 @@ mutate(lost_permits_are_valid semaphore/permit_leases.hpp
 
 # Permits of an object that were given back are lost, too.
 mutate(released_permits_are_lost semaphore/permit_leases.hpp
-    "std::erase_if(watches_, [&](const Watch& watch) { return watch.holder.get() == &holder; });"
+    "std::erase_if(watches_, [&](const Watch& watch) { return watch.is_of(holder); });"
     "static_cast<void>(holder);"
     "integration/permits_lost")
 
@@ -1448,8 +1484,8 @@ mutate(renewal_batch_of_permits_ignored semaphore/permit_leases.hpp
 
 # release_all() does not wait until the server has the holds back.
 mutate(release_all_does_not_wait lock/releases.hpp
-    "[round](const std::error_code& refusal) { round->finish(1, refusal); });\n            round->begin(1);"
-    "[](const std::error_code&) {});"
+    "[round](const std::error_code& refusal) { round->finish(1, refusal); }, hold.stays_until);\n            round->begin(1);"
+    "[](const std::error_code&) {}, hold.stays_until);"
     "integration/release_all")
 
 # A hold that release_all() gave back counts as held by its owner, who goes on.
@@ -1598,9 +1634,31 @@ mutate(silent_end_of_a_task base/task.hpp
 
 # Jobs that are dropped keep what they have.
 mutate(dropped_jobs_never_end session/notifier.ipp
-    "while (dropped) std::exchange(dropped, dropped->next_)->end();"
-    "static_cast<void>(dropped);"
+    "    drop(dropped);"
+    "    static_cast<void>(dropped);"
     "unit/notifier")
+mutate(jobs_after_the_last_never_end session/notifier.ipp
+    "drop(queue_->taken);"
+    ""
+    "unit/notifier")
+
+# An alarm rings with another one that is close to it, before its own time.
+mutate(alarm_before_its_time session/alarms.hpp
+    "if (one.at_ > now) {"
+    "if (false) {"
+    "unit/alarms")
+
+# After the last of a list of alarms has been stopped, the next one that is set gets lost.
+mutate(alarm_behind_a_stopped_one session/alarms.ipp
+    "(alarm.next ? alarm.next->before_ : span.last) = alarm.before_;"
+    "if (alarm.next) alarm.next->before_ = alarm.before_;"
+    "unit/alarms")
+
+# The words that do not fit into the record of a posted command are lost.
+mutate(long_words_forgotten session/call_words.hpp
+    "many_.empty() ? few_.data() : many_.data()"
+    "few_.data()"
+    "unit/call_words")
 
 # A coroutine that is destroyed does not cancel its operation.
 mutate(destroyed_and_not_cancelled session/operation.hpp
@@ -1664,7 +1722,7 @@ mutate(last_millisecond_of_a_lease scripts/hold_levels.hpp
 
 # A lost hold stays on the server if an unanswered command had prolonged it.
 mutate(prolonged_without_a_reply lock/leases.hpp
-    "if (core_.kind.outlives_lease || hold.may_last > hold.valid_until)"
+    "if (core_.kind.outlives_lease || hold.limited() || hold.may_last > hold.valid_until)"
     "if (core_.kind.outlives_lease)"
     "unit/rlock_(acquire|watchdog)")
 mutate(lost_during_a_renewal lock/leases.hpp
@@ -1683,7 +1741,7 @@ mutate(runs_without_the_lock lock/run_under.hpp
     "integration/async_run")
 
 # An executor that drops what it was given keeps the lock forever.
-mutate(dropped_function_keeps_the_lock session/hop.hpp
+mutate(dropped_function_keeps_the_lock session/hop.ipp
     "if (!used_) completions_.notify(std::move(when_dropped_));"
     ""
     "integration/async_run")
@@ -1696,8 +1754,8 @@ mutate(close_leaves_operations client.ipp
 
 # An async_unlock() that is never begun keeps the hold.
 mutate(unlock_that_never_begins lock/hold.ipp
-    "[hold = std::move(*this)]"
-    "[&hold = *new Hold(std::move(*this))]"
+    "[hold = std::move(*this), level"
+    "[&hold = *new Hold(std::move(*this)), level"
     "integration/async_run")
 
 # The last reference to a task ends while the mutex of the subscriptions is held.
@@ -1712,13 +1770,13 @@ mutate(release_needs_memory_to_wait lock/lock_state.hpp
     "            co_return"
     "faults/(no_memory|failing)")
 mutate(release_takes_the_level_too_early lock/hold.ipp
-    "    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);\n    const HeldLevel level = std::exchange(hold.level_, {});\n    co_return co_await releasing;"
-    "    const HeldLevel level = std::exchange(hold.level_, {});\n    co_return co_await level.keeper->release_by(level.owner, by);"
+    "    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);\n    level = std::exchange(hold.level_, {});\n    return releasing;"
+    "    level = std::exchange(hold.level_, {});\n    return level.keeper->release_by(level.owner, by);"
     "faults/(no_memory|failing)")
 
 # Without memory to continue a coroutine elsewhere, it is continued twice.
-mutate(continued_twice session/hop.hpp
-    "            ticket->tear_up();\n"
+mutate(continued_twice session/hop.ipp
+    "        ticket->tear_up();\n"
     ""
     "faults/(no_memory|failing)")
 
@@ -1799,6 +1857,36 @@ mutate(object_without_its_require_replicas session/settings.hpp
     "client.require_replicas"
     "integration/object_options")
 
+# An object goes by its client's require_fsync.
+mutate(object_without_its_require_fsync session/settings.hpp
+    "own.require_fsync.value_or(client.require_fsync)"
+    "client.require_fsync"
+    "unit/replica_acks")
+
+# A reply to WAITAOF without the local disk counts as a confirmation.
+mutate(grant_without_the_disk transport/server_errors.hpp
+    "if (!whole || waited.elements[0].integer < 1) return"
+    "if (!whole) return"
+    "unit/replica_acks")
+
+# An error of WAITAOF counts as a confirmation.
+mutate(error_as_confirmation transport/server_errors.hpp
+    "if (!whole || waited.elements[0].integer < 1) return Reply::Lacking::disk;"
+    "if (!whole) return std::nullopt;"
+    "unit/replica_acks")
+
+# With require_fsync the replicas' disks are not counted.
+mutate(disk_without_replicas transport/server_errors.hpp
+    "if (waited.elements[1].integer < replicas) return Reply::Lacking::replicas;"
+    "static_cast<void>(replicas);"
+    "unit/replica_acks")
+
+# A server without WAITAOF grants without any confirmation.
+mutate(old_server_confirms_nothing session/executor.hpp
+    "if (!replicas.asks()) return transport_"
+    "if (replicas.required == 0) return transport_"
+    "integration/require_fsync")
+
 # A level that another object adds changes the lease of the hold.
 mutate(level_changes_the_lease lock/acquires.hpp
     "        settings.watchdog_timeout = held.settings.watchdog_timeout;\n"
@@ -1807,7 +1895,7 @@ mutate(level_changes_the_lease lock/acquires.hpp
 
 # A hold is renewed with its client's lease.
 mutate(renewed_with_the_lease_of_the_client lock/leases.hpp
-    "hold.watched() ? hold.settings.watchdog_timeout :"
+    "hold.watched() ? hold.renewal_lease(now) :"
     "hold.watched() ? core_.session.options().watchdog_timeout :"
     "integration/object_options")
 
@@ -1824,7 +1912,7 @@ mutate(renewal_of_permits_as_the_client_requires semaphore/permit_leases.hpp
     "integration/object_options")
 
 # A hold that is handed over is confirmed as the object requires that releases it.
-mutate(handed_over_as_the_releaser_requires lock/local_queue.hpp
+mutate(handed_over_as_the_releaser_requires lock/hand_over.hpp
     "call.replication = hand_over.settings.replication();"
     "call.replication = hand_over.leaving.settings.replication();"
     "integration/object_options")
@@ -1837,9 +1925,9 @@ mutate(release_takes_its_time lock/releases.hpp
 
 # Hold::again() goes by no options.
 mutate(again_without_options lock/hold.ipp
-    "    if (is_ours) request.settings = level_.keeper->settings(level_.owner);\n"
+    "    if (is_ours) take_settings(request, level_.keeper->settings(level_.owner));\n"
     ""
-    "integration/object_options")
+    "unit/rlock_acquire")
 
 # A query goes by its client's unreachable_timeout.
 mutate(query_by_the_client session/queries.hpp
@@ -1855,7 +1943,7 @@ mutate(change_by_the_client semaphore/synchronizer.hpp
 
 # A request for several callers of a semaphore is confirmed as the first of them requires.
 mutate(one_request_for_all_requirements semaphore/synchronizer.hpp
-    "if (member->require_replicas != me.require_replicas) break;"
+    "if (member->require_replicas != me.require_replicas || member->require_fsync != me.require_fsync) break;"
     ""
     "integration/object_options")
 
@@ -1913,8 +2001,8 @@ mutate(release_operation_by_the_client lock/named_lock.ipp
 
 # A renewed permit counts as valid for as long as its client's lease lasts.
 mutate(permit_valid_by_the_client semaphore/permit_leases.hpp
-    "redlatch::valid_until(sent, watch.lease));"
-    "redlatch::valid_until(sent, core_.session.options().watchdog_timeout));"
+    "if (watch->watched) watch->renewed(sent);"
+    "if (watch->watched) watch->renewed(sent), watch->valid_until = redlatch::valid_until(sent, core_.session.options().watchdog_timeout);"
     "integration/object_options")
 
 
@@ -1926,8 +2014,8 @@ mutate(crowd_resumed_at_once session/continuations.ipp
 
 # What is posted while the driver is awake is left to it, but it goes to sleep without writing that.
 mutate(gathered_commands_not_written redis/command_connection.hpp
-    "if (is_connected() && !needs_writer()) flush(lock);\n        if (pipeline_.in_flight() == 0) return {};"
-    "if (pipeline_.in_flight() == 0) return {};"
+    "if (is_connected() && !needs_writer()) flush(lock);\n        if (pipeline_.in_flight() == 0) return watches_idle"
+    "if (pipeline_.in_flight() == 0) return watches_idle"
     "integration/command_connection")
 
 # The driver is taken to watch a connection that has been replaced meanwhile.
@@ -1939,5 +2027,483 @@ mutate(driver_watches_the_old_connection redis/command_connection.hpp
 # What the server has said before it closed the connection is not read if a write fails.
 mutate(deaf_after_a_failed_write redis/command_connection.hpp
     "if (is_connected() && !is_reading()) read(lock, {});"
+    ""
+    "integration/command_connection")
+
+# A striped lock takes a byte above 127 for a negative number, so the stripe depends on the platform.
+mutate(stripe_by_signed_bytes base/stable_hash.hpp
+    "hash ^= static_cast<unsigned char>(byte);"
+    "hash ^= static_cast<std::uint64_t>(static_cast<signed char>(byte));"
+    "unit/striped_lock")
+
+# Without the upper half of the hash, names that differ in high bits only share a stripe.
+mutate(stripe_by_half_the_hash base/stable_hash.hpp
+    "(hash >> 32) ^ (hash & 0xffffffff)"
+    "hash"
+    "unit/striped_lock")
+
+# A lock for several names leaves out the last stripe.
+mutate(stripe_left_out striped_lock.ipp
+    "for (std::size_t i = 0; i < wanted.size(); ++i)"
+    "for (std::size_t i = 0; i + 1 < wanted.size(); ++i)"
+    "unit/striped_lock")
+
+# An acquire goes on asking an empty segment first.
+mutate(segment_stays_near segmented_semaphore.ipp
+    "                near(segment);\n                return"
+    "                return"
+    "unit/segmented_semaphore")
+
+# A segment whose server fails stops an acquire.
+mutate(segment_failure_is_final segmented_semaphore.ipp
+    "ec == errc::unreachable || ec == errc::overloaded"
+    "ec == errc::unreachable"
+    "unit/segmented_semaphore")
+
+# A permit that a second segment grants to a caller that waited is never given back.
+mutate(segment_keeps_the_second_permit segmented_semaphore.ipp
+    "if (got && !won) {"
+    "if (got && won) {\n            static_cast<void>(new Permits(std::move(got)));\n        } else if (got) {"
+    "integration/segmented_semaphore")
+
+# The object that acquired a permit gives it back, although the caller has its id.
+mutate(detached_permit_given_back semaphore/permits.ipp
+    "        permits.count_ = 0;\n        return std::move(permits.ids_);"
+    "        return permits.ids_;"
+    "integration/segmented_semaphore")
+
+# A unit is sold although the replica that takes over does not know it.
+mutate(unconfirmed_lease permit_expirable_semaphore.ipp
+    "if (is_held && !reply.replicated) throw detail::not_confirmed(reply, name());"
+    ""
+    "faults/segmented_semaphore")
+
+# A wait for a semaphore that nobody has set up raises an event at each query.
+mutate(not_set_up_each_time semaphore/synchronizer.hpp
+    "std::exchange(me.is_told, true)"
+    "me.is_told"
+    "integration/not_set_up")
+
+# A semaphore without permits is taken for one that nobody has set up.
+mutate(no_permits_is_not_set_up scripts/semaphore.hpp
+    "if redis.call('exists', semaphore) == 0 then"
+    "if available <= 0 then"
+    "integration/not_set_up")
+
+# A PermitExpirableSemaphore whose permits are all taken is one that nobody has set up.
+mutate(all_taken_is_not_set_up scripts/permit_expirable_semaphore.hpp
+    "local exists = over > 0 or redis.call('exists', semaphore) == 1"
+    "local exists = over > 0 or present > 0"
+    "integration/not_set_up")
+
+# A caller that waits in the queue is not told that the semaphore is gone.
+mutate(gone_is_not_told semaphore/synchronizer.hpp
+    "        tell_if_not_set_up(me, *answer);\n        hand_out("
+    "        hand_out("
+    "integration/not_set_up")
+
+# A call that does not wait raises the event.
+mutate(not_set_up_without_a_wait semaphore/synchronizer.hpp
+    "if (begun < request.deadline) tell_if_not_set_up"
+    "tell_if_not_set_up"
+    "integration/not_set_up")
+
+# Observers take the name of the last leader for that of the present one.
+mutate(name_of_the_last_leader protocol/holder_record.hpp
+    "bool is_of_holder() const { return holder && record && record->owner == holder->owner; }"
+    "bool is_of_holder() const { return holder && record; }"
+    "unit/holder_record|integration/leader_election")
+
+# Whoever holds nothing may announce itself.
+mutate(announcement_without_a_term scripts/holder_record.hpp
+    "if redis.call('hexists', lock, owner) == 0 then return 0 end"
+    ""
+    "faults/elections")
+
+# The announcement of a leader wakes all candidates.
+mutate(announcement_wakes_candidates lock/local_queue.hpp
+    "if (payload == record_message) return;"
+    "static_cast<void>(payload);"
+    "integration/leader_election")
+
+# A leader that was suspended still takes itself for the leader.
+mutate(leader_beyond_its_lease leader_election.hpp
+    "return Clock::now() < valid_until() && !lost().stop_requested();"
+    "return owner() != 0;"
+    "integration/leader_election|faults/elections")
+
+# A candidate that has lost its term does not campaign again.
+mutate(leads_once leader_election.ipp
+    "if (term.resign() != errc::hold_lost && leads) return true;"
+    "static_cast<void>(term.resign()); return leads;"
+    "integration/leader_election")
+
+# A leader waits for the reply to its resignation as long as the server is silent.
+mutate(resigns_without_a_limit leader_election.ipp
+    "return released.wait_until(until) == std::future_status::ready ? released.get()"
+    "return released.wait_until(never) == std::future_status::ready ? released.get()"
+    "faults/elections")
+
+# Work that was done between the look and the acquire is done once more.
+mutate(done_twice_after_a_look around/recorded_work.hpp
+    "if (done) return {std::move(done)};"
+    "static_cast<void>(done);"
+    "faults/done_once")
+
+# Who waits for work that has failed sleeps on.
+mutate(failed_work_wakes_nobody protocol/holder_record.hpp
+    "want.served = view.record || (!view.holder && !std::exchange(acquires, true));"
+    "want.served = view.record.has_value();"
+    "integration/(once_flag|single_flight)")
+
+# All who wait for a value try to compute it when the lock is free.
+mutate(crowd_takes_over protocol/holder_record.hpp
+    "(!view.holder && !std::exchange(acquires, true))"
+    "!view.holder"
+    "unit/holder_record")
+
+# Work whose function has thrown is marked as done.
+mutate(failed_work_is_done around/recorded_work.hpp
+    "    } catch (...) {\n        static_cast<void>(hold.unlock());\n        throw;\n    }"
+    "    } catch (const std::bad_alloc&) {\n        throw;\n    } catch (...) {\n    }"
+    "integration/(once_flag|single_flight)")
+
+# Who does the work is not told that others may do it again.
+mutate(loss_during_the_work_not_told around/recorded_work.hpp
+    "        throw Error(errc::hold_lost, handle.name(),"
+    "        if (entry.token < 0) throw Error(errc::hold_lost, handle.name(),"
+    "integration/(once_flag|single_flight)")
+
+# A server that is out of memory refuses a result.
+mutate(result_refused_without_memory scripts/holder_record.hpp
+    "local changes = {{'del', record}, {'hset'"
+    "local changes = {{'hget', record, 'owner'}, {'hset'"
+    "faults/done_once")
+
+# A result wakes nobody, and who waits sleeps until the release.
+mutate(result_without_a_message scripts/holder_record.hpp
+    "redis.pcall(publish, channel, '2')"
+    ""
+    "faults/done_once|integration/leader_election")
+
+# An early release frees the lock before its minimum hold is over.
+mutate(minimum_ignored lock/lock_state.hpp
+    "return hold->stays(Clock::now()) ?"
+    "return false ?"
+    "integration/hold_bounds")
+
+# The hold keeps its number in the key that stays, and a late renewal gives that a whole lease.
+mutate(stays_under_its_own_number scripts/rlock.hpp
+    "local refusal, lease, left = stay(lock, owner, count, heir, rest)\nif refusal then return refusal end\n-- Waiters rely"
+    "local left = redis.call('pttl', lock)\nlocal lease = math.max(1, math.min(left, rest))\nredis.call('pexpire', lock, lease)\n-- Waiters rely"
+    "faults/hold_bounds")
+
+# A waiter sleeps until the end of the lease that it saw first.
+mutate(waiters_sleep_on_at_early_release scripts/rlock.hpp
+    "if lease ~= left then redis.pcall(publish, channel, '0') end\nreturn now"
+    "return now"
+    "integration/hold_bounds")
+
+# A late early release gives the key a longer lease.
+mutate(early_release_prolongs scripts/hold_levels.hpp
+    "local lease = left < 0 and rest or math.max(1, math.min(left, rest))"
+    "local lease = rest"
+    "faults/hold_bounds")
+
+# The lease of the acquire is that of the watchdog, and a process that dies leaves it shorter than the minimum.
+mutate(minimum_dies_with_its_process session/settings.hpp
+    "return std::max(is_limited() ? std::min(wanted, Milliseconds(most)) : wanted, Milliseconds(least));"
+    "return is_limited() ? std::min(wanted, Milliseconds(most)) : wanted;"
+    "unit/hold_table|integration/hold_bounds")
+
+# The watchdog renews a limited hold for ever.
+mutate(maximum_ignored lock/hold_table.hpp
+    "if (bounds.is_limited()) ends_at = std::min(ends_at, sent + bounds.most);"
+    ""
+    "unit/hold_table|integration/hold_bounds")
+
+# What the background delivers frees the lock too early.
+mutate(background_ignores_the_minimum lock/deliveries.hpp
+    "if (const Instant now = Clock::now(); now < item.stays_until) {"
+    "if (const Instant now = Clock::now(); now < item.stays_until && false) {"
+    "integration/hold_bounds|faults/hold_bounds")
+
+# A grant that nobody wants any more keeps the lock for its minimum hold.
+mutate(unwanted_grant_stays lock/lock_api.hpp
+    "if (held_) keeper_->waive_minimum(request_.owner);"
+    ""
+    "integration/hold_bounds")
+
+# The writer's place in the key outlives its minimum hold, because its read hold keeps the key.
+mutate(writer_stays_with_its_reader lock/deliveries.hpp
+    "if (!core_.kind.outlives_lease) return;"
+    "return;"
+    "integration/hold_bounds")
+
+# A grant counts from the receipt of its message, which may be old.
+mutate(grant_counts_from_receipt lock/grant.hpp
+    "    if (!since || !may_be_granted(request) || now >= redlatch::valid_until(*since, grant.lease)) return std::nullopt;"
+    "    if (!since || !may_be_granted(request)) return std::nullopt;\n    *const_cast<std::optional<Instant>*>(&since) = now;"
+    "faults/grants")
+
+# A frozen waiter is granted the full lease.
+mutate(grant_has_the_full_lease scripts/lock_queue.hpp
+    "local length = math.min(lease, offer, ends - now)"
+    "local length = lease"
+    "(integration|faults)/grants")
+
+# A hold is granted to a process that is gone.
+mutate(grant_to_the_deaf scripts/lock_queue.hpp
+    "if heard[2] > 0 then"
+    "if heard[2] >= 0 then"
+    "faults/grants")
+
+# Nobody learns when the lease of a grant ends.
+mutate(head_is_not_told scripts/lock_queue.hpp
+    "    tell_head(now + length)\n"
+    ""
+    "faults/grants")
+
+# A waiter that gives up keeps its place.
+mutate(leaving_keeps_the_place scripts/lock_queue.hpp
+    "    leave_place(owner)\n    local answer"
+    "    local answer"
+    "integration/grants")
+
+# Those who do not queue never get their turn.
+mutate(others_get_no_turn scripts/lock_queue.hpp
+    "most_tries = 2000, 16, 20, 60000, 32"
+    "most_tries = 2000, 1000000, 20, 60000, 32"
+    "integration/grants")
+
+# Those who do not queue rely on the lease of a hold that is over.
+mutate(shorter_grant_is_silent scripts/lock_queue.hpp
+    "lease < left and '0' or '2'"
+    "'2'"
+    "integration/grants")
+
+# A waiter whose owner has lost its hold meanwhile asks under the number of the place beside the representative.
+mutate(two_ask_under_one_number lock/local_queue.hpp
+    "            if (!is_turn_of(me)) co_return;\n"
+    ""
+    "integration/owner")
+
+# A message for a place that was left makes the process ask again and again.
+mutate(place_is_left_with_its_messages lock/queue_place.hpp
+    "        told_at_ = never;\n        grant_.reset();"
+    "        grant_.reset();"
+    "integration/grants")
+mutate(message_without_a_place lock/queue_place.hpp
+    "what == \"look\" && number_ != 0)"
+    "what == \"look\")"
+    "integration/grants")
+
+# Those who queue do not hear the release of a client that grants nothing.
+mutate(foreign_release_unheard lock/local_queue.hpp
+    "granted_by_holder_ = answer->queued && !answer->foreign;"
+    "granted_by_holder_ = answer->queued;"
+    "integration/grants")
+
+# A fixed lease is entered by a grant that is shorter.
+mutate(fixed_lease_by_an_offer lock/grant.hpp
+    "if (request.lease && *request.lease > grant.lease) return std::nullopt;"
+    ""
+    "integration/grants")
+
+# A place is left whenever its representative leaves.
+mutate(place_is_not_taken_over lock/local_queue.hpp
+    "        if (successor_ == &me) successor_ = nullptr;\n"
+    "        if (successor_ == &me) successor_ = nullptr;\n        place_.give_up(lock);\n"
+    "integration/grants")
+
+# A waiter asks under a new number each time, so it does not find what it was granted.
+mutate(place_has_no_number lock/queue_place.hpp
+    "if (number_ == 0) number_ = core_.next_number();"
+    "number_ = core_.next_number();"
+    "(integration|faults)/grants")
+
+# A user without the rights to the queue's keys cannot lock.
+mutate(queue_is_a_must protocol/rlock.hpp
+    "!reply.text.starts_with(\"NOPERM\")"
+    "!reply.text.starts_with(\"NO RIGHT\")"
+    "integration/grants")
+
+# A lost hold wakes nobody who queues.
+mutate(deleted_key_wakes_nobody lock/leases.hpp
+    "if (core_.protocol.queues()) deliveries_.give_back_later(*hold, Clock::now());"
+    ""
+    "faults/grants")
+
+# A grant that comes while the reply to a question is on its way is forgotten.
+mutate(grant_before_the_reply lock/queue_place.hpp
+    "        told_at_ = never;\n        asking_ = true;"
+    "        told_at_ = never;\n        asking_ = true;\n        grant_.reset();"
+    "integration/grants")
+
+# A release without tokens grants a fenced lock.
+mutate(fenced_grant_without_a_token scripts/lock_queue.hpp
+    "        token = counter and next_token(counter)\n        if not token then return nil end\n"
+    "        token = counter and next_token(counter)\n"
+    "integration/fenced_grants")
+
+# The token of a grant is drawn, but another hold may get it once more.
+mutate(token_of_a_grant_is_not_kept scripts/lock_queue.hpp
+    "    if token then table.insert(written, {'set', counter, text(token)}) end\n"
+    ""
+    "integration/fenced_grants")
+
+# A granted fenced lock is entered without its token.
+mutate(fenced_waiter_needs_no_token lock/queue_place.hpp
+    "|| (core_.kind.queue->fenced && !is_token(grant.token))"
+    ""
+    "integration/fenced_grants")
+
+# A FairLock is granted to whoever stands first: to Redisson's waiters, and to those that do not listen yet.
+mutate(fair_grant_to_anybody scripts/fair_lock.hpp
+    "return ends and ends % 1 == 0.5 end"
+    "return true end"
+    "integration/fair_(grants|lock)")
+
+# A waiter of a FairLock that does not listen any more is granted the lock.
+mutate(fair_grant_to_the_deaf scripts/fair_lock.hpp
+    "local answer = heard[2] > 0 and grant(waiter, ends)"
+    "local answer = grant(waiter, ends)"
+    "integration/fair_grants")
+
+# It loses its place.
+mutate(deaf_waiter_loses_its_place scripts/fair_lock.hpp
+    "            local answer = heard[2] > 0 and"
+    "            if heard[2] == 0 then redis.call('lrem', queue, '0', waiter) end\n            local answer = heard[2] > 0 and"
+    "integration/fair_grants")
+
+# A refresh forgets who can be granted the lock.
+mutate(refresh_forgets_the_mark scripts/fair_lock.hpp
+    "redis.call('zscore', slots, waiter)) and 0.5 or 0"
+    "redis.call('zscore', slots, waiter)) and 0 or 0"
+    "integration/fair_grants")
+
+# The first waiter does not learn when the lease of a grant ends.
+mutate(fair_head_is_not_told scripts/fair_lock.hpp
+    "    local told = redis.pcall(publish, channel .. waiter, message)\n    tell_next()\n"
+    "    local told = redis.pcall(publish, channel .. waiter, message)\n"
+    "faults/fair_grants")
+
+# Another wait has an id of which a grant may still be told.
+mutate(id_with_a_grant_to_come lock/server_queue.hpp
+    "if (held && me.grantable && !me.was_granted) {"
+    "if (false) {"
+    "integration/fair_grants")
+
+# A grant that comes while the reply to a question is on its way is forgotten.
+mutate(fair_grant_before_the_reply lock/server_queue.hpp
+    "        ticket.idle_since = ticket.told_at = never;\n"
+    "        ticket.idle_since = ticket.told_at = never;\n        ticket.granted.reset();\n"
+    "integration/fair_grants")
+
+# A waiter with a lease of its own is granted the lock for longer than that.
+mutate(fixed_lease_is_granted lock/server_queue.hpp
+    "!me.request->lease && me.request->settings.watchdog_timeout >= FairProtocol::offer &&"
+    "true &&"
+    "integration/fair_grants")
+
+# Of several channels that are refused by one error, one alone is told.
+mutate(one_refusal_for_several_channels redis/pubsub_connection.hpp
+    "if (end - asked_.begin() > 1) {"
+    "if (false) {"
+    "integration/pubsub_connection")
+
+# An arrival whose process has died counts for ever.
+mutate(dead_party_counts scripts/barrier.hpp
+    "redis.call('zcard', arrivals) - over + drops + 1"
+    "redis.call('zcard', arrivals) + drops + 1"
+    "faults/barrier")
+
+# A copy of an arrival that comes late arrives once more.
+mutate(arrival_counts_twice scripts/barrier.hpp
+    "if before then return {before, state.born, state.phase or before + 1} end"
+    ""
+    "faults/barrier")
+
+# An arrival that failed is not taken back on the server.
+mutate(failed_arrival_counts scripts/barrier.hpp
+    "table.insert(changes, {'zrem', arrivals, id})\nreturn"
+    "return"
+    "faults/barrier")
+
+# Who waits takes another barrier of that name for the next phase of its own.
+mutate(another_barrier_is_a_phase protocol/barrier.hpp
+    "same && now.phase != want.arrival.phase"
+    "now.phase != want.arrival.phase"
+    "unit/barrier")
+
+# A party that drops out is expected in the next phase.
+mutate(dropped_party_is_expected scripts/barrier.hpp
+    "set(phase + 1, parties - dropped, 0)"
+    "set(phase + 1, parties, 0)"
+    "integration/barrier")
+
+# Arrivals are not renewed.
+mutate(arrival_not_renewed semaphore/registrations.hpp
+    "record.renew_at > now ||"
+    "true ||"
+    "unit/barrier")
+
+# Who waits does not notice that the lease of its arrival has ended, as long as nobody else arrives.
+mutate(ended_arrival_waits scripts/barrier.hpp
+    "answer[i + 2] = ends > now and 1 or 0"
+    "answer[i + 2] = ends > 0 and 1 or 0"
+    "faults/barrier")
+
+# A waiter registers when it has released the lock already.
+mutate(condition_registers_late condition_variable.ipp
+    "    detail::enter_condition(handle_.settings(), condition, id);\n    try {\n        lock.unlock();"
+    "    try {\n        lock.unlock();\n        detail::enter_condition(handle_.settings(), condition, id);"
+    "unit/condition_variable")
+
+# The notification of a waiter that gives up is lost.
+mutate(notification_not_passed_on scripts/condition_variable.hpp
+    "publish, now, passes_on and 1 or 0, id)"
+    "publish, now, 0, id)"
+    "integration/condition_variable")
+
+# The notification of a waiter that has died is lost.
+mutate(notification_dies_with_its_waiter scripts/condition_variable.hpp
+    "if id ~= leaver and place_of(waiters, id) < 0 then notify = notify + 1 end"
+    ""
+    "faults/condition_variable")
+
+# A resent notification wakes two waiters.
+mutate(notifies_twice scripts/condition_variable.hpp
+    "if before then return before end\nlocal now = time_in_ms()\nif now > wanted_until then return late(now) end\nlocal ends"
+    "local now = time_in_ms()\nif now > wanted_until then return late(now) end\nlocal ends"
+    "faults/condition_variable")
+
+# Waiters are notified in the reverse order.
+mutate(condition_without_order scripts/condition_variable.hpp
+    "local place = math.max(tonumber(last or '0'), 0) + 1"
+    "local place = 4503599627370496 - math.max(tonumber(last or '0') - 4503599627370496, 0) - redis.call('zcard', waiters)"
+    "integration/condition_variable")
+
+# Who is notified does not say that it goes on, so its notification goes to the next one, too.
+mutate(notification_kept condition_variable.ipp
+    "detail::leave_condition_later(condition, id, false);"
+    "condition.leases().forget(id);"
+    "(unit|integration)/condition_variable")
+
+# A caller whose turn came between its query and its wait sleeps on, because another one waits for something else.
+mutate(joins_behind_the_news semaphore/synchronizer.hpp
+    "if (!room_.queue.is_front(me) && me.refusal && me.refusal->generation != room_.queue.generation())\n                room_.notify();"
+    "{\n            }"
+    "unit/barrier")
+
+# Of the threads whose replies have come together, only one is woken.
+mutate(one_of_a_crowd_woken net/thread_parker.hpp
+    "std::numeric_limits<int>::max()"
+    "1"
+    "unit/thread_parker")
+
+# The thread that is to read next is not told.
+mutate(next_reader_not_told redis/calling_thread.hpp
+    "called_->look_around();"
     ""
     "integration/command_connection")

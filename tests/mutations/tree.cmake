@@ -16,7 +16,7 @@ endif()
 
 function(copy_tree to)
     file(REMOVE_RECURSE ${to})
-    file(COPY ${root}/include ${root}/tests ${root}/cmake ${root}/CMakeLists.txt DESTINATION ${to})
+    file(COPY ${root}/include ${root}/examples ${root}/tests ${root}/cmake ${root}/CMakeLists.txt DESTINATION ${to})
     set(copy ${to} PARENT_SCOPE)
 endfunction()
 

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: MIT
 # Succeeds if COMPILER refuses SOURCE for the reason that SOURCE names. The reason alone is not enough, because a
 # warning can contain it, too. If SOURCE has lines that end with `// refused`, exactly those must be refused; a line that
-# ends with `// refused for each <kind>` as often as SOURCE has lines that begin with `template void of_<kind>(`.
+# ends with `// refused for each <kind>` as often as SOURCE has lines that begin with `template void of_<kind>(`. A line
+# `// standard: c++17` is for a program of another standard than C++20.
 file(STRINGS ${SOURCE} expected REGEX "^// expect: " LIMIT_COUNT 1)
 string(REGEX REPLACE "^// expect: " "" expected "${expected}")
 if(expected STREQUAL "")
     message(FATAL_ERROR "${SOURCE} has no line `// expect: <regex>`")
 endif()
+file(STRINGS ${SOURCE} standard REGEX "^// standard: " LIMIT_COUNT 1)
+string(REGEX REPLACE "^// standard: " "" standard "${standard}")
+if(standard STREQUAL "")
+    set(standard c++20)
+endif()
 list(TRANSFORM INCLUDE_DIRS PREPEND -I)
 if(COMPILER MATCHES "clang")
     set(all_errors -ferror-limit=0)
 endif()
-execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only ${all_errors} ${INCLUDE_DIRS} ${SOURCE}
+execute_process(COMMAND ${COMPILER} -std=${standard} -fsyntax-only ${all_errors} ${INCLUDE_DIRS} ${SOURCE}
     OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE status)
 if(status EQUAL 0)
     message(FATAL_ERROR "it compiles, and must not")

@@ -5,7 +5,9 @@
 #include <redlatch/redlatch.hpp>
 
 #include <chrono>
+#include <optional>
 #include <stop_token>
+#include <string>
 #include <system_error>
 #include <vector>
 
@@ -240,6 +242,88 @@ Permit new_permit(PermitExpirableSemaphore& slots) { return Permit{slots}; }
     gate.arrive_and_wait(2, stop);      // refused
     gate.arrive_and_wait(2, stop, ec);  // refused
     gate.count_down();
+}
+
+Term new_term(LeaderElection& election) { return election.campaign(); }
+
+[[maybe_unused]] void of_election(LeaderElection& election, Term& term, std::optional<Leader>& seen) {
+    new_term(election);                       // refused
+    term.is_leader();                         // refused
+    election.campaign();                      // refused
+    election.campaign(stop, ec);              // refused
+    election.try_campaign();                  // refused
+    election.try_campaign(ec);                // refused
+    election.campaign_for(second, stop, ec);  // refused
+    election.campaign_until(noon);            // refused
+    election.leader();                        // refused
+    election.leader(ec);                      // refused
+    election.wait_change(seen, stop);         // refused
+    election.wait_change_for(second, seen);   // refused
+}
+
+[[maybe_unused]] void of_once(OnceFlag& migration) {
+    migration.call([] {});
+    migration.call_for(second, [] {});  // refused
+    migration.is_done();                // refused
+    migration.is_done(ec);              // refused
+}
+
+[[maybe_unused]] void of_flight(SingleFlight& report) {
+    const auto render = [] { return std::string(); };
+    report.get(render);              // refused
+    report.get(render, stop);        // refused
+    report.get_for(second, render);  // refused
+    report.peek();                   // refused
+    report.peek(ec);                 // refused
+}
+
+[[maybe_unused]] void of_stripes(StripedLock& accounts, const std::vector<std::string>& names) {
+    accounts.locks_for({"alice", "bob"});  // refused
+    accounts.locks_for(names);             // refused
+}
+
+[[maybe_unused]] void of_segments(SegmentedSemaphore& stock, const SegmentPermit& permit) {
+    stock.acquire();                                 // refused
+    stock.acquire(lease, stop, ec);                  // refused
+    stock.try_acquire();                             // refused
+    stock.try_acquire(lease, ec);                    // refused
+    stock.try_acquire_for(second);                   // refused
+    stock.try_acquire_for(second, lease, stop, ec);  // refused
+    stock.try_acquire_until(noon, lease, stop, ec);  // refused
+    stock.hold();                                    // refused
+    stock.try_hold();                                // refused
+    stock.try_hold_for(second, lease, stop, ec);     // refused
+    stock.try_release(permit);                       // refused
+    stock.try_release(permit, ec);                   // refused
+}
+
+[[maybe_unused]] void of_barrier(Barrier& gate, Barrier::Arrival& arrival) {
+    gate.arrive();    // refused
+    gate.arrive(ec);  // refused
+    gate.wait(arrival);
+    gate.wait(arrival, ec);
+    gate.wait(arrival, stop);                  // refused
+    gate.wait_for(arrival, second);            // refused
+    gate.wait_until(arrival, noon, stop, ec);  // refused
+    gate.arrive_and_wait();
+    gate.arrive_and_wait(ec);
+    gate.arrive_and_wait(stop);                  // refused
+    gate.arrive_and_wait_for(second);            // refused
+    gate.arrive_and_wait_until(noon, stop, ec);  // refused
+}
+
+[[maybe_unused]] void of_condition(ConditionVariable& changed, RLock& lock) {
+    const auto pred = [] { return true; };
+    changed.wait(lock);
+    changed.wait(lock, pred, ec);
+    changed.wait(lock, stop);                        // refused
+    changed.wait(lock, pred, stop);                  // refused
+    changed.wait_for(lock, second);                  // refused
+    changed.wait_for(lock, second, pred, stop, ec);  // refused
+    changed.wait_until(lock, noon);                  // refused
+    changed.wait_until(lock, noon, pred, stop, ec);  // refused
+    changed.notify_one();
+    changed.notify_all();
 }
 
 }  // namespace

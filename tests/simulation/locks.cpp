@@ -7,6 +7,9 @@ namespace sim {
 
 namespace {
 
+// The longest minimum of a hold.
+constexpr Nanos longest_rest = 300 * ms;
+
 template <class Lock>
 std::shared_ptr<Lock> make(World& world, World::Process& process, const std::string& name) {
     return world.keep(process, std::make_shared<Lock>(*process.clients[0], name));
@@ -18,6 +21,9 @@ void run_lock(Habits habits) {
     World world(1);
     Random& r = world.random();
     const std::size_t names = 1 + r.below(2);
+    // A FairLock is granted only under a watchdog that is no shorter than a grant.
+    if (habits.long_watchdogs && !world.late() && r.below(2) == 0)
+        world.set_watchdog_timeout(redlatch::Milliseconds(r.between(2000, 4000)));
     if (r.below(4) == 0) {
         world.server(0).model().commands.knows_pxat = false;
         // A late copy of the plain command of a Mutex holds for a whole lease then.
@@ -25,8 +31,9 @@ void run_lock(Habits habits) {
     }
     std::vector<Ward*> wards;
     for (std::size_t n = 0; n < names; ++n)
-        wards.push_back(&world.guard("lock" + std::to_string(n), 0,
-                                     {.wake_up = world.wake_up_bound(habits.poll), .late_hold = habits.late_hold}));
+        wards.push_back(
+            &world.guard("lock" + std::to_string(n), 0,
+                         {.wake_up = world.wake_up_bound(habits.poll + habits.rest), .late_hold = habits.late_hold}));
     const std::size_t processes = 1 + r.below(3) + world.faults().crashes;
     for (std::size_t p = 0; p < processes; ++p) {
         World::Process& process = world.start_process();
@@ -45,18 +52,23 @@ void run_lock(Habits habits) {
     world.finish({"redisson_lock_token"}, {"redisson_lock_queue", "redisson_lock_timeout", "redlatch_lock_slots"});
 }
 
-void run_rlock() { run_lock<redlatch::RLock>({}); }
-void run_fair_lock() { run_lock<redlatch::FairLock>({.poll = 6 * second}); }
-void run_fenced_lock() { run_lock<redlatch::FencedLock>({}); }
-void run_spin_lock() { run_lock<redlatch::SpinLock>({.poll = second}); }
-void run_mutex() { run_lock<redlatch::Mutex>({.poll = second, .late_hold = World::longest_lease, .reentrant = false}); }
+void run_rlock() { run_lock<redlatch::RLock>({.rest = longest_rest}); }
+void run_fair_lock() {
+    run_lock<redlatch::FairLock>({.poll = 6 * second, .rest = longest_rest, .long_watchdogs = true});
+}
+void run_fenced_lock() { run_lock<redlatch::FencedLock>({.rest = longest_rest}); }
+void run_spin_lock() { run_lock<redlatch::SpinLock>({.poll = second, .rest = longest_rest}); }
+void run_mutex() {
+    run_lock<redlatch::Mutex>(
+        {.poll = second, .late_hold = World::longest_lease, .reentrant = false, .rest = longest_rest});
+}
 
 void run_read_write_lock() {
     World world(1);
     Random& r = world.random();
     // A reader that releases leaves waiting writers the longer lease that they saw, up to a point.
     const Nanos longest = world.late() ? World::longest_lease : 2 * second;
-    Ward& ward = world.guard("rw", 0, {.wake_up = world.wake_up_bound(0), .after_lease = longest});
+    Ward& ward = world.guard("rw", 0, {.wake_up = world.wake_up_bound(longest_rest), .after_lease = longest});
     for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
         World::Process& process = world.start_process();
         const auto lock = make<redlatch::ReadWriteLock>(world, process, ward.key());
@@ -64,9 +76,9 @@ void run_read_write_lock() {
             world.start_thread(process, [&world, &ward, lock] {
                 for (std::uint64_t round = 1 + world.random().below(4); round > 0; --round) {
                     if (world.random().below(2) == 0)
-                        LockUser(world, ward, lock->read_lock(), {.shared = true}).use();
+                        LockUser(world, ward, lock->read_lock(), {.shared = true, .rest = longest_rest}).use();
                     else
-                        LockUser(world, ward, lock->write_lock(), {}).use();
+                        LockUser(world, ward, lock->write_lock(), {.rest = longest_rest}).use();
                 }
             });
     }

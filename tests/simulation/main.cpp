@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
     // If this were 1, the standard library would skip the synchronization that only several threads need.
     __libc_single_threaded = 0;
     std::uint64_t first = 1;
-    constexpr std::uint64_t all = 10'000;
+    constexpr std::uint64_t all = 14'000;
     std::optional<std::uint64_t> wanted;
     std::string only;
     bool trace = false;
@@ -47,7 +47,8 @@ int main(int argc, char** argv) {
     }
     const std::uint64_t count = wanted.value_or(all);
     std::vector<sim::Kind> kinds;
-    for (const auto* some : {&sim::lock_kinds(), &sim::quorum_kinds(), &sim::synchronizer_kinds()})
+    for (const auto* some : {&sim::lock_kinds(), &sim::quorum_kinds(), &sim::synchronizer_kinds(), &sim::around_kinds(),
+                             &sim::meeting_kinds()})
         for (const sim::Kind& kind : *some) kinds.push_back(kind);
 
     std::uint64_t seeds = 0;

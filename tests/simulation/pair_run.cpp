@@ -186,7 +186,8 @@ private:
             Transport(server_, process, redlatch::Milliseconds(500), random.below(2) == 0),
             redlatch::ClientOptions{.watchdog_timeout = redlatch::Milliseconds(lease / ms),
                                     .command_timeout = redlatch::Milliseconds(500),
-                                    .local_handoff_limit = static_cast<unsigned>(random.below(4))});
+                                    .local_handoff_limit = static_cast<unsigned>(random.below(4)),
+                                    .grants = random.below(2) == 0});
     }
 
     static int process_of(Happening what) { return what == Happening::grant ? 1 : 2; }

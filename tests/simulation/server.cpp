@@ -93,6 +93,10 @@ Server::Server(std::string name, const Faults& faults, Nanos clock_offset)
     model_.commands.publish = [this](std::string_view channel, std::string_view payload) {
         return publish(channel, payload);
     };
+    model_.commands.subscribers = [this](std::string_view channel) {
+        const auto found = subscribers_.find(channel);
+        return found == subscribers_.end() ? 0 : static_cast<std::int64_t>(found->second.size());
+    };
 }
 
 Nanos Server::delay() {

@@ -1,47 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Semaphores and the latch. Their keys exist from the beginning, as if set by hand.
+#include "simulation/calls.hpp"
 #include "simulation/ledger.hpp"
 #include "simulation/world.hpp"
-
-#include <stop_token>
 
 namespace sim {
 
 namespace {
 
-void set_key(World& world, const std::string& key, std::int64_t number) {
-    const std::string text = std::to_string(number);
-    const std::vector<std::string_view> words{"SET", key, text};
-    world.server(0).model().execute(words);
-}
-
 std::string key_text(World& world, const std::string& key) {
     const std::vector<std::string_view> words{"GET", key};
     return world.server(0).model().execute(words).text;
-}
-
-// Runs a call. An error that it throws must have a reason.
-template <class Call>
-bool attempt(World& world, Call call) {
-    try {
-        return call();
-    } catch (const redlatch::Error& error) {
-        scheduler().trace(std::string("error: ") + error.what());
-        if (!world.excuses_errors()) scheduler().fail(std::string("a call failed: ") + error.what());
-        return false;
-    }
-}
-
-std::stop_token stop_at(Nanos when) {
-    std::stop_source source;
-    scheduler().at(when, [source, id = scheduler().self().process] {
-        if (!scheduler().has_crashed(id)) scheduler().spawn(id, [source]() mutable { source.request_stop(); });
-    });
-    return source.get_token();
-}
-
-redlatch::Milliseconds some_ms(World& world, Nanos least, Nanos most) {
-    return redlatch::Milliseconds(world.random().between(least, most));
 }
 
 // Adds a permit and takes it away again.

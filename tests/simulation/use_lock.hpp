@@ -26,6 +26,8 @@ struct Habits {
     Nanos late_hold = 0;  // how long after the last use a late command may hold the lock for nobody
     bool reentrant = true;
     bool shared = false;
+    Nanos rest = 0;               // some uses ask for a minimum of up to this; 0: the kind has none
+    bool long_watchdogs = false;  // in some runs
 };
 
 // One use of a lock by one thread: acquires it in some way, works, releases it, and checks all guarantees.
@@ -71,6 +73,7 @@ private:
     redlatch::Lease some_lease() { return redlatch::Lease(world_.some_lease(30 * ms)); }
 
     bool take() {
+        if (habits_.rest > 0 && random().below(4) == 0) return take_for_at_least();
         if (random().below(3) == 0) return take_async();
         switch (random().below(6)) {
             case 0: lock_.lock(); return true;
@@ -80,6 +83,19 @@ private:
             case 4: return take_in_time(some_ms(1, 4000));
             default: return take_unless_stopped();
         }
+    }
+
+    // The lock must stay taken for the minimum, even if this thread releases it earlier.
+    bool take_for_at_least() {
+        const redlatch::Milliseconds least = some_ms(1, habits_.rest / ms);
+        const Nanos begun = now();
+        const bool renewed = random().below(2) == 0;
+        const auto bounds = renewed
+                                ? redlatch::Lease::at_least(least)
+                                : redlatch::Lease::at_least(least, redlatch::Lease(least + world_.some_lease(30 * ms)));
+        const bool held = random().below(2) == 0 ? (lock_.lock(bounds), true) : lock_.try_lock(bounds);
+        if (held) rests_until_ = begun + least.count() * ms;
+        return held;
     }
 
     bool take_in_time(redlatch::Milliseconds time) {
@@ -302,7 +318,10 @@ private:
     void give_back() {
         const bool was_certain = look();
         const Nanos left = certain_until_ - now();
-        for (Ward* ward : wards_) ward->uncertain();
+        for (Ward* ward : wards_) {
+            ward->uncertain();
+            if (was_certain) ward->rests(habits_.shared, rests_until_);
+        }
         std::error_code ec;
         if (!hold_) {
             lock_.unlock(ec);
@@ -323,6 +342,7 @@ private:
     std::optional<redlatch::Hold> hold_;  // if it was acquired by an operation
     std::stop_token lost_;
     Nanos certain_until_ = 0;
+    Nanos rests_until_ = 0;        // the end of its minimum, if it has one
     std::uint64_t upheavals_ = 0;  // the ward's count when this thread asked for the lock
 };
 

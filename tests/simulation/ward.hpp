@@ -35,13 +35,24 @@ public:
                 s.fail("two holders of " + key_ + ": thread " + std::to_string(other) + " until " +
                        std::to_string(belief.until / us) + ", thread " + std::to_string(me) + " until " +
                        std::to_string(until / us));
+        for (const Rest& rest : rests_)
+            if (rest.until > s.now() && !(shared && rest.shared))
+                s.fail(key_ + " was taken " + std::to_string((rest.until - s.now()) / us) +
+                       " us before the end of the minimum of an earlier hold");
         beliefs_[me] = {until, shared};
     }
     void uncertain() { beliefs_.erase(scheduler().self().id); }
 
+    // The running thread releases a hold that has a minimum: nobody else may rely on the lock before its end.
+    void rests(bool shared, Nanos until) {
+        std::erase_if(rests_, [](const Rest& rest) { return rest.until <= scheduler().now(); });
+        if (until > scheduler().now()) rests_.push_back({until, shared});
+    }
+
     // The server lost its data, or a hold was ended by force: the holders could not know.
     void nobody_knows() {
         beliefs_.clear();
+        rests_.clear();
         ++upheavals_;
     }
     std::uint64_t upheavals() const { return upheavals_; }
@@ -111,6 +122,10 @@ private:
         Nanos until;
         bool shared;
     };
+    struct Rest {
+        Nanos until;
+        bool shared;
+    };
     struct Waiting {
         Nanos since;
         int process;
@@ -119,6 +134,7 @@ private:
     const std::string key_;
     const Bounds bounds_;
     std::map<std::uint64_t, Belief> beliefs_;
+    std::vector<Rest> rests_;
     std::map<std::uint64_t, Waiting> waiting_;
     std::map<std::uint64_t, int> holders_;  // and their processes
     bool exists_ = false;

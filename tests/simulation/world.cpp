@@ -59,7 +59,7 @@ World::World(std::size_t servers) {
 }
 
 World::~World() {
-    const auto outlived = [this](int id) { return scheduler().has_crashed(id); };
+    const auto outlived = [](int id) { return scheduler().has_crashed(id); };
     for (auto& [id, object] : kept_)
         if (outlived(id)) new std::shared_ptr<void>(std::move(object));
     kept_.clear();
@@ -82,6 +82,7 @@ World::Process& World::start_process() {
                                     .command_timeout = command_timeout_,
                                     .unreachable_timeout = std::chrono::seconds(10),
                                     .local_handoff_limit = static_cast<unsigned>(random().below(4)),
+                                    .grants = random().below(4) > 0,
                                     .on_event = [](const redlatch::Event& event) {
                                         if (scheduler().tracing())
                                             scheduler().trace("event of " + event.name + ": " + event.detail);

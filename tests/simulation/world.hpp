@@ -35,6 +35,8 @@ public:
     const Faults& faults() const { return faults_; }
     redlatch::Milliseconds watchdog_timeout() const { return watchdog_timeout_; }
     redlatch::Milliseconds command_timeout() const { return command_timeout_; }
+    // For the processes that start from now on.
+    void set_watchdog_timeout(redlatch::Milliseconds timeout) { watchdog_timeout_ = timeout; }
     Random& random() { return scheduler().random(); }
 
     // Makes a ward that watches the lock with this key on this server. See Ward.
@@ -120,5 +122,7 @@ struct Kind {
 const std::vector<Kind>& lock_kinds();
 const std::vector<Kind>& quorum_kinds();
 const std::vector<Kind>& synchronizer_kinds();
+const std::vector<Kind>& around_kinds();
+const std::vector<Kind>& meeting_kinds();
 
 }  // namespace sim

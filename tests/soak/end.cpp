@@ -39,6 +39,8 @@ void take_everything(Client& client, Client& second, Client& third, ReplyClass& 
     take(fenced, "fenced", verdict);
     take(spin, "spin", verdict);
     take(mutex, "mutex", verdict);
+    if (!LeaderElection{client, info(Kind::leader).of}.campaign_for(patience))
+        verdict.complain(verdict.leftovers, "nobody can lead when all is over");
     take(read_write, "writer", verdict);
     take(read_write.read_lock(), "reader", verdict);
     const std::string multi{info(Kind::multi).of};

@@ -23,9 +23,9 @@ test::RedisServerOptions server_options(const test::ServerClock& clock) {
 }
 
 // Commands that the user may lose: those with which the scripts write.
-constexpr std::array<std::string_view, 15> rights{"decrby", "incrby",  "zadd", "zrem",    "publish",
-                                                  "set",    "pexpire", "hset", "hincrby", "del",
-                                                  "hdel",   "rpush",   "lpop", "lrem",    "zremrangebyscore"};
+constexpr std::array<std::string_view, 14> rights{
+    "decrby", "incrby",  "zadd", "zrem", "publish", "set",  "pexpire",
+    "hset",   "hincrby", "del",  "hdel", "rpush",   "lrem", "zremrangebyscore"};
 
 std::string_view right_of(const PlannedFault& planned) { return rights[planned.draw % rights.size()]; }
 
@@ -43,6 +43,8 @@ const std::array acquires{by_digest("rlock_acquire", digested<scripts::rlock_acq
                           by_digest("fair_acquire", digested<scripts::fair_acquire>),
                           by_digest("fair_refresh", digested<scripts::fair_refresh>),
                           by_digest("fenced_acquire", digested<scripts::fenced_acquire>),
+                          by_digest("queue_acquire", digested<scripts::queue_acquire>),
+                          by_digest("fenced_queue_acquire", digested<scripts::fenced_queue_acquire>),
                           by_digest("read_acquire", digested<scripts::read_acquire>),
                           by_digest("read_renew", digested<scripts::read_renew>),
                           by_digest("write_acquire", digested<scripts::write_acquire>),
@@ -61,6 +63,12 @@ const std::array releases{by_digest("rlock_release", digested<scripts::rlock_rel
                           by_digest("rlock_hand_over", digested<scripts::rlock_hand_over>),
                           by_digest("rlock_give_up", digested<scripts::rlock_give_up>),
                           by_digest("fenced_hand_over", digested<scripts::fenced_hand_over>),
+                          by_digest("queue_release", digested<scripts::queue_release>),
+                          by_digest("queue_hand_over", digested<scripts::queue_hand_over>),
+                          by_digest("queue_give_up", digested<scripts::queue_give_up>),
+                          by_digest("fenced_queue_release", digested<scripts::fenced_queue_release>),
+                          by_digest("fenced_queue_hand_over", digested<scripts::fenced_queue_hand_over>),
+                          by_digest("fenced_queue_give_up", digested<scripts::fenced_queue_give_up>),
                           by_digest("fair_release", digested<scripts::fair_release>),
                           by_digest("fair_leave", digested<scripts::fair_leave>),
                           by_digest("read_release", digested<scripts::read_release>),

@@ -13,7 +13,46 @@ void take_turns(Crew& crew, Kind kind) {
     while (!crew.stopping()) turns.take_one();
 }
 
+// A candidate whose terms are turns. A term has no lease of its own.
+class Candidate {
+public:
+    Candidate(Client& client, std::string_view name) : election_(client, name, "candidate") {}
+
+    void lock(std::error_code& ec) { term_ = election_.campaign(ec); }
+    bool lock(const std::stop_token& stop, std::error_code& ec) { return leads(election_.campaign(stop, ec)); }
+    bool try_lock(std::error_code& ec) { return leads(election_.try_campaign(ec)); }
+    bool try_lock_for(milliseconds patience, std::error_code& ec) {
+        return leads(election_.campaign_for(patience, ec));
+    }
+    bool try_lock_for(milliseconds patience, Lease, std::error_code& ec) { return try_lock_for(patience, ec); }
+    void unlock(std::error_code& ec) { ec = term_.resign(); }
+
+    std::chrono::steady_clock::time_point valid_until() const {
+        return term_.is_leader() ? term_.valid_until() : std::chrono::steady_clock::time_point::min();
+    }
+    std::stop_token lost() const { return term_.lost(); }
+    std::int64_t token(std::error_code& ec) const {
+        ec.clear();
+        return term_.token();
+    }
+
+private:
+    bool leads(Term term) {
+        term_ = std::move(term);
+        return static_cast<bool>(term_);
+    }
+
+    LeaderElection election_;
+    Term term_;
+};
+
 }  // namespace
+
+void soak_leader(Crew& crew) {
+    Candidate candidate{crew.client, info(Kind::leader).of};
+    LockTurns<Candidate> turns{crew, candidate, Kind::leader, false};
+    while (!crew.stopping()) turns.take_one();
+}
 
 void soak_rlock(Crew& crew) { take_turns<RLock>(crew, Kind::rlock); }
 void soak_fair(Crew& crew) { take_turns<FairLock>(crew, Kind::fair); }

@@ -43,8 +43,8 @@ mutate(tokens_begin_anew scripts/fenced_lock.hpp
 
 # The watchdog continues although the server reports that the hold is gone.
 mutate(renewal_refusal_ignored lock/leases.hpp
-    "case Renewed::refused: lose(*hold, \"the server no longer has this hold\"); break;"
-    "case Renewed::refused: hold->renewed(sent, timeout); break;"
+    "                    lose(*hold, \"the server no longer has this hold\");\n                    break;"
+    "                    hold->renewed(sent, timeout);\n                    break;"
     "overlap|lost update|told only after")
 
 # More permits are granted than there are.

@@ -51,7 +51,8 @@ enum class Kind : std::uint32_t {
     latch,
     multi,
     red,
-    mutex
+    mutex,
+    leader
 };
 
 struct KindInfo {
@@ -74,6 +75,7 @@ inline constexpr std::array kinds{
     KindInfo{Kind::multi, "multi", true, "soak:multi:"},   // and its members
     KindInfo{Kind::red, "red", true, "soak:red"},
     KindInfo{Kind::mutex, "mutex", true, "soak:mutex"},
+    KindInfo{Kind::leader, "leader", true, "soak:leader"},
 };
 
 constexpr const KindInfo& info(Kind kind) { return kinds[static_cast<std::size_t>(kind)]; }

@@ -60,7 +60,7 @@ public:
                     verdict_.complain(verdict_.overlaps, kind_of(turn) + ": a hold ended before its lease, " +
                                                              story_.where(turn, turn.returned));
             losses(turns);
-            if (kind.kind == Kind::fenced) fenced(intervals);
+            if (kind.kind == Kind::fenced || kind.kind == Kind::leader) fenced(kind, intervals);
             if (kind.kind == Kind::fair) fair(turns);
         }
     }
@@ -172,17 +172,19 @@ private:
         }
     }
 
-    void fenced(std::vector<Interval> intervals) {
+    void fenced(const KindInfo& kind, std::vector<Interval> intervals) {
+        const std::string name = std::string{kind.name} + ": ";
         // A hold that was lost at once may have no token.
         std::erase_if(intervals, [](const Interval& one) { return one.token == 0; });
         for (const auto& [a, b] : test::find_stale_tokens(intervals))
             verdict_.complain(verdict_.stale_writes,
-                              "fenced: token does not rise: " + story_.text(a) + ", then " + story_.text(b));
+                              name + "token does not rise: " + story_.text(a) + ", then " + story_.text(b));
         std::vector<test::FencedWrite> writes;
         std::map<std::pair<std::uint64_t, std::uint64_t>, std::int64_t> valid;  // by owner and token: until when
         for (const Interval& one : intervals) valid[{one.owner, one.token}] = one.until;
         std::uint64_t refused = 0;
         for (const Entry& entry : story_.writes) {
+            if (entry.lock != lock_number(kind.kind)) continue;
             writes.push_back({.resource = entry.lock,
                               .owner = entry.owner,
                               .token = entry.token,
@@ -195,15 +197,15 @@ private:
             if (hold != valid.end() && entry.returned < hold->second &&
                 !story_.ended.at(entry.lock).meet(entry.called, entry.returned))
                 verdict_.complain(verdict_.overlaps,
-                                  "fenced: a valid holder's write was refused, " + story_.where(entry, entry.called));
+                                  name + "a valid holder's write was refused, " + story_.where(entry, entry.called));
         }
         for (const auto& [a, b] : test::find_stale_writes(writes))
-            verdict_.complain(verdict_.stale_writes, "fenced: stale write of token " + std::to_string(b.token) +
+            verdict_.complain(verdict_.stale_writes, name + "stale write of token " + std::to_string(b.token) +
                                                          " accepted after " + std::to_string(a.token) + " at " +
                                                          story_.at(b.sent));
         if (!test::find_shared_tokens(intervals).empty())
-            verdict_.complain(verdict_.stale_writes, "fenced: two holds have one token");
-        verdict_.remarks.push_back("fenced writes: " + std::to_string(writes.size()) + ", refused " +
+            verdict_.complain(verdict_.stale_writes, name + "two holds have one token");
+        verdict_.remarks.push_back(std::string{kind.name} + " writes: " + std::to_string(writes.size()) + ", refused " +
                                    std::to_string(refused));
     }
 

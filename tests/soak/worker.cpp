@@ -22,7 +22,7 @@ namespace {
 constexpr std::array posts{
     soak_rlock,   soak_rlock, soak_fair,  soak_fair,       soak_fenced,     soak_fenced,
     soak_mutex,   soak_mutex, soak_spin,  soak_read_write, soak_read_write, soak_semaphore,
-    soak_permits, soak_latch, soak_multi, soak_multi,      soak_red,
+    soak_permits, soak_latch, soak_multi, soak_multi,      soak_red,        soak_leader,
 };
 
 // Records when this process stood still, frozen or without a processor: it cannot be notified then.
@@ -53,6 +53,7 @@ int run_worker(std::span<const std::string> args) {
     options.watchdog_timeout = watchdog_timeout;
     options.command_timeout = command_timeout;
     options.unreachable_timeout = unreachable_timeout;
+    options.grants = worker % 4 != 3;  // clients with and without them share locks
     Client client{args[0], options};
     std::vector<std::unique_ptr<Client>> steady;
     for (const std::string& url : args.subspan(5)) steady.push_back(std::make_unique<Client>(url, options));

@@ -126,6 +126,7 @@ void soak_read_write(Crew& crew);
 void soak_multi(Crew& crew);
 void soak_red(Crew& crew);
 void soak_mutex(Crew& crew);
+void soak_leader(Crew& crew);
 void soak_semaphore(Crew& crew);
 void soak_permits(Crew& crew);
 void soak_latch(Crew& crew);

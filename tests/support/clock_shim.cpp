@@ -47,7 +47,7 @@ extern "C" {
 
 int gettimeofday(timeval* now, void*) noexcept {
     const std::int64_t us = wall_time();
-    *now = {us / 1'000'000, us % 1'000'000};
+    *now = {static_cast<time_t>(us / 1'000'000), static_cast<suseconds_t>(us % 1'000'000)};
     return 0;
 }
 
@@ -61,7 +61,7 @@ int clock_gettime(clockid_t clock, timespec* now) noexcept {
     if (clock != CLOCK_REALTIME && clock != CLOCK_BOOTTIME)
         return static_cast<int>(::syscall(SYS_clock_gettime, clock, now));
     const std::int64_t us = clock == CLOCK_REALTIME ? wall_time() : now_in_us(CLOCK_BOOTTIME, 1);
-    *now = {us / 1'000'000, us % 1'000'000 * 1000};
+    *now = {static_cast<time_t>(us / 1'000'000), static_cast<long>(us % 1'000'000 * 1000)};
     return 0;
 }
 }

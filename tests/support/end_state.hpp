@@ -20,10 +20,13 @@ struct Documented {
     bool only_with_ttl = true;
 };
 
-/// The keys that redlatch leaves behind by design: token counters, and marks against late copies, which expire.
+/// The keys that redlatch leaves behind by design: token counters, the last leader, and marks against late copies, which
+/// expire.
 inline std::vector<Documented> documented_keys() {
-    return {{"redisson_unlock_latch:"},    {"redisson_lock_token:", false}, {"redlatch_semaphore_requests:"},
-            {"redlatch_permit_requests:"}, {"redlatch_latch_requests:"},    {"redlatch_latch_round:"}};
+    return {{"redisson_unlock_latch:"},     {"redisson_lock_token:", false}, {"redlatch_semaphore_requests:"},
+            {"redlatch_permit_requests:"},  {"redlatch_latch_requests:"},    {"redlatch_latch_round:"},
+            {"redlatch_leader:", false},    {"redlatch_once:", false},       {"redlatch_flight:"},
+            {"redlatch_barrier_requests:"}, {"redlatch_condition_requests:"}};
 }
 
 /// Returns the keys that should not be there, each with its type and TTL.

@@ -5,8 +5,12 @@
 #include <redlatch/redlatch.hpp>
 
 #ifdef REDLATCH_COMPILED
+#include <redlatch/around/record_state.hpp>
+#include <redlatch/base/names.hpp>
 #include <redlatch/lock/lock_state.hpp>
 #include <redlatch/lock/server_queue.hpp>
+#include <redlatch/protocol/barrier.hpp>
+#include <redlatch/protocol/condition_variable.hpp>
 #include <redlatch/protocol/count_down_latch.hpp>
 #include <redlatch/protocol/fenced_lock.hpp>
 #include <redlatch/protocol/mutex.hpp>
@@ -19,6 +23,7 @@
 #include <redlatch/redis/sentinel_deployment.hpp>
 #include <redlatch/redis/standalone.hpp>
 #include <redlatch/semaphore/permit_leases.hpp>
+#include <redlatch/semaphore/registrations.hpp>
 #include <redlatch/semaphore/synchronizer.hpp>
 #include <redlatch/session/server_check.hpp>
 #include <redlatch/session/session_handle.hpp>

@@ -90,6 +90,15 @@ public:
         return list("PUBSUB", "CHANNELS", pattern);
     }
 
+    /// Returns how many subscriptions there are to a lock: to its channel, and to those of its waiting clients. `sharded`:
+    /// of a cluster's node.
+    long long lock_listeners(const std::string& channel, bool sharded = false) {
+        long long sum = 0;
+        for (const std::string& one : list("PUBSUB", sharded ? "SHARDCHANNELS" : "CHANNELS", channel + "*"))
+            sum += std::stoll(list("PUBSUB", sharded ? "SHARDNUMSUB" : "NUMSUB", one).at(1));
+        return sum;
+    }
+
 protected:
     ~RawCommands() = default;
 

@@ -109,7 +109,8 @@ public:
         for (const auto& file : std::filesystem::directory_iterator{dir_.file("appendonlydir")}) {
             if (!file.path().string().ends_with(".incr.aof")) continue;
             const std::string before = text_of(file.path());
-            std::string after = before.substr(0, before.size() - std::min<std::uintmax_t>(before.size(), bytes));
+            std::string after = before.substr(
+                0, before.size() - static_cast<std::size_t>(std::min<std::uintmax_t>(before.size(), bytes)));
             const std::size_t begun = after.rfind(transaction);
             const std::size_t ended = after.rfind("*1\r\n$4\r\nEXEC\r\n");
             // The file still ends in the middle of a command.

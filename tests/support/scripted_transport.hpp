@@ -250,10 +250,11 @@ private:
         const auto is = [&](const Script& script) {
             return words.at(1) == (words.front() == "EVAL" ? script.text : script.digest());
         };
-        if (is(digested<scripts::rlock_acquire>)) return "acquire";
-        if (is(digested<scripts::rlock_release>)) return "release";
-        if (is(digested<scripts::rlock_give_up>)) return "give up";
-        if (is(digested<scripts::rlock_hand_over>)) return "hand over";
+        // With and without a queue on the server, their first arguments are the same.
+        if (is(digested<scripts::rlock_acquire>) || is(digested<scripts::queue_acquire>)) return "acquire";
+        if (is(digested<scripts::rlock_release>) || is(digested<scripts::queue_release>)) return "release";
+        if (is(digested<scripts::rlock_give_up>) || is(digested<scripts::queue_give_up>)) return "give up";
+        if (is(digested<scripts::rlock_hand_over>) || is(digested<scripts::queue_hand_over>)) return "hand over";
         if (is(digested<scripts::rlock_renew>)) return "renew";
         if (is(digested<scripts::rlock_remaining_lease>)) return "remaining lease";
         if (is(digested<scripts::mutex_acquire>)) return "mutex acquire";
@@ -266,6 +267,16 @@ private:
         if (is(digested<scripts::count_down_latch_lower>)) return "count down";
         if (is(digested<scripts::count_down_latch_look>)) return "look";
         if (is(digested<scripts::request_void>)) return "void";
+        if (is(digested<scripts::condition_register>)) return "condition register";
+        if (is(digested<scripts::condition_call_off>)) return "condition call off";
+        if (is(digested<scripts::condition_look>)) return "condition look";
+        if (is(digested<scripts::condition_leave>)) return "condition leave";
+        if (is(digested<scripts::condition_notify>)) return "condition notify";
+        if (is(digested<scripts::barrier_arrive>)) return "barrier arrive";
+        if (is(digested<scripts::barrier_call_off>)) return "barrier call off";
+        if (is(digested<scripts::barrier_look>)) return "barrier look";
+        if (is(digested<scripts::barrier_withdraw>)) return "barrier withdraw";
+        if (is(digested<scripts::barrier_remove>)) return "barrier remove";
         if (is(digested<scripts::semaphore_acquire>)) return "acquire permits";
         if (is(digested<scripts::semaphore_give_back>)) return "give permits back";
         if (is(digested<scripts::semaphore_add>)) return "add permits";

@@ -47,10 +47,11 @@ struct Bench {
 
     RawReply ask(const std::string& owner, int count = 1) {
         return run(digested<scripts::fair_acquire>,
-                   {owner, std::to_string(count), "30000", "0", std::to_string(always)});
+                   {owner, std::to_string(count), "30000", "0", std::to_string(always), "0"});
     }
-    static Words waiting_as(const std::string& owner, long long slot_length = slot, long long until = always) {
-        return {owner, "1", "30000", std::to_string(slot_length), std::to_string(until)};
+    static Words waiting_as(const std::string& owner, long long slot_length = slot, long long until = always,
+                            const std::string& mark = "0") {
+        return {owner, "1", "30000", std::to_string(slot_length), std::to_string(until), mark};
     }
     RawReply wait(const std::string& owner, long long slot_length = slot) {
         return run(digested<scripts::fair_acquire>, waiting_as(owner, slot_length));

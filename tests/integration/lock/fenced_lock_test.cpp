@@ -268,7 +268,7 @@ TEST_CASE("only a holder has a token") {
     RedisServer server;
     Client client{server.url()};
     FencedLock orders{client, "orders"};
-    CHECK(error_of_call([&] { return orders.token(); }) == errc::not_owner);
+    CHECK(code_of([&] { return orders.token(); }) == errc::not_owner);
     std::error_code ec;
     CHECK(orders.token(ec) == 0);
     CHECK(ec == errc::not_owner);
@@ -276,7 +276,7 @@ TEST_CASE("only a holder has a token") {
     const std::optional<std::int64_t> token = orders.lock_and_get_token(stop.get_token(), ec);
     CHECK(token);
     CHECK_FALSE(ec);
-    CHECK(elsewhere([&] { return error_of_call([&] { return orders.token(); }); }) == errc::not_owner);
+    CHECK(elsewhere([&] { return code_of([&] { return orders.token(); }); }) == errc::not_owner);
     stop.request_stop();
     CHECK_FALSE(elsewhere([&] { return orders.lock_and_get_token(stop.get_token()); }));
     orders.unlock();

@@ -93,8 +93,8 @@ TEST_CASE("a text that no owner has is refused before anything is sent; a key of
     RawRedis redis{server};
     Client nowhere{"redis://127.0.0.1:1"};
     RLock orders{nowhere, "orders"};
-    CHECK(error_of_call([&] { orders.is_held_by(""); }) == errc::invalid_argument);
-    CHECK(error_of_call([&] { orders.is_held_by("mode"); }) == errc::invalid_argument);
+    CHECK(code_of([&] { orders.is_held_by(""); }) == errc::invalid_argument);
+    CHECK(code_of([&] { orders.is_held_by("mode"); }) == errc::invalid_argument);
     Client client{server.url()};
     redis.integer("RPUSH", "list", "x");
     std::error_code ec;

@@ -206,8 +206,8 @@ TEST_CASE("a holder cannot acquire the mutex again, and keeps it") {
     Mutex orders{client, "orders"};
     Mutex same{client, "orders"};
     orders.lock();
-    CHECK(error_of_call([&] { orders.lock(); }) == errc::would_deadlock);
-    CHECK(error_of_call([&] { return same.try_lock(); }) == errc::would_deadlock);
+    CHECK(code_of([&] { orders.lock(); }) == errc::would_deadlock);
+    CHECK(code_of([&] { return same.try_lock(); }) == errc::would_deadlock);
     CHECK(text_of_error([&] { return same.try_lock_for(1s); }).starts_with("orders: "));
     CHECK(orders.hold_count() == 1);
     CHECK_FALSE(elsewhere([&] { return orders.try_lock(); }));
@@ -336,7 +336,7 @@ TEST_CASE("a key of another type is an error that names it, and the key stays un
     Client client{server.url()};
     Mutex orders{client, "orders"};
     const auto refused = [](auto&& call) {
-        CHECK(error_of_call(call) == errc::wrong_type);
+        CHECK(code_of(call) == errc::wrong_type);
         CHECK(text_of_error(call).starts_with("orders: "));
     };
     RLock other_kind{client, "orders"};
@@ -352,7 +352,7 @@ TEST_CASE("a key of another type is an error that names it, and the key stays un
     other_kind.unlock();
 
     orders.lock();
-    CHECK(error_of_call([&] { other_kind.lock(); }) == errc::wrong_type);
+    CHECK(code_of([&] { other_kind.lock(); }) == errc::wrong_type);
     redis.call("DEL", "orders");
     redis.integer("RPUSH", "orders", "x");
     refused([&] { orders.is_held(); });
@@ -375,7 +375,7 @@ TEST_CASE("a mutex can be a member of a MultiLock, which is then not reentrant")
         both.lock();
         CHECK(redis.text("GET", "orders") == owner_of(client, orders));
         CHECK(redis.exists("stock"));
-        CHECK(error_of_call([&] { return both.try_lock(); }) == errc::would_deadlock);
+        CHECK(code_of([&] { return both.try_lock(); }) == errc::would_deadlock);
         CHECK(orders.is_held());
         CHECK(eventually([&] { return stock.hold_count() == 1; }, 20s));
         both.unlock();
@@ -636,7 +636,7 @@ TEST_CASE("without memory a mutex is refused, but renewals, hand-overs and relea
     fill_memory(path.redis);
     Mutex fresh{path.client, "fresh"};
     // A last try without time for its reply reports only that there was none.
-    CHECK(eventually([&] { return error_of_call([&] { return fresh.try_lock_for(1s); }) == errc::overloaded; }, 20s));
+    CHECK(eventually([&] { return code_of([&] { return fresh.try_lock_for(1s); }) == errc::overloaded; }, 20s));
 
     std::error_code ec;
     path.proxy.drop_next_replies(1, path.release);

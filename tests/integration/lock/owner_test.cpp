@@ -103,8 +103,8 @@ TEST_CASE("two owners exclude each other in one thread, and so do an owner, a th
         CHECK_FALSE(lock->is_held());
         CHECK(lock->hold_count() == 0);
         CHECK(unlock(*lock, bob) == errc::not_owner);
-        CHECK(error_of_call([&] { lock->unlock(bob); }) == errc::not_owner);
-        CHECK(error_of_call([&] { lock->unlock(); }) == errc::not_owner);
+        CHECK(code_of([&] { lock->unlock(bob); }) == errc::not_owner);
+        CHECK(code_of([&] { lock->unlock(); }) == errc::not_owner);
         lock->unlock(alice);
         lock->lock();
         CHECK_FALSE(lock->try_lock(alice));
@@ -325,8 +325,8 @@ TEST_CASE("a Mutex is not reentrant for an owner, whichever thread asks") {
     Bench bench;
     Mutex mutex{bench.client, "mutex"};
     mutex.lock(alice);
-    CHECK(error_of_call([&] { mutex.lock(alice); }) == errc::would_deadlock);
-    CHECK(elsewhere([&] { return error_of_call([&] { static_cast<void>(mutex.try_lock(alice)); }); }) ==
+    CHECK(code_of([&] { mutex.lock(alice); }) == errc::would_deadlock);
+    CHECK(elsewhere([&] { return code_of([&] { static_cast<void>(mutex.try_lock(alice)); }); }) ==
           errc::would_deadlock);
     CHECK(text_of_error([&] { mutex.lock(alice); }).find("thread") == std::string::npos);
     CHECK_FALSE(mutex.try_lock(bob));
@@ -335,7 +335,7 @@ TEST_CASE("a Mutex is not reentrant for an owner, whichever thread asks") {
     // Of two threads of an owner that wait, one acquires it and the other would wait for its own owner.
     std::atomic<int> held{0}, refused{0};
     auto one = [&] {
-        if (error_of_call([&] { mutex.lock(bob); }) == errc::would_deadlock)
+        if (code_of([&] { mutex.lock(bob); }) == errc::would_deadlock)
             ++refused;
         else
             ++held;
@@ -361,8 +361,8 @@ TEST_CASE("both sides of a ReadWriteLock know an owner: the writer may read, the
     CHECK(lock.read_lock().is_held_by(alice));
     CHECK_FALSE(lock.is_held_by(alice));
     CHECK(lock.try_lock_shared(bob));
-    CHECK(elsewhere([&] { return error_of_call([&] { lock.lock(alice); }); }) == errc::would_deadlock);
-    CHECK(error_of_call([&] { static_cast<void>(lock.try_hold(alice)); }) == errc::would_deadlock);
+    CHECK(elsewhere([&] { return code_of([&] { lock.lock(alice); }); }) == errc::would_deadlock);
+    CHECK(code_of([&] { static_cast<void>(lock.try_hold(alice)); }) == errc::would_deadlock);
     CHECK_FALSE(lock.try_lock());
     std::error_code ec;
     lock.unlock_shared(alice, ec);
@@ -443,7 +443,7 @@ TEST_CASE("the token of a FencedLock belongs to the owner") {
     CHECK(lock.try_lock_and_get_token(alice) == token);
     CHECK(lock.try_lock_and_get_token_for(20s, alice, Lease(20s)) == token);
     CHECK_FALSE(lock.try_lock_and_get_token(bob));
-    CHECK(error_of_call([&] { static_cast<void>(lock.token(bob)); }) == errc::not_owner);
+    CHECK(code_of([&] { static_cast<void>(lock.token(bob)); }) == errc::not_owner);
     std::error_code ec;
     CHECK(lock.token(ec) == 0);
     CHECK(ec == errc::not_owner);

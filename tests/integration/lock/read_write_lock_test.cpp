@@ -360,8 +360,8 @@ TEST_CASE("after a downgrade the lock lasts no longer than its remaining readers
 TEST_CASE("fault: reader requests the write side: refused at once") {
     Fixture f;
     const std::shared_lock reading{f.orders};
-    CHECK(error_of_call([&] { f.orders.lock(); }) == errc::would_deadlock);
-    CHECK(error_of_call([&] { return f.orders.try_lock(); }) == errc::would_deadlock);
+    CHECK(code_of([&] { f.orders.lock(); }) == errc::would_deadlock);
+    CHECK(code_of([&] { return f.orders.try_lock(); }) == errc::would_deadlock);
     CHECK(f.orders.read_lock().is_held());
 }
 
@@ -418,30 +418,30 @@ TEST_CASE("fault: key of another kind of lock: an RLock and a read-write lock wi
     Fixture f;
     RLock plain{f.client, "orders"};
     plain.lock();
-    CHECK(error_of_call([&] { f.orders.lock(); }) == errc::wrong_type);
-    CHECK(error_of_call([&] { f.orders.lock_shared(); }) == errc::wrong_type);
+    CHECK(code_of([&] { f.orders.lock(); }) == errc::wrong_type);
+    CHECK(code_of([&] { f.orders.lock_shared(); }) == errc::wrong_type);
     CHECK(text_of_error([&] { return f.orders.try_lock(); }).find("RLock") != std::string::npos);
     // Other clients get the error from the server.
     CHECK(text_of_error([&] { return f.orders_elsewhere.try_lock(); }).find("no read-write lock") != std::string::npos);
     CHECK(text_of_error([&] { f.orders_elsewhere.lock_shared(); }).find("no read-write lock") != std::string::npos);
-    CHECK(elsewhere([&] { return error_of_call([&] { f.orders_elsewhere.lock_shared(); }); }) == errc::wrong_type);
+    CHECK(elsewhere([&] { return code_of([&] { f.orders_elsewhere.lock_shared(); }); }) == errc::wrong_type);
     CHECK(f.redis.hgetall("orders") == Fields{{owner_of(f.client, plain), "1"}});
     plain.unlock();
     RLock plain_elsewhere{f.elsewhere_client, "orders"};
     for (const bool write : {false, true}) {
         write ? f.orders.lock() : f.orders.lock_shared();
-        CHECK(error_of_call([&] { return plain.try_lock(); }) == errc::wrong_type);
-        CHECK(error_of_call([&] { plain.force_unlock(); }) == errc::wrong_type);
+        CHECK(code_of([&] { return plain.try_lock(); }) == errc::wrong_type);
+        CHECK(code_of([&] { plain.force_unlock(); }) == errc::wrong_type);
         CHECK(text_of_error([&] { plain.lock(); }).find("ReadWriteLock") != std::string::npos);
-        CHECK(error_of_call([&] { return plain_elsewhere.try_lock(); }) == errc::wrong_type);
+        CHECK(code_of([&] { return plain_elsewhere.try_lock(); }) == errc::wrong_type);
         CHECK(text_of_error([&] { plain_elsewhere.lock(); }).find("read-write lock") != std::string::npos);
         write ? f.orders.unlock() : f.orders.unlock_shared();
     }
     f.redis.text("SET", "orders", "a text");
-    CHECK(error_of_call([&] { f.orders.lock(); }) == errc::wrong_type);
-    CHECK(error_of_call([&] { f.orders.lock_shared(); }) == errc::wrong_type);
-    CHECK(error_of_call([&] { f.orders.is_locked(); }) == errc::wrong_type);
-    CHECK(error_of_call([&] { f.orders.read_lock().is_locked(); }) == errc::wrong_type);
+    CHECK(code_of([&] { f.orders.lock(); }) == errc::wrong_type);
+    CHECK(code_of([&] { f.orders.lock_shared(); }) == errc::wrong_type);
+    CHECK(code_of([&] { f.orders.is_locked(); }) == errc::wrong_type);
+    CHECK(code_of([&] { f.orders.read_lock().is_locked(); }) == errc::wrong_type);
     CHECK(f.redis.text("GET", "orders") == "a text");
 }
 
@@ -791,8 +791,8 @@ TEST_CASE("without memory acquires are refused, but renewals and releases still 
 
     ReadWriteLock fresh{client, "fresh"};
     // The last try may have no time left for a reply.
-    CHECK(eventually([&] { return error_of_call([&] { return fresh.try_lock(); }) == errc::overloaded; }));
-    CHECK(eventually([&] { return error_of_call([&] { return fresh.try_lock_shared(); }) == errc::overloaded; }));
+    CHECK(eventually([&] { return code_of([&] { return fresh.try_lock(); }) == errc::overloaded; }));
+    CHECK(eventually([&] { return code_of([&] { return fresh.try_lock_shared(); }) == errc::overloaded; }));
     const std::uint64_t renewals = client.stats().renewals;
     CHECK(eventually([&] { return client.stats().renewals >= renewals + 6; }, 20s));
     CHECK(log.count(redlatch::Event::Kind::hold_lost) == 0);

@@ -387,15 +387,15 @@ TEST_CASE("a holder without a lease: every way to acquire the lock reports wrong
     redis.integer("HSET", "orders", java_owner, 1);
     Client client{server.url()};
     RLock orders{client, "orders"};
-    CHECK(error_of_call([&] { static_cast<void>(orders.try_lock()); }) == redlatch::errc::wrong_type);
-    CHECK(error_of_call([&] { static_cast<void>(orders.try_lock_for(600s)); }) == redlatch::errc::wrong_type);
-    CHECK(error_of_call([&] { orders.lock(); }) == redlatch::errc::wrong_type);
+    CHECK(code_of([&] { static_cast<void>(orders.try_lock()); }) == redlatch::errc::wrong_type);
+    CHECK(code_of([&] { static_cast<void>(orders.try_lock_for(600s)); }) == redlatch::errc::wrong_type);
+    CHECK(code_of([&] { orders.lock(); }) == redlatch::errc::wrong_type);
     CHECK(orders.remaining_lease() == std::chrono::milliseconds::max());
     CHECK(redis.hgetall("orders") == Fields{{java_owner, "1"}});
     CHECK(redis.pttl("orders") == -1);
     // A thread that already waits gets the error at its next try.
     redis.integer("PEXPIRE", "orders", 600'000);
-    auto waiter = start([&] { return error_of_call([&] { orders.lock(); }); });
+    auto waiter = start([&] { return code_of([&] { orders.lock(); }); });
     REQUIRE(is_listened_to(redis, "orders"));
     redis.integer("PERSIST", "orders");
     redis.integer("PUBLISH", channel_of("orders"), "0");

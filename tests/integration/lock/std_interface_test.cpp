@@ -193,7 +193,7 @@ TEST_CASE("std::shared_lock works in all its forms") {
         CHECK(elsewhere([&] { return Reading(theirs, std::try_to_lock).owns_lock(); }));
         CHECK_FALSE(elsewhere([&] { return std::unique_lock(theirs, std::try_to_lock).owns_lock(); }));
         reading.unlock();
-        CHECK(redis.keys().empty());
+        CHECK(eventually([&] { return redis.keys().empty(); }, std::chrono::seconds{20}));
         CHECK(reading.try_lock());
         Reading moved = std::move(reading);
         CHECK(orders.read_lock().is_held());
@@ -208,10 +208,10 @@ TEST_CASE("std::shared_lock works in all its forms") {
     CHECK(Reading(orders, std::chrono::system_clock::now() + 20s).owns_lock());
     orders.lock_shared();
     { const Reading adopted{orders, std::adopt_lock}; }
-    CHECK(redis.keys().empty());
+    CHECK(eventually([&] { return redis.keys().empty(); }, std::chrono::seconds{20}));
     // The read side alone is a lock like any other.
     { const std::lock_guard reading{orders.read_lock()}; }
-    CHECK(redis.keys().empty());
+    CHECK(eventually([&] { return redis.keys().empty(); }, std::chrono::seconds{20}));
 }
 
 TEST_CASE_TEMPLATE("std::condition_variable_any waits on each kind of lock", L, RLock, FairLock, FencedLock, SpinLock,
@@ -265,7 +265,7 @@ TEST_CASE("condition_variable_any lets several readers wait for a writer's chang
     changed.notify_all();
     CHECK(one.get());
     CHECK(two.get());
-    CHECK(RawRedis{server}.keys().empty());
+    CHECK(eventually([&] { return RawRedis{server}.keys().empty(); }, std::chrono::seconds{20}));
 }
 
 TEST_CASE("scoped_lock acquires locks of every kind, in any order, without a deadlock") {
@@ -306,7 +306,7 @@ TEST_CASE("scoped_lock acquires locks of every kind, in any order, without a dea
     // Much less than a lease, so no thread waited for the end of one.
     for (auto& thread : threads) REQUIRE(ready(thread, 60s));
     CHECK(counter.value() == times * threads.size());
-    CHECK(RawRedis{server}.keys() == Words{"redisson_lock_token:{fenced}"});
+    CHECK(eventually([&] { return RawRedis{server}.keys() == Words{"redisson_lock_token:{fenced}"}; }, 20s));
 }
 
 TEST_CASE("std::try_lock returns the index of the lock that failed, and keeps none of the others") {

@@ -155,8 +155,8 @@ TEST_CASE(
     "the hold of the calling thread itself is refused; those of other threads, Owners and objects are waited for") {
     Bench bench;
     bench.orders.lock();
-    CHECK(error_of_call([&] { bench.orders.wait_release(); }) == errc::would_deadlock);
-    CHECK(error_of_call([&] { return bench.orders.wait_release_for(1h); }) == errc::would_deadlock);
+    CHECK(code_of([&] { bench.orders.wait_release(); }) == errc::would_deadlock);
+    CHECK(code_of([&] { return bench.orders.wait_release_for(1h); }) == errc::would_deadlock);
     CHECK_FALSE(bench.orders.wait_release_for(0s));
     auto other_thread = bench.wait();
     auto operation = bench.orders.async_wait_release().future();
@@ -399,7 +399,7 @@ TEST_CASE("without the right to the channel the wait fails, unless the lock poll
     RLock orders{deaf, "orders"};
     SpinLock spinning{deaf, "orders"};
     bench.hold_as(java, 100s);
-    CHECK(error_of_call([&] { orders.wait_release(); }) == errc::rejected);
+    CHECK(code_of([&] { orders.wait_release(); }) == errc::rejected);
     auto waiting = start_waiting(deaf, [&] { return spinning.wait_release_for(60s); });
     bench.redis.integer("DEL", "orders");
     REQUIRE(ready(waiting));
@@ -409,12 +409,12 @@ TEST_CASE("without the right to the channel the wait fails, unless the lock poll
 TEST_CASE("a key of another type and a server that is gone are errors, as for every query") {
     Bench bench;
     bench.redis.integer("RPUSH", "orders", "x");
-    CHECK(error_of_call([&] { bench.orders.wait_release(); }) == errc::wrong_type);
+    CHECK(code_of([&] { bench.orders.wait_release(); }) == errc::wrong_type);
     bench.redis.integer("DEL", "orders");
     Client client{bench.server.url(), {.command_timeout = 200ms, .unreachable_timeout = 400ms}};
     RLock orders{client, "orders"};
     bench.hold_as(java, 1s);
-    auto waiting = start_waiting(client, [&] { return error_of_call([&] { orders.wait_release(); }); });
+    auto waiting = start_waiting(client, [&] { return code_of([&] { orders.wait_release(); }); });
     bench.server.kill();
     REQUIRE(ready(waiting));
     CHECK(waiting.get() == errc::unreachable);

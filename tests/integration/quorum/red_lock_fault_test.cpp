@@ -136,10 +136,10 @@ TEST_CASE("three bad servers of five: unreachable in time, and nothing is left o
         mine->unlock();
         for (const std::size_t i : {0U, 1U, 4U}) trouble.begin(i);
         CHECK(takes_less_than(quick.command_timeout + late, [&] {
-            CHECK(error_of_call([&] { static_cast<void>(mine->try_lock()); }) == errc::unreachable);
+            CHECK(code_of([&] { static_cast<void>(mine->try_lock()); }) == errc::unreachable);
         }));
         CHECK(takes_less_than(quick.unreachable_timeout + late, [&] {
-            const auto waiting = time_of([&] { CHECK(error_of_call([&] { mine->lock(); }) == errc::unreachable); });
+            const auto waiting = time_of([&] { CHECK(code_of([&] { mine->lock(); }) == errc::unreachable); });
             CHECK(waiting >= quick.unreachable_timeout - 10ms);
         }));
         const std::string text = text_of_error([&] { static_cast<void>(mine->try_lock()); });
@@ -148,7 +148,7 @@ TEST_CASE("three bad servers of five: unreachable in time, and nothing is left o
             std::error_code ec;
             CHECK_FALSE(mine->try_lock_for(50ms, ec));
         }));
-        CHECK(error_of_call([&] { static_cast<void>(mine->is_locked()); }) == errc::unreachable);
+        CHECK(code_of([&] { static_cast<void>(mine->is_locked()); }) == errc::unreachable);
         for (const std::size_t sound : {2U, 3U})
             CHECK(eventually([&] { return !fleet().looks[sound].exists(name); }, 20s));
         for (const std::size_t i : {0U, 1U, 4U}) trouble.end(i);

@@ -74,7 +74,7 @@ TEST_CASE("a RedLock is held on all servers, and released on all") {
     CHECK_FALSE(mine->remaining_lease());
     CHECK(theirs->try_lock());
     theirs->unlock();
-    CHECK(error_of_call([&] { theirs->unlock(); }) == errc::not_owner);
+    CHECK(code_of([&] { theirs->unlock(); }) == errc::not_owner);
 }
 
 TEST_CASE("a majority is enough for a hold, a minority is not") {
@@ -250,14 +250,14 @@ TEST_CASE("invalid options and members are refused") {
     auto& locks = mine.locks;
     RLock beside{mine.clients[0], "refused"};
     RLock other_name{mine.clients[0], "another"};
-    CHECK(error_of_call([&] { RedLock lock(locks[0], beside); }) == errc::invalid_argument);
-    CHECK(error_of_call([&] { RedLock lock(locks[1], locks[0], other_name); }) == errc::invalid_argument);
+    CHECK(code_of([&] { RedLock lock(locks[0], beside); }) == errc::invalid_argument);
+    CHECK(code_of([&] { RedLock lock(locks[1], locks[0], other_name); }) == errc::invalid_argument);
     CHECK(text_of_error([&] { RedLock lock(locks[0], beside); }).find("server of its own") != std::string::npos);
-    CHECK(error_of_call([&] { RedLock lock(std::vector<HiredisRLock*>{}); }) == errc::invalid_argument);
+    CHECK(code_of([&] { RedLock lock(std::vector<HiredisRLock*>{}); }) == errc::invalid_argument);
     for (const RedLockOptions bad :
          {RedLockOptions{0ms, 0ms}, RedLockOptions{-1ms, 0ms}, RedLockOptions{2h, 0ms}, RedLockOptions{500ms, -1ms},
           RedLockOptions{500ms, short_lease - 1ms}, RedLockOptions{500ms, std::chrono::milliseconds::max()}})
-        CHECK(error_of_call([&] { RedLock lock(bad, locks[0], locks[1], locks[2]); }) == errc::invalid_argument);
+        CHECK(code_of([&] { RedLock lock(bad, locks[0], locks[1], locks[2]); }) == errc::invalid_argument);
     RedLockOptions good{.node_timeout = 200ms, .longest_lease = short_lease};
     RedLock with_options(good, locks[0], locks[1], locks[2]);
     RedLock of_range(locks, good);
@@ -265,9 +265,9 @@ TEST_CASE("invalid options and members are refused") {
     CHECK(with_options.is_held());
     of_range.unlock();
 
-    CHECK(error_of_call([&] { mine->lock(Lease{short_lease + 1ms}); }) == errc::invalid_argument);
+    CHECK(code_of([&] { mine->lock(Lease{short_lease + 1ms}); }) == errc::invalid_argument);
     CHECK(text_of_error([&] { mine->lock(Lease{1h}); }).find("longest_lease") != std::string::npos);
-    CHECK(error_of_call([&] { mine->lock(Lease{2ms}); }) == errc::invalid_argument);
+    CHECK(code_of([&] { mine->lock(Lease{2ms}); }) == errc::invalid_argument);
     std::error_code ec;
     CHECK_FALSE(mine->try_lock(Lease{short_lease * 2}, ec));
     CHECK(ec == errc::invalid_argument);
@@ -304,7 +304,7 @@ TEST_CASE("members may be mutexes, the SET NX PX locks of the Redis documentatio
         const std::lock_guard guard{*mine};
         CHECK(mine->is_held());
         CHECK_FALSE(theirs->try_lock());
-        CHECK(error_of_call([&] { mine->lock(); }) == errc::would_deadlock);
+        CHECK(code_of([&] { mine->lock(); }) == errc::would_deadlock);
         CHECK(mine->hold_count() == 1);
         const auto until = mine->valid_until();
         CHECK(eventually([&] { return mine->valid_until() > until + short_lease; }, 20s));
@@ -432,7 +432,7 @@ TEST_CASE("servers that refuse INFO: an error that names the reason, and no key 
         urls.push_back("unix://seller:pw@" + fleet().servers[i].socket_path());
     }
     Party mine{urls, "no info", options()};
-    CHECK(error_of_call([&] { mine->lock(); }) == errc::rejected);
+    CHECK(code_of([&] { mine->lock(); }) == errc::rejected);
     const std::string text = text_of_error([&] { static_cast<void>(mine->try_lock()); });
     CAPTURE(text);
     CHECK(text.find("no info: ") == 0);

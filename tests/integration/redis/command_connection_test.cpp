@@ -203,6 +203,27 @@ TEST_CASE("when a caller that waits for buffer space leaves, another caller take
     CHECK(bench.calls == 0);
 }
 
+TEST_CASE(
+    "a crowd of callers on one connection: each gets its replies, and one of them reads for all, not the driver") {
+    ScriptedServer server{[](const auto& command) { return ScriptedReply{":" + command.at(1) + "\r\n"}; }};
+    Bench bench{server.url()};
+    constexpr int callers = 40, calls = 25;
+    std::atomic<int> answered{0};
+    std::vector<std::thread> crowd;
+    for (int i = 0; i < callers; ++i)
+        crowd.emplace_back([&, i] {
+            const std::string number = std::to_string(i);
+            const std::vector<std::string_view> words{"ECHO", number};
+            for (int call = 0; call < calls; ++call) {
+                const Reply reply = bench.link.call(Command{words, 0}, Clock::now() + 10s);
+                answered += reply.is_integer() && reply.integer == i ? 1 : 0;
+            }
+        });
+    for (std::thread& one : crowd) one.join();
+    CHECK(answered == callers * calls);
+    CHECK(bench.calls == 0);
+}
+
 TEST_CASE("neither post() nor the driver waits for buffer space, and the driver is notified when there is some") {
     SilentServer server;
     Bench bench{server.url(), 20s};

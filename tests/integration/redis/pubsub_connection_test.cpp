@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -116,4 +117,34 @@ TEST_CASE("a leaving receiver notifies no thread if none waits") {
     bench.interrupts.wake();
     CHECK(bench.watch(0) == PubSubConnection::Watch::done);
     CHECK(bench.calls == 0);
+}
+
+TEST_CASE("a command for several channels that is refused as a whole is repeated for each of them") {
+    struct : redlatch::Listener {
+        void subscribed(const std::string& channel) override { confirmed.insert(channel); }
+        void refused(const std::string& channel, const Reply&) override { denied.insert(channel); }
+        void message(const std::string&, std::string_view) override {}
+        void disconnected() override {}
+        std::multiset<std::string> confirmed, denied;
+    } ear;
+    ScriptedServer server{[](const CommandWords& words) -> ScriptedReply {
+        if (words.size() != 2 || words[1] == "secret") return "-NOPERM no permissions to access a channel\r\n";
+        return "*3\r\n$9\r\nsubscribe\r\n$" + std::to_string(words[1].size()) + "\r\n" + words[1] + "\r\n:1\r\n";
+    }};
+    const Url url = Url::parse(server.url());
+    PubSubConnection link{[&](Connection& one, Instant deadline) { return one.open(url, deadline); }, 10s, [] {}};
+    for (const std::string channel : {"orders", "secret", "users"}) link.subscribe(channel);
+    CHECK(eventually([&] {
+        link.serve(ear, Clock::now() + 10s);
+        return ear.confirmed.size() == 2 && ear.denied.size() == 1;
+    }));
+    CHECK(ear.confirmed == std::multiset<std::string>{"orders", "users"});
+    CHECK(ear.denied == std::multiset<std::string>{"secret"});
+    // Nothing is asked for once more.
+    CHECK_FALSE(eventually(
+        [&] {
+            link.serve(ear, Clock::now() + 10s);
+            return ear.confirmed.size() + ear.denied.size() != 3;
+        },
+        200ms));
 }

@@ -254,7 +254,7 @@ TEST_CASE("a plain connection to a TLS server is unreachable in bounded time") {
     Client client{Endpoint{{}, server.port()}.url(), options};
     RLock orders{client, "orders"};
     const Stopwatch watch;
-    CHECK(error_of_call([&] { orders.lock(); }) == errc::unreachable);
+    CHECK(code_of([&] { orders.lock(); }) == errc::unreachable);
     CHECK(watch.within(at_once));
 }
 
@@ -321,8 +321,8 @@ TEST_CASE("a server certificate that is invalid for a while is reported at once,
     RLock parcels{client, "parcels"};
     orders.lock();
     show(expired);
-    CHECK(error_of_call([&] { parcels.lock(); }) == errc::rejected);
-    CHECK(elsewhere([&] { return error_of_call([&] { parcels.lock(); }); }) == errc::rejected);
+    CHECK(code_of([&] { parcels.lock(); }) == errc::rejected);
+    CHECK(elsewhere([&] { return code_of([&] { parcels.lock(); }); }) == errc::rejected);
     // Renewals are tried, without success.
     const std::uint64_t before = proxy.counts().accepted;
     CHECK(eventually([&] { return proxy.counts().accepted > before; }, 30s));

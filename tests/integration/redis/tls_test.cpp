@@ -337,7 +337,7 @@ TEST_CASE("writing to a closed connection raises no signal, and OpenSSL's error 
                         return options;
                     }()};
     RLock refused{stranger, "orders"};
-    CHECK(error_of_call([&] { refused.lock(); }) == errc::rejected);
+    CHECK(code_of([&] { refused.lock(); }) == errc::rejected);
     CHECK(ERR_get_error() == left);
     while (ERR_get_error() != 0) {
     }
@@ -374,7 +374,7 @@ TEST_CASE("certificates that are renewed while the program runs are used from th
         redlatch::tls({.ca_file = authority.file(), .certificate_file = used.file, .key_file = used.key_file});
     Client client{tls_url(server.port()), options};
     RLock orders{client, "orders"};
-    CHECK(error_of_call([&] { orders.lock(); }) == errc::rejected);
+    CHECK(code_of([&] { orders.lock(); }) == errc::rejected);
     put(authority.issue("new"));
     { std::lock_guard guard{orders}; }
     CHECK(redis.keys().empty());

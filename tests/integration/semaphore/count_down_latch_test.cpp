@@ -130,15 +130,15 @@ TEST_CASE("invalid counts are refused before anything is sent") {
     CommandMonitor monitor(bench.server);
     std::error_code ec;
     for (const std::ptrdiff_t count : {std::ptrdiff_t(0), std::ptrdiff_t(-1), HiredisLatch::max() + 1}) {
-        CHECK(error_of_call([&] { bench.latch.try_set_count(count); }) == errc::invalid_argument);
+        CHECK(code_of([&] { bench.latch.try_set_count(count); }) == errc::invalid_argument);
         CHECK_FALSE(bench.latch.try_set_count(count, ec));
         CHECK(ec == errc::invalid_argument);
     }
-    CHECK(error_of_call([&] { bench.latch.count_down(-1); }) == errc::invalid_argument);
-    CHECK(error_of_call([&] { bench.latch.arrive_and_wait(-1); }) == errc::invalid_argument);
+    CHECK(code_of([&] { bench.latch.count_down(-1); }) == errc::invalid_argument);
+    CHECK(code_of([&] { bench.latch.arrive_and_wait(-1); }) == errc::invalid_argument);
     bench.latch.count_down(HiredisLatch::max() + 1, ec);
     CHECK(ec == errc::invalid_argument);
-    CHECK(error_of_call([&] { HiredisLatch(bench.client, ""); }) == errc::invalid_argument);
+    CHECK(code_of([&] { HiredisLatch(bench.client, ""); }) == errc::invalid_argument);
     CHECK(monitor.take_total() == 0);
 }
 
@@ -311,16 +311,16 @@ TEST_CASE("a latch keeps a TTL on its key, and all other keys expire") {
 TEST_CASE("a latch's key of another type is an error, and stays unchanged") {
     Bench bench;
     bench.redis.call("HSET", "start", "a", "b");
-    CHECK(error_of_call([&] { bench.latch.try_set_count(1); }) == errc::wrong_type);
-    CHECK(error_of_call([&] { bench.latch.count_down(); }) == errc::wrong_type);
-    CHECK(error_of_call([&] { bench.latch.wait(); }) == errc::wrong_type);
-    CHECK(error_of_call([&] { bench.latch.count(); }) == errc::wrong_type);
-    CHECK(error_of_call([&] { bench.latch.reset(); }) == errc::wrong_type);
+    CHECK(code_of([&] { bench.latch.try_set_count(1); }) == errc::wrong_type);
+    CHECK(code_of([&] { bench.latch.count_down(); }) == errc::wrong_type);
+    CHECK(code_of([&] { bench.latch.wait(); }) == errc::wrong_type);
+    CHECK(code_of([&] { bench.latch.count(); }) == errc::wrong_type);
+    CHECK(code_of([&] { bench.latch.reset(); }) == errc::wrong_type);
     bench.redis.call("DEL", "start");
     bench.redis.call("SET", "start", "many");
-    CHECK(error_of_call([&] { bench.latch.count_down(); }) == errc::wrong_type);
-    CHECK(error_of_call([&] { return bench.latch.wait_for(20s); }) == errc::wrong_type);
-    CHECK(error_of_call([&] { bench.latch.count(); }) == errc::wrong_type);
+    CHECK(code_of([&] { bench.latch.count_down(); }) == errc::wrong_type);
+    CHECK(code_of([&] { return bench.latch.wait_for(20s); }) == errc::wrong_type);
+    CHECK(code_of([&] { bench.latch.count(); }) == errc::wrong_type);
     CHECK(bench.redis.text("GET", "start") == "many");
 }
 
@@ -374,7 +374,7 @@ TEST_CASE("without memory a count is refused, but counting down still works") {
     Client hasty(bench.server.url(), {.unreachable_timeout = 300ms});
     HiredisLatch another(hasty, "another");
     // A last try without time for its reply reports only that there was none.
-    CHECK(eventually([&] { return error_of_call([&] { another.try_set_count(1); }) == errc::overloaded; }, 20s));
+    CHECK(eventually([&] { return code_of([&] { another.try_set_count(1); }) == errc::overloaded; }, 20s));
     bench.latch.count_down();
     CHECK_FALSE(bench.redis.exists("start"));
 }

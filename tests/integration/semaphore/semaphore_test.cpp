@@ -185,7 +185,7 @@ TEST_CASE("permits are set once, acquired, released, added and drained") {
 TEST_CASE("an invalid number of permits is refused before anything is sent") {
     Bench bench;
     CommandMonitor monitor(bench.server);
-    const auto refused = [&](auto call) { return error_of_call(call) == errc::invalid_argument; };
+    const auto refused = [&](auto call) { return code_of(call) == errc::invalid_argument; };
     for (const std::ptrdiff_t n : {std::ptrdiff_t(-1), HiredisSemaphore::max() + 1}) {
         CHECK(refused([&] { bench.seats.acquire(n); }));
         CHECK(refused([&] { return bench.seats.try_acquire(n); }));
@@ -336,15 +336,15 @@ TEST_CASE("a waiter for many permits is served in the end while others acquire a
 
 TEST_CASE("a number of permits above Redisson's limit is refused") {
     Bench bench(2);
-    CHECK(error_of_call([&] { bench.seats.release(HiredisSemaphore::max() - 1); }) == errc::invalid_argument);
-    CHECK(error_of_call([&] { bench.seats.release_if_exists(HiredisSemaphore::max()); }) == errc::invalid_argument);
-    CHECK(error_of_call([&] { bench.seats.add_permits(HiredisSemaphore::max()); }) == errc::invalid_argument);
+    CHECK(code_of([&] { bench.seats.release(HiredisSemaphore::max() - 1); }) == errc::invalid_argument);
+    CHECK(code_of([&] { bench.seats.release_if_exists(HiredisSemaphore::max()); }) == errc::invalid_argument);
+    CHECK(code_of([&] { bench.seats.add_permits(HiredisSemaphore::max()); }) == errc::invalid_argument);
     CHECK(bench.left() == "2");
     bench.seats.release(HiredisSemaphore::max() - 2);
     CHECK(bench.seats.available_permits() == HiredisSemaphore::max());
     bench.seats.acquire(HiredisSemaphore::max());
     bench.seats.add_permits(-HiredisSemaphore::max());
-    CHECK(error_of_call([&] { bench.seats.add_permits(-1); }) == errc::invalid_argument);
+    CHECK(code_of([&] { bench.seats.add_permits(-1); }) == errc::invalid_argument);
     CHECK(bench.left() == "-2147483647");
 }
 
@@ -354,7 +354,7 @@ TEST_CASE("try_acquire() does not retry a temporary refusal of the server") {
     bench.seats.acquire();
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
     const Stopwatch watch;
-    CHECK(error_of_call([&] { return bench.seats.try_acquire(); }) == errc::overloaded);
+    CHECK(code_of([&] { return bench.seats.try_acquire(); }) == errc::overloaded);
     CHECK(watch.within(10s));
 }
 #endif
@@ -477,7 +477,7 @@ TEST_CASE("the number of marks does not grow with the number of changes") {
 TEST_CASE("a semaphore's key of another type is an error, and stays unchanged") {
     Bench bench;
     bench.redis.call("RPUSH", "seats", "a");
-    const auto wrong = [&](auto call) { return error_of_call(call) == errc::wrong_type; };
+    const auto wrong = [&](auto call) { return code_of(call) == errc::wrong_type; };
     CHECK(wrong([&] { bench.seats.try_set_permits(1); }));
     CHECK(wrong([&] { bench.seats.acquire(); }));
     CHECK(wrong([&] { bench.seats.release(); }));
@@ -488,7 +488,7 @@ TEST_CASE("a semaphore's key of another type is an error, and stays unchanged") 
     CHECK(wrong([&] { return bench.seats.try_acquire(); }));
     CHECK(wrong([&] { bench.seats.available_permits(); }));
     CHECK(wrong([&] { static_cast<void>(bench.seats.drain_permits()); }));
-    CHECK(error_of_call([&] { bench.seats.release(); }));
+    CHECK(code_of([&] { bench.seats.release(); }));
     CHECK(bench.left() == "many");
 }
 
@@ -611,7 +611,7 @@ TEST_CASE("without memory an acquire is refused, but a release still works") {
     bench.seats.acquire();
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
     // The last try may have no time left for a reply.
-    CHECK(eventually([&] { return error_of_call([&] { bench.seats.acquire(); }) == errc::overloaded; }));
+    CHECK(eventually([&] { return code_of([&] { bench.seats.acquire(); }) == errc::overloaded; }));
     CHECK(bench.left() == "1");
     bench.seats.release();
     CHECK(bench.left() == "2");
@@ -628,7 +628,7 @@ TEST_CASE("a release without a reply fails in time, and takes effect once when t
     const Stopwatch watch;
     bench.seats.release(ec);
     CHECK(ec == errc::unreachable);
-    CHECK(error_of_call([&] { bench.seats.acquire(); }) == errc::unreachable);
+    CHECK(code_of([&] { bench.seats.acquire(); }) == errc::unreachable);
     CHECK_FALSE(bench.seats.try_acquire_for(20ms));
     CHECK(watch.within(15s));
     bench.server.cont();

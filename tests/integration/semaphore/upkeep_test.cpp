@@ -30,7 +30,7 @@ bool is_about(long long ttl, std::chrono::milliseconds whole) {
 template <class Primitive>
 void refuses_bad_durations(Primitive& primitive) {
     for (const auto duration : {0ms, -1ms, std::chrono::milliseconds(std::chrono::hours(24) * 40'000)})
-        CHECK(error_of_call([&] { primitive.expire(duration); }) == errc::invalid_argument);
+        CHECK(code_of([&] { primitive.expire(duration); }) == errc::invalid_argument);
     std::error_code ec;
     CHECK_FALSE(primitive.expire(500us, ec));
     CHECK(ec == errc::invalid_argument);
@@ -98,7 +98,7 @@ TEST_CASE("a Semaphore expires as late as it is told last, with the permits that
     CHECK(seats.try_set_permits(3));
     CHECK(redis.pttl("seats") == -1);
     refuses_bad_durations(seats);
-    CHECK(error_of_call([&] { seats.try_set_permits(1, 0s); }) == errc::invalid_argument);
+    CHECK(code_of([&] { seats.try_set_permits(1, 0s); }) == errc::invalid_argument);
     std::error_code ec;
     CHECK_FALSE(seats.try_set_permits(-1, 1s, ec));
     CHECK(ec == errc::invalid_argument);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "integration/rlock_helpers.hpp"
+#include "support/code_of.hpp"
 #include "support/command_monitor.hpp"
 #include "support/scripted_server.hpp"
 
@@ -33,15 +34,6 @@ struct Bench {
 
     std::string dump(const std::string& key) { return redis.exists(key) ? redis.text("DUMP", key) : ""; }
 };
-
-std::error_code code_of(const std::function<void()>& call) {
-    try {
-        call();
-    } catch (const Error& error) {
-        return error.code();
-    }
-    return {};
-}
 
 /// A call with its name.
 struct Named {
@@ -536,7 +528,7 @@ TEST_CASE("a password of any bytes logs in unchanged, and injects no command") {
         Client bad{"redis://seller:" + encoded(password + "x") + at};
         RLock theirs{bad, "orders"};
         const std::string text = text_of_error([&] { theirs.lock(); });
-        CHECK(error_of_call([&] { theirs.lock(); }) == errc::rejected);
+        CHECK(code_of([&] { theirs.lock(); }) == errc::rejected);
         CHECK(text.find(escaped(password).substr(0, 6)) == std::string::npos);
         CHECK(redis.text("GET", "witness") == "here");
     }
@@ -546,7 +538,7 @@ TEST_CASE("a database that does not exist is rejected at once, with the server's
     Bench bench;
     Client client{bench.server.url() + "?db=9999"};
     RLock orders{client, "orders"};
-    CHECK(error_of_call([&] { orders.lock(); }) == errc::rejected);
+    CHECK(code_of([&] { orders.lock(); }) == errc::rejected);
     CHECK(text_of_error([&] { orders.lock(); }).find("DB index") != std::string::npos);
 }
 
@@ -584,13 +576,13 @@ TEST_CASE("a grant without a token, or with an impossible one, is no hold") {
         CAPTURE(token);
         std::atomic<int> acquires{0};
         ScriptedServer hostile{telling_time([&](const CommandWords& command) -> ScriptedReply {
-            const bool acquire = command.size() > 1 && command[1] == digested<scripts::fenced_acquire>.digest();
+            const bool acquire = command.size() > 1 && command[1] == digested<scripts::fenced_queue_acquire>.digest();
             acquires += acquire ? 1 : 0;
             return acquire ? "*2\r\n:1\r\n" + token + "\r\n" : ":0\r\n";
         })};
         Client client{hostile.url()};
         FencedLock orders{client, "orders"};
-        CHECK(error_of_call([&] { static_cast<void>(orders.try_lock()); }) == errc::protocol_error);
+        CHECK(code_of([&] { static_cast<void>(orders.try_lock()); }) == errc::protocol_error);
         CHECK(acquires == 1);
         CHECK(code_of([&] { static_cast<void>(orders.token()); }) == errc::not_owner);
         CHECK(client.stats().acquisitions == 0);

@@ -20,6 +20,7 @@
 
 #include "integration/rlock_helpers.hpp"
 #include "support/command_monitor.hpp"
+#include "support/without_grants.hpp"
 
 using namespace redlatch::test;
 using namespace std::chrono_literals;
@@ -66,9 +67,13 @@ TEST_CASE("a client's id is a random UUID of its own, and constant") {
     RedisServer server;
     Client first{server.url()};
     Client second{server.url()};
-    const std::regex uuid{"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"};
+    // Version 8 tells a client of which a release grants the lock.
+    Client third{server.url(), without_grants()};
+    const std::regex uuid{"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"};
+    const std::regex other{"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"};
     CHECK(std::regex_match(first.id(), uuid));
     CHECK(std::regex_match(second.id(), uuid));
+    CHECK(std::regex_match(third.id(), other));
     CHECK(first.id() != second.id());
     const std::string id = first.id();
     RLock orders{first, "orders"};
@@ -136,7 +141,7 @@ TEST_CASE("the URL chooses the database") {
     CHECK(ready(waiter));
     Client no_such{server.url() + "?db=999"};
     RLock lock{no_such, "orders"};
-    CHECK(error_of_call([&] { lock.lock(); }) == errc::rejected);
+    CHECK(code_of([&] { lock.lock(); }) == errc::rejected);
 }
 
 TEST_CASE("a lock is the same by unix socket and by TCP") {
@@ -212,7 +217,7 @@ TEST_CASE("a client has no threads before its first try, and two afterwards") {
     CHECK_FALSE(busy.try_lock_for(10ms));
     orders->unlock();
     orders->lock(Lease{10s});
-    CHECK(added(before, threads()).size() == 2);
+    CHECK(eventually([&] { return added(before, threads()).size() == 2; }, 20s));
     orders->unlock();
     held.unlock();
 }
@@ -302,7 +307,7 @@ TEST_CASE("a signal that interrupts a waiting thread does not end the wait") {
         if (waiter.valid() && client.stats().commands < 100) ::pthread_kill(thread, SIGUSR2);
     }
     ::sigaction(SIGUSR2, &before, nullptr);
-    CHECK(RawRedis{server}.keys().empty());
+    CHECK(eventually([&] { return RawRedis{server}.keys().empty(); }, std::chrono::seconds{20}));
 }
 
 TEST_CASE("every descriptor of the library is close-on-exec") {
@@ -393,7 +398,7 @@ TEST_CASE("primitives may outlive their client, and their holds are renewed") {
     CHECK_FALSE(eventually([&] { return !redis.exists("before") || !redis.exists("after"); }, short_lease * 2, 5ms));
     before.unlock();
     after.unlock();
-    CHECK(redis.keys().empty());
+    CHECK(eventually([&] { return redis.keys().empty(); }, std::chrono::seconds{20}));
 }
 
 TEST_CASE("after the end of the client and its primitives a hold expires with its lease") {
@@ -459,7 +464,7 @@ TEST_CASE("an unused client needs no server") {
         RLock orders{client, "orders"};
         CHECK(orders.name() == "orders");
         CHECK(orders.lost().stop_requested());
-        CHECK(error_of_call([&] { orders.unlock(); }) == errc::not_owner);
+        CHECK(code_of([&] { orders.unlock(); }) == errc::not_owner);
     }
     CHECK(watch.elapsed() < patient(5s));
 }
@@ -468,7 +473,7 @@ TEST_CASE("invalid client options are refused") {
     const auto refused = [](auto&& change) {
         ClientOptions options;
         change(options);
-        return error_of_call([&] { Client client("unix:///nowhere", options); }) == errc::invalid_argument;
+        return code_of([&] { Client client("unix:///nowhere", options); }) == errc::invalid_argument;
     };
     CHECK(refused([](ClientOptions& o) { o.watchdog_timeout = 0ms; }));
     CHECK(refused([](ClientOptions& o) { o.watchdog_timeout = -1s; }));
@@ -527,6 +532,28 @@ TEST_CASE("a first connection that fails is an event at once, which says why; th
     }
 }
 
+TEST_CASE("the error says that the server did not reply in time, and what that means") {
+    RedisServer server;
+    ClientOptions options;
+    options.command_timeout = 300ms;
+    options.unreachable_timeout = 300ms;
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    { const std::lock_guard guard{orders}; }
+    const auto text = [&] {
+        try {
+            static_cast<void>(orders.try_lock());
+        } catch (const redlatch::Error& error) {
+            CHECK(error.code() == errc::unreachable);
+            return std::string(error.what());
+        }
+        return std::string("no error");
+    };
+    server.stop();
+    CHECK(text().find(" did not reply in time; the command may have taken effect") != std::string::npos);
+    server.cont();
+}
+
 TEST_CASE("a client serves many threads that use many locks at once") {
     RedisServer server;
     RawRedis redis{server};
@@ -548,5 +575,5 @@ TEST_CASE("a client serves many threads that use many locks at once") {
     }
     CHECK(failures == 0);
     CHECK(client.stats().acquisitions == 16 * 20);
-    CHECK(redis.keys().empty());
+    CHECK(eventually([&] { return redis.keys().empty(); }, std::chrono::seconds{20}));
 }

@@ -155,7 +155,7 @@ TEST_CASE("a login that the server refuses fails the call at once, and the next 
     Client client{server.url(), by(vault.of())};
     RLock orders{client, "orders"};
     const Stopwatch watch;
-    CHECK(error_of_call([&] { orders.lock(); }) == errc::rejected);
+    CHECK(code_of([&] { orders.lock(); }) == errc::rejected);
     const std::string text = text_of_error([&] { static_cast<void>(orders.try_lock()); });
     CHECK(watch.within(patient(10s)));
     CHECK(text.find("WRONGPASS") != std::string::npos);
@@ -187,7 +187,7 @@ TEST_CASE("a function that throws: unreachable after the limit, with its words, 
     CHECK(text.find("the vault is sealed") != std::string::npos);
     CHECK(calls > 2);
     watch.restart();
-    CHECK(error_of_call([&] { static_cast<void>(orders.try_lock_for(100ms)); }) == errc::unreachable);
+    CHECK(code_of([&] { static_cast<void>(orders.try_lock_for(100ms)); }) == errc::unreachable);
     CHECK(watch.within(patient(2s)));
     CHECK(eventually([&] { return log.count(Event::Kind::disconnected) == 1; }));
     auto waiting = start([&] { return orders.try_lock_for(60s); });

@@ -134,7 +134,7 @@ TEST_CASE("a FencedLock reports the last token, also while it is free") {
     redis.text("SET", "redisson_lock_token:{orders}", "17");
     CHECK(orders.inspect().token == 17);
     redis.text("SET", "redisson_lock_token:{orders}", "none");
-    CHECK(error_of_call([&] { orders.inspect(); }) == errc::wrong_type);
+    CHECK(code_of([&] { orders.inspect(); }) == errc::wrong_type);
 }
 
 TEST_CASE("a ReadWriteLock reports both sides, each side its own, and no expired reader") {
@@ -227,7 +227,7 @@ TEST_CASE("a lock over several reports each member in order; only if none replie
     CHECK_FALSE(found[2].error);
     two.kill();
     three.kill();
-    CHECK(error_of_call([&] { lock.inspect(); }) == errc::unreachable);
+    CHECK(code_of([&] { lock.inspect(); }) == errc::unreachable);
     std::error_code ec;
     CHECK(lock.inspect(ec).empty());
     CHECK(ec == errc::unreachable);
@@ -325,7 +325,7 @@ TEST_CASE("inspect() refuses a key of another type, and one that another kind of
         std::error_code ec;
         static_cast<void>(primitive.inspect(ec));
         CHECK(ec == errc::wrong_type);
-        CHECK(error_of_call([&] { primitive.inspect(); }) == errc::wrong_type);
+        CHECK(code_of([&] { primitive.inspect(); }) == errc::wrong_type);
     };
     refuses(RLock{client, "list"});
     refuses(FairLock{client, "list"});

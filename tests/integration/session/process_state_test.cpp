@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// ctest: timeout=300 long
 // The state of the program that uses the library: errno, signals, locale, umask, environment, memory. client_test
 // covers blocked signals and close-on-exec descriptors, client_fork_test covers fork().
 #include <doctest/doctest.h>
@@ -9,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <clocale>
@@ -270,7 +272,7 @@ TEST_CASE("unused names take no memory") {
     use_names(300, 1300);
     // A thousand names of every kind. A single state takes more than 200 bytes.
     CHECK(allocated() < before + 64 * 1024);
-    CHECK(redis.keys().empty());
+    CHECK(eventually([&] { return redis.keys().empty(); }, std::chrono::seconds{20}));
 }
 
 // An unlock() of such a lease need not come.
@@ -304,17 +306,22 @@ TEST_CASE("leases that run out without an unlock() take no memory, whoever had t
     // and they cannot be more than are used after the measurement.
     for (std::deque<RLock> names; names.size() < 3 * round;)
         names.emplace_back(client, "name " + std::to_string(names.size()));
-    // The levels that an unlock() may still ask for are kept, but only the latest ten thousand.
-    for (int i = 0; i < 2; ++i) let_run_out();
-    // The states of unused names are removed within a second.
-    std::size_t before = allocated();
-    for (Stopwatch quiet; quiet.within(1500ms); std::this_thread::sleep_for(20ms))
-        if (const std::size_t now = allocated(); now < before) {
-            before = now;
-            quiet.restart();
-        }
-    for (int i = 0; i < 2; ++i) let_run_out();  // more than a table has room for by now
-    CHECK(eventually([&] { return allocated() < before + 64 * 1024; }, 10s));
+    // The levels that an unlock() may still ask for are kept, but only the latest ten thousand. The states of unused names
+    // are removed within a second, and what a table keeps of them when it is next looked through. So the memory goes up and
+    // down. What is never freed would only grow.
+    const auto settled = [&] {
+        for (int i = 0; i < 2; ++i) let_run_out();  // more than a table has room for by now
+        std::size_t least = allocated();
+        for (Stopwatch quiet; quiet.within(1500ms); std::this_thread::sleep_for(20ms))
+            if (const std::size_t now = allocated(); now < least) {
+                least = now;
+                quiet.restart();
+            }
+        return least;
+    };
+    std::size_t most = 0;
+    for (int i = 0; i < 4; ++i) most = std::max(most, settled());
+    for (int i = 0; i < 4; ++i) CHECK(settled() < most + 64 * 1024);
 }
 
 TEST_CASE("names that were waited for take neither memory nor a channel") {

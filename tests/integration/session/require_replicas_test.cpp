@@ -47,14 +47,7 @@ TEST_CASE("a grant is on the required replica when the call returns, for every k
         CHECK(replica.exists(lock.name()));
         lock.unlock();
     };
-    check(RLock{client, "rlock"});
-    check(FairLock{client, "fair"});
-    check(FencedLock{client, "fenced"});
-    check(SpinLock{client, "spin"});
-    check(Mutex{client, "mutex"});
-    ReadWriteLock both{client, "both"};
-    check(both.read_lock());
-    check(both.write_lock());
+    with_each_lock(client, check);
     const auto waits = redis.command_calls()["wait"];
     CHECK(waits >= 7);
     Semaphore permits{client, "permits"};

@@ -18,6 +18,7 @@ import java.util.function.Function;
 import java.util.jar.Manifest;
 import org.redisson.Redisson;
 import org.redisson.RedissonRedLock;
+import org.redisson.api.RAtomicLong;
 import org.redisson.api.RBucket;
 import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
@@ -238,21 +239,29 @@ public final class Agent {
         TimeUnit.MICROSECONDS.sleep(ThreadLocalRandom.current().nextInt(2001));
     }
 
-    /** Adds one to a plain counter by a GET and a SET, again and again. Returns how often. */
+    /**
+     * Adds one to a plain counter by a GET and a SET, again and again. Returns how often, and the longest wait in ms. Adds
+     * the same to the counter `own` of this thread, so that it is known how often a killed one has done so.
+     */
     private static Object stress(Request r, Action enter, Action leave) throws Exception {
         final RBucket<String> counter = r.client(0).getBucket(r.arguments.get("counter"), StringCodec.INSTANCE);
+        final RAtomicLong own = r.client(0).getAtomicLong(r.arguments.get("own"));
         final long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(r.number("ms"));
         long sections = 0;
+        long longest = 0;
         while (System.nanoTime() < end) {
+            final long asked = System.nanoTime();
             enter.run();
+            longest = Math.max(longest, System.nanoTime() - asked);
             final String before = counter.get();
             Thread.yield();
             counter.set(Long.toString((before == null ? 0 : Long.parseLong(before)) + 1));
+            own.incrementAndGet();
             leave.run();
             ++sections;
             rest();
         }
-        return sections;
+        return sections + " " + TimeUnit.NANOSECONDS.toMillis(longest);
     }
 
     /** Reads the counter twice, again and again. Returns how often, or an error if it changed in between. */

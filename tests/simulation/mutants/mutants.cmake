@@ -8,8 +8,8 @@ mutate(release_without_publish scripts/rlock.hpp
 
 # A message between the try and the subscription is lost.
 mutate(no_second_try_once_subscribed wait/waiting_room.hpp
-    "subscribed_ = true;\n        notify();"
-    "subscribed_ = true;")
+    "subscription_.confirmed();\n        notify();"
+    "subscription_.confirmed();")
 
 # Waiters of other processes are not notified that the next holder's lease is shorter.
 mutate(silent_hand_over scripts/rlock.hpp
@@ -18,7 +18,7 @@ mutate(silent_hand_over scripts/rlock.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply lock/acquire_attempt.hpp
-    "asked.sent = sent_.as_of_now();"
+    "asked.sent = sent_->as_of_now();"
     "asked.sent = Clock::now();")
 
 # All holds of a thread have the same number, and a late release ends the next one.
@@ -133,3 +133,43 @@ mutate(deadline_of_a_posted_call_forgotten session/awaiting.hpp
 mutate(destroyed_lock_says_nothing quorum/quorum_acquire.hpp
     "if (request.stop.stop_requested()) co_return in_vain(under_way.has_value());"
     "if (request.stop.stop_requested()) co_return false;")
+
+# The end of a phase wakes nobody.
+mutate(barrier_ends_in_silence scripts/barrier.hpp
+    "{'zremrangebyscore', arrivals, '1', '0'}, {publish, channel, whole(phase + 1)}}"
+    "{'zremrangebyscore', arrivals, '1', '0'}}")
+
+# A late copy of an arrival counts in a later phase.
+mutate(late_arrival_counts scripts/barrier.hpp
+    "if now > wanted_until then return late(now) end\nlocal ends = wanted_until + margin\nif state.born and"
+    "local ends = wanted_until + margin\nif state.born and")
+
+# An arrival that is taken back too late has counted, but its caller arrives again.
+mutate(withdrawn_in_vain barrier.ipp
+    "return !withdraw(std::move(arrival));"
+    "withdraw(std::move(arrival));\n        return false;")
+
+# A waiter registers after it has released the lock.
+mutate(registered_after_the_release condition_variable.ipp
+    "    detail::enter_condition(handle_.settings(), condition, id);\n    try {\n        lock.unlock();"
+    "    lock.unlock();\n    detail::enter_condition(handle_.settings(), condition, id);\n    try {")
+
+# A waiter that gives up keeps the notification that another one needs.
+mutate(notification_is_kept scripts/condition_variable.hpp
+    "local passes_on = place < 0 and gives_up"
+    "local passes_on = false")
+
+# Who has lost the lock writes the record all the same.
+mutate(record_by_anyone scripts/holder_record.hpp
+    "if redis.call('hexists', lock, owner) == 0 then return 0 end"
+    "")
+
+# Who gets the lock does the work, even if it was done between the look and the acquire.
+mutate(no_second_look around/recorded_work.hpp
+    "if (done) return {std::move(done)};"
+    "")
+
+# A leader goes by lost() alone, which a process that was suspended learns late.
+mutate(leads_beyond_its_lease leader_election.hpp
+    "return Clock::now() < valid_until() && !lost().stop_requested();"
+    "return !lost().stop_requested();")

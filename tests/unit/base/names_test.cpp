@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "support/internals.hpp"
+
 using namespace redlatch;
 using namespace redlatch::detail;
 

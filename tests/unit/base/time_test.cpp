@@ -168,3 +168,24 @@ TEST_CASE("a hold is valid a little shorter than its lease, counted from before 
     CHECK(valid_until(at(0ms), 24h * 36'525) < at(24h * 36'525));
     CHECK(valid_until(Clock::now(), 24h * 36'525) > Clock::now() + 24h * 36'000);
 }
+
+TEST_CASE("bounds of a hold: a minimum is rounded up, a maximum down, and both must make sense") {
+    CHECK(Lease::at_least(1ms).least() == 1ms);
+    CHECK(Lease::at_least(1'000'001ns).least() == 2ms);
+    CHECK(Lease::at_least(30s).most() == Milliseconds::max());
+    CHECK_FALSE(Lease::at_least(30s).lease());
+    CHECK(Lease::at_least(30s, Lease{1min}).lease() == Milliseconds(60'000));
+    CHECK(Lease::at_most(1'999'999ns).most() == 1ms);
+    CHECK(Lease::at_most(1h).least() == 0ms);
+    const Lease::Bounds both = Lease::at_least(30s, Lease::at_most(30s));
+    CHECK(both.least() == both.most());
+    for (const auto wrong : {0ms, -1ms}) {
+        CHECK_THROWS_AS(Lease::at_least(wrong), const Error&);
+        CHECK_THROWS_AS(Lease::at_most(wrong), const Error&);
+    }
+    CHECK_THROWS_AS(Lease::at_most(999us), const Error&);
+    CHECK_THROWS_AS(Lease::at_least(24h * 40'000), const Error&);
+    CHECK_THROWS_AS(Lease::at_least(31s, Lease{30s}), const Error&);
+    CHECK_THROWS_AS(Lease::at_least(31s, Lease::at_most(30s)), const Error&);
+    CHECK_THROWS_AS(Lease::at_least(std::chrono::duration<double>(std::nan(""))), const Error&);
+}

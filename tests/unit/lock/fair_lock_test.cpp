@@ -17,6 +17,7 @@
 
 #include "support/scripted_transport.hpp"
 #include "support/wait.hpp"
+#include "support/without_grants.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -26,7 +27,8 @@ using namespace std::chrono_literals;
 namespace {
 
 struct Bench {
-    explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), lock(client, "orders") {}
+    explicit Bench(const ClientOptions& options = {})
+        : client(redis.transport(), without_grants(options)), lock(client, "orders") {}
 
     // The owner of a hold or of a slot in the queue, as it is written on the wire.
     std::string owner(std::uint64_t number = 1) const { return client.id() + ":" + std::to_string(number); }

@@ -223,3 +223,59 @@ TEST_CASE("ids of holds never repeat") {
     CHECK(b != c);
     CHECK(a != c);
 }
+
+// --- a minimum and a maximum --------------------------------------------------------------------------------------
+
+TEST_CASE("a limited hold is renewed until it lasts to its end, and then no more") {
+    HoldTable holds;
+    HoldRecord& hold = holds.start(1, 1);
+    hold.settings.watchdog_timeout = timeout;
+    hold.enter(at(0ms), under_watchdog, timeout, {.most = 45s}, at(1ms));
+    CHECK(hold.renew_at == at(10s));
+    CHECK(hold.renewal_lease(at(10s)) == timeout);
+    hold.renewed(at(10s), timeout);
+    CHECK(hold.renew_at == at(20s));
+    CHECK(hold.renewal_lease(at(20s)) == 25s);
+    hold.renewed(at(20s), 25s);
+    CHECK(hold.renew_at == never);
+    CHECK(hold.lasts_to_its_end());
+    CHECK(hold.valid_until == sure_until(20s, 25s));
+    CHECK(hold.valid_until <= at(45s));
+    CHECK(hold.renewal_lease(at(50s)) == 1ms);
+}
+
+TEST_CASE("a maximum below the watchdog's lease is the lease, and a minimum above it, too") {
+    CHECK(HoldBounds{.most = 5s}.lease_of(std::nullopt, timeout) == 5s);
+    CHECK(HoldBounds{.least = 60s}.lease_of(std::nullopt, timeout) == 60s);
+    CHECK(HoldBounds{.least = 2s}.lease_of(std::nullopt, timeout) == timeout);
+    CHECK(HoldBounds{.least = 2s}.lease_of(4000ms, timeout) == 4s);
+    CHECK(HoldBounds{.most = 2s}.lease_of(4000ms, timeout) == 2s);
+    HoldTable holds;
+    HoldRecord& hold = holds.start(1, 1);
+    hold.enter(at(0ms), under_watchdog, timeout, {.most = 5s}, at(1ms));
+    CHECK(hold.renew_at == never);
+    CHECK(hold.valid_until == sure_until(0ms, 5s));
+}
+
+TEST_CASE("a minimum counts from the reply, with an allowance for a slower clock of the server") {
+    HoldTable holds;
+    HoldRecord& hold = holds.start(1, 1);
+    hold.enter(at(0ms), under_watchdog, timeout, {.least = 10s}, at(70ms));
+    CHECK(hold.stays(at(10s + 70ms)));
+    CHECK_FALSE(hold.stays(at(10s + 70ms + 20ms)));
+    hold.enter(at(100ms), under_watchdog, timeout, {}, at(110ms));
+    CHECK(hold.stays(at(10s + 70ms)));
+    hold.enter(at(1s), under_watchdog, timeout, {.least = 10s}, at(1s));
+    CHECK(hold.stays(at(11s)));
+    CHECK_FALSE(holds.start(1, 2).stays(at(0ms)));
+}
+
+TEST_CASE("a nested level with a maximum brings the end of a hold nearer") {
+    HoldTable holds;
+    HoldRecord& hold = taken(holds, 1, 0ms, 60s);
+    hold.enter(at(1s), under_watchdog, timeout, {.most = 5s}, at(1s));
+    CHECK(hold.valid_until == at(6s));
+    hold.leave();
+    CHECK(hold.valid_until == at(6s));
+    CHECK_FALSE(holds.start(1, 2).limited());
+}

@@ -15,6 +15,7 @@
 #include "support/scripted_transport.hpp"
 #include "support/start.hpp"
 #include "support/wait.hpp"
+#include "support/without_grants.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -95,7 +96,7 @@ struct Bench {
     }
 
     ScriptedRedis redis{};
-    Client client{redis.transport()};
+    Client client{redis.transport(), without_grants()};
     RLock lock{client, "orders"};
 };
 

@@ -18,6 +18,7 @@
 
 #include "support/scripted_transport.hpp"
 #include "support/wait.hpp"
+#include "support/without_grants.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -32,7 +33,8 @@ using Sorts = std::vector<std::string>;
 ClientOptions impatient() { return {.command_timeout = 20ms, .unreachable_timeout = 60ms}; }
 
 struct Bench {
-    explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), lock(client, "orders") {}
+    explicit Bench(const ClientOptions& options = {})
+        : client(redis.transport(), without_grants(options)), lock(client, "orders") {}
 
     // The owner of a hold, as it is written on the wire.
     std::string owner(std::uint64_t number = 1) const { return client.id() + ":" + std::to_string(number); }
@@ -748,7 +750,7 @@ TEST_CASE("with an error_code argument no error is thrown, and success clears th
 
 TEST_CASE("names are sent unchanged, whatever bytes they contain") {
     ScriptedRedis redis;
-    Client client(redis.transport());
+    Client client(redis.transport(), without_grants());
     for (const std::string& name : {std::string("a\0b", 3), std::string("\r\n$-1\r\n"), std::string("%s%n 'x'"),
                                     std::string("\xff\xfe"), std::string(1024, 'n')}) {
         RLock lock(client, name);
@@ -770,4 +772,27 @@ TEST_CASE("bad arguments are refused before anything is sent") {
     CHECK_THROWS_AS(static_cast<void>(bench.lock.try_lock(Lease(-1s))), Error);
     CHECK_THROWS_AS(static_cast<void>(bench.lock.try_lock_for(1s, Lease(999us))), Error);
     CHECK(bench.redis.history().empty());
+}
+
+TEST_CASE("another level of a hold is wanted for the command_timeout of the object that acquired the hold") {
+    Bench bench;
+    RLock slow(bench.client, "orders", {.command_timeout = 1s});
+    const Hold first = slow.hold();
+    const std::int64_t begun = ScriptedRedis::server_now();
+    const Hold second = first.again();
+    const auto sent = bench.redis.sent("acquire");
+    REQUIRE(sent.size() == 2);
+    CHECK(sent[1].argument(1) == "2");
+    CHECK(reaches(sent[1].instant(3), 1000ms, begun));
+}
+
+TEST_CASE("another level of a hold is asked for until the unreachable_timeout of the object that acquired the hold") {
+    Bench bench;
+    RLock patient(bench.client, "orders", {.unreachable_timeout = 60s});
+    const Hold first = patient.hold();
+    // More tries than a client without patience makes.
+    for (int i = 0; i < 5; ++i) bench.redis.next("acquire", lost());
+    const Hold second = first.again();
+    CHECK(second);
+    CHECK(bench.redis.count("acquire") == 7);
 }

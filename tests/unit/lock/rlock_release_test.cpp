@@ -18,6 +18,7 @@
 #include "support/scripted_transport.hpp"
 #include "support/start.hpp"
 #include "support/wait.hpp"
+#include "support/without_grants.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -30,7 +31,7 @@ using Sorts = std::vector<std::string>;
 
 struct Bench {
     explicit Bench(ClientOptions options = {})
-        : client(redis.transport(), heard(std::move(options))), lock(client, "orders") {}
+        : client(redis.transport(), without_grants(heard(std::move(options)))), lock(client, "orders") {}
 
     ClientOptions heard(ClientOptions options) {
         options.on_event = [this](const Event& event) {
@@ -69,7 +70,7 @@ ClientOptions impatient() { return {.command_timeout = 20ms, .unreachable_timeou
 // A second copy of a release may arrive at any time, even while the same thread holds the lock again by any object.
 TEST_CASE("a late release ends no later hold: each hold has its own number, whatever object acquired it") {
     ScriptedRedis redis;
-    Client client(redis.transport());
+    Client client(redis.transport(), without_grants());
     for (int i = 0; i < 2; ++i) {
         RLock lock(client, "orders");
         lock.lock();

@@ -18,6 +18,7 @@
 #include "support/scripted_transport.hpp"
 #include "support/start.hpp"
 #include "support/wait.hpp"
+#include "support/without_grants.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -31,7 +32,8 @@ using Sorts = std::vector<std::string>;
 const std::string channel = "redisson_lock__channel:{orders}";
 
 struct Bench {
-    explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), lock(client, "orders") {}
+    explicit Bench(const ClientOptions& options = {})
+        : client(redis.transport(), without_grants(options)), lock(client, "orders") {}
 
     // The owner of a hold, as it is written on the wire.
     std::string owner(std::uint64_t number) const { return client.id() + ":" + std::to_string(number); }

@@ -332,6 +332,8 @@ TEST_CASE("the reply to a renewal of an earlier hold changes nothing") {
     bench.redis.next("renew", ScriptedRedis::hold_back);
     bench.lock.lock();
     REQUIRE(bench.redis.wait_for("renew"));
+    // Until the server has held the reply back. Otherwise the message below could arrive before it.
+    REQUIRE(bench.redis.publish("until the background has sent the renewal"));
     CHECK_FALSE(bench.unlock());
     bench.lock.lock(Lease(10s));
     const Instant valid = bench.lock.valid_until();

@@ -5,14 +5,19 @@
 #include <redlatch/redlatch.hpp>
 
 #include <array>
+#include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "support/call_words.hpp"
+#include "support/without_grants.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
 using namespace std::chrono_literals;
+using redlatch::test::without_grants;
 using redlatch::test::words_of;
 
 namespace {
@@ -22,7 +27,9 @@ const std::string owner7 = uuid + ":7";
 const std::string owner8 = uuid + ":8";
 
 struct Bench {
-    ClientOptions options{};
+    explicit Bench(const ClientOptions& of = without_grants()) : options(of) {}
+
+    ClientOptions options;
     NativeCommands native;
     ProtocolContext context{uuid, options, native};
 };
@@ -63,6 +70,72 @@ TEST_CASE("RLock: calls") {
     CHECK(words_of(lock.remaining_lease()) == "orders");
 }
 
+TEST_CASE("RLock and FencedLock with grants: the calls name the keys of the queue, and the counter of the tokens") {
+    Bench bench{ClientOptions{}};
+    const RLockProtocol plain(bench.context, "orders");
+    const FencedProtocol fenced(bench.context, "orders");
+    const std::string keys =
+        "orders redisson_lock__channel:{orders} redlatch_lock_queue:{orders} redlatch_lock_places:{orders} ";
+    const std::string counter = "redisson_lock_token:{orders} ";
+    Claim queueing = claim_of(7), polling = claim_of(7);
+    queueing.queues = true;
+    polling.polls = true;
+    const std::pair<const LockProtocol*, std::string> locks[]{{&plain, keys}, {&fenced, keys + counter}};
+    for (const auto& [lock, all_keys] : locks) {
+        CHECK(lock->queues());
+        CHECK(lock->grants_channel() == lock->channel() + ":" + uuid);
+        const Call acquire = lock->acquire(claim_of(7));
+        CHECK(acquire.effect == Effect::grants);
+        CHECK(words_of(acquire) == all_keys + owner7 + " 2 30000 5000 PUBLISH 0");
+        CHECK(words_of(lock->acquire(queueing)) == all_keys + owner7 + " 2 30000 5000 PUBLISH 1");
+        CHECK(words_of(lock->acquire(polling)) == all_keys + owner7 + " 2 30000 5000 PUBLISH 2");
+        CHECK(words_of(lock->release(7, 1, 30s)) == all_keys + owner7 + " 1 30000 PUBLISH");
+        CHECK(words_of(lock->stay(7, 8, 100ms)) == all_keys + owner7 + ' ' + owner8 + " 100 PUBLISH");
+        CHECK(words_of(lock->give_up(both)) == all_keys + "PUBLISH  " + owner7 + ' ' + owner8);
+        const Call hand_over = lock->hand_over(7, claim_of(8));
+        CHECK(hand_over.effect == Effect::grants);
+        CHECK(words_of(hand_over) == all_keys + owner7 + ' ' + owner8 + " 30000 PUBLISH 5000");
+    }
+    CHECK(plain.acquire(queueing).script() == &digested<scripts::queue_acquire>);
+    CHECK(fenced.acquire(queueing).script() == &digested<scripts::fenced_queue_acquire>);
+
+    // Without the rights to the queue they do without it.
+    const auto instead = fenced.after_acquire(queueing, fenced.acquire(queueing), error("NOPERM no permissions"));
+    REQUIRE(instead);
+    CHECK(instead->script() == &digested<scripts::fenced_acquire>);
+    CHECK_FALSE(plain.queues());
+    CHECK(plain.acquire(queueing).script() == &digested<scripts::rlock_acquire>);
+}
+
+TEST_CASE("FencedLock: what the reply of an acquire means, with and without a place in the queue") {
+    using Kind = AcquireAnswer::Kind;
+    Bench bench{ClientOptions{}};
+    const FencedProtocol lock(bench.context, "orders");
+    const auto array = [](std::initializer_list<std::int64_t> numbers) {
+        Reply reply;
+        reply.kind = Reply::Kind::array;
+        for (const std::int64_t number : numbers) reply.elements.push_back(Reply::of(number));
+        return reply;
+    };
+    const AcquireAnswer held = lock.read_acquire(array({1, 42}));
+    CHECK(held.kind == Kind::held);
+    CHECK(held.token == 42);
+    CHECK(lock.read_acquire(array({-2, 0})).kind == Kind::gone);
+    const AcquireAnswer blocked = lock.read_acquire(array({0, 700}));
+    CHECK(blocked.kind == Kind::blocked);
+    CHECK(blocked.holder_lease == 700ms);
+    CHECK_FALSE(blocked.queued);
+    const AcquireAnswer queued = lock.read_acquire(array({0, 700, 0}));
+    CHECK(queued.kind == Kind::blocked);
+    CHECK(queued.holder_lease == 700ms);
+    CHECK(queued.queued);
+    CHECK_FALSE(queued.foreign);
+    CHECK(lock.read_acquire(array({0, 700, 1})).foreign);
+    for (const Reply& senseless : {array({1, 0}), array({1, 42, 0}), array({-2, 0, 0}), array({0, -1, 0}),
+                                   array({2, 1}), array({0}), array({}), Reply{}, Reply::of(0)})
+        CHECK_THROWS_AS(lock.read_acquire(senseless), Error);
+}
+
 TEST_CASE("a name with a {tag} keeps its extra keys and channels in the slot of the tag") {
     Bench bench;
     CHECK(RLockProtocol(bench.context, "{shop}:orders").channel() == "redisson_lock__channel:{shop}:orders");
@@ -87,10 +160,12 @@ TEST_CASE("FairLock: only a call that may queue names a slot") {
     const std::string channels = "PUBLISH redisson_lock__channel:{orders}: ";
     CHECK(lock.slot() == 5s);
     CHECK(lock.channel_of(7) == "redisson_lock__channel:{orders}:" + owner7);
-    CHECK(words_of(lock.acquire(claim_of(7))) == keys + channels + owner7 + " 2 30000 0 5000");
+    CHECK(words_of(lock.acquire(claim_of(7))) == keys + channels + owner7 + " 2 30000 0 5000 0");
     Claim queueing = claim_of(7);
     queueing.queues = true;
-    CHECK(words_of(lock.acquire(queueing)) == keys + channels + owner7 + " 2 30000 5000 5000");
+    CHECK(words_of(lock.acquire(queueing)) == keys + channels + owner7 + " 2 30000 5000 5000 0");
+    queueing.listens = true;
+    CHECK(words_of(lock.acquire(queueing)) == keys + channels + owner7 + " 2 30000 5000 5000 0.5");
     CHECK(words_of(lock.release(7, 0, 0ms)) == keys + channels + owner7 + " 0 0");
     CHECK(words_of(lock.give_up(both)) == keys + channels + owner7 + ' ' + owner8);
     const std::array<std::uint64_t, 2> waiters{7, 8};
@@ -118,7 +193,7 @@ TEST_CASE("FairLock: a slot lasts as long as the option says, whatever the watch
         Claim queueing = claim_of(7);
         queueing.queues = true;
         const std::string slot = std::to_string(wanted.count());
-        CHECK(words_of(lock.acquire(queueing)).ends_with(" 30000 " + slot + " 5000"));
+        CHECK(words_of(lock.acquire(queueing)).ends_with(" 30000 " + slot + " 5000 0"));
         const std::array<std::uint64_t, 1> waiters{7};
         CHECK(words_of(lock.refresh(waiters, 9000)).ends_with(": " + slot + " 9000 " + owner7));
     }

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "support/code_of.hpp"
 #include "support/scripted_transport.hpp"
 #include "support/start.hpp"
 #include "support/wait.hpp"
@@ -31,15 +32,6 @@ struct Bench {
 };
 
 Reply count_of(const std::string& count, const Reply& round = nil()) { return array({text(count), round}); }
-
-std::error_code code_of(auto&& call) {
-    try {
-        call();
-        return {};
-    } catch (const Error& e) {
-        return e.code();
-    }
-}
 
 }  // namespace
 

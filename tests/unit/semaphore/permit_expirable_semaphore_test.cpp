@@ -17,6 +17,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "support/code_of.hpp"
 #include "support/scripted_transport.hpp"
 #include "support/start.hpp"
 #include "support/wait.hpp"
@@ -56,15 +57,6 @@ struct Bench {
     Client client;
     PermitExpirableSemaphore seats;
 };
-
-std::error_code code_of(auto&& call) {
-    try {
-        call();
-        return {};
-    } catch (const Error& e) {
-        return e.code();
-    }
-}
 
 }  // namespace
 

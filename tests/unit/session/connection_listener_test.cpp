@@ -31,7 +31,8 @@ struct Fixture {
     Registry registry;
     RemoteClock clock;
     ReplicaAcks replicas{options};
-    ConnectionListener listener{subscriptions, events, registry, clock, replicas};
+    TrackedKeys tracked{true};
+    ConnectionListener listener{subscriptions, events, registry, clock, replicas, tracked};
 
     // Raises a last event, and returns those before it.
     Kinds raised() {

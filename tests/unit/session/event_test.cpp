@@ -17,8 +17,9 @@ TEST_CASE("each kind of event has its own name, and a number that is no kind has
     static_assert(to_string(Kind::disconnected) == "disconnected");
     static_assert(to_string(Kind::reconnected) == "reconnected");
     static_assert(to_string(Kind::moved) == "moved");
+    static_assert(to_string(Kind::not_set_up) == "not_set_up");
     std::set<std::string_view> names;
     for (int kind = 0; to_string(static_cast<Kind>(kind)) != "unknown"; ++kind)
         names.insert(to_string(static_cast<Kind>(kind)));
-    CHECK(names.size() == 5);
+    CHECK(names.size() == 6);
 }

@@ -121,3 +121,53 @@ TEST_CASE("a job that is dropped ends without having run") {
     CHECK(second.ends == 1);
     CHECK(first.runs + second.runs == 0);
 }
+
+// A notifier whose thread is busy until go_on().
+struct BusyNotifier {
+    BusyNotifier() {
+        notifier->notify([this] {
+            running.set_value();
+            released.get_future().get();
+        });
+        running.get_future().get();
+    }
+    void go_on() { released.set_value(); }
+
+    std::promise<void> running, released;
+    std::unique_ptr<Notifier> notifier = std::make_unique<Notifier>();
+};
+
+TEST_CASE("jobs that came together end once each, although the notifier is destroyed while the first of them runs") {
+    NotedJob first, second;
+    BusyNotifier busy;
+    std::promise<void> begun, go_on;
+    busy.notifier->notify([&] {
+        begun.set_value();
+        go_on.get_future().get();
+    });
+    busy.notifier->notify(first);
+    busy.notifier->notify(second);
+    busy.go_on();
+    begun.get_future().get();
+    std::thread end([&] { busy.notifier.reset(); });
+    // Whether the end has come before the jobs or not: each ends once.
+    go_on.set_value();
+    end.join();
+    CHECK(first.ends == 1);
+    CHECK(second.ends == 1);
+    CHECK(second.runs <= first.runs);
+}
+
+TEST_CASE("a job that destroys the notifier that runs it drops those after it") {
+    NotedJob after;
+    BusyNotifier busy;
+    std::promise<int> ends;
+    busy.notifier->notify([&] {
+        busy.notifier.reset();
+        ends.set_value(after.ends);
+    });
+    busy.notifier->notify(after);
+    busy.go_on();
+    CHECK(ends.get_future().get() == 1);
+    CHECK(after.runs == 0);
+}

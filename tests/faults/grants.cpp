@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT
+// ctest: without=address
+// A release grants the lock to the next waiter of the server's queue: waiters that die, freeze or lose their connection,
+// messages that are lost, and a server that loses the queue.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "faults/fault_kit.hpp"
+#include "support/history.hpp"
+#include "support/plain_counter.hpp"
+#include "support/shared_memory.hpp"
+#include "support/temp_dir.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+const std::string queue_key = "redlatch_lock_queue:{orders}";
+
+struct Shared {
+    std::atomic<int> entered{0};
+    std::atomic<bool> may_leave{false};
+    PlainCounter counter;
+};
+
+const Role waiter_role{"grants: waiter", [](std::span<const std::string> args) {
+                           auto shared = SharedMemory<Shared>::open(args[1]);
+                           const HistoryFile history{args[2]};
+                           Client client{args[0], unhurried()};
+                           RLock orders{client, "orders"};
+                           orders.lock();
+                           ++shared->entered;
+                           Interval mine{2, monotonic_ns(), 0};
+                           eventually([&] { return shared->may_leave.load(); }, 60s);
+                           mine.until = std::min(monotonic_ns(), monotonic_ns(orders.valid_until()));
+                           history.append(mine);
+                           std::error_code ec;
+                           orders.unlock(ec);
+                           return 0;
+                       }};
+
+// A server, a holder in this process, and a place to meet with child processes.
+struct Fleet {
+    Fleet() : shared(SharedMemory<Shared>::create(dir.file("shared"))), history{dir.file("history")} {}
+
+    // Starts a process that waits. Returns when it has its place, and listens.
+    ChildProcess start_waiter() {
+        const long long before = redis.integer("LLEN", queue_key);
+        ChildProcess process = spawn_self("grants: waiter", {server.url(), dir.file("shared"), dir.file("history")});
+        REQUIRE(eventually(
+            [&] { return redis.integer("LLEN", queue_key) == before + 1 && listeners(redis, "orders") == before + 1; },
+            30s));
+        return process;
+    }
+
+    RedisServer server;
+    RawRedis redis{server};
+    const TempDir dir;
+    SharedMemory<Shared> shared;
+    const HistoryFile history;
+    Client a{server.url(), unhurried()}, b{server.url(), unhurried()};
+    RLock mine{a, "orders"}, theirs{b, "orders"};
+};
+
+// Lets a thread of this client wait at a place. It notes when it entered, and unlocks.
+std::future<std::chrono::steady_clock::time_point> start_visit(RawRedis& redis, const Client& client, RLock& lock) {
+    auto visit = start([&lock] {
+        lock.lock();
+        const auto now = std::chrono::steady_clock::now();
+        lock.unlock();
+        return now;
+    });
+    REQUIRE(eventually(
+        [&] {
+            return redis.integer("HEXISTS", "redlatch_lock_places:{orders}", client.id()) == 1 &&
+                   redis.lock_listeners(channel_of("orders") + ":" + client.id()) == 1;
+        },
+        30s));
+    return visit;
+}
+
+}  // namespace
+
+TEST_CASE("a killed waiter at the head of the queue costs the next one nothing") {
+    auto best = std::chrono::steady_clock::duration::max();
+    for (int round = 0; round < 10 && best > 5ms; ++round) {
+        Fleet fleet;
+        RLock &mine = fleet.mine, &theirs = fleet.theirs;
+        mine.lock();
+        ChildProcess dead = fleet.start_waiter();
+        auto visit = start_visit(fleet.redis, fleet.b, theirs);
+        dead.kill();
+        REQUIRE(eventually([&] { return listeners(fleet.redis, "orders") == 1; }, 30s));
+        const auto released = std::chrono::steady_clock::now();
+        mine.unlock();
+        best = std::min(best, visit.get() - released);
+        CHECK(fleet.shared->entered == 0);
+    }
+    CHECK(best <= 5ms);
+}
+
+TEST_CASE("a frozen waiter costs the others its offer, once, and does not enter when it goes on") {
+    Fleet fleet;
+    RLock &mine = fleet.mine, &theirs = fleet.theirs;
+    mine.lock();
+    ChildProcess frozen = fleet.start_waiter();
+    frozen.stop();
+    auto visit = start_visit(fleet.redis, fleet.b, theirs);
+    const auto released = std::chrono::steady_clock::now();
+    mine.unlock();
+    const auto cost = visit.get() - released;
+    CHECK(cost >= 1900ms);
+    CHECK(cost <= 2500ms + (slow_build_factor > 1 ? late : 0ms));
+    // The message of its grant is still to be read.
+    mine.lock();
+    Interval held{1, monotonic_ns(), 0};
+    frozen.cont();
+    REQUIRE(eventually([&] { return fleet.redis.integer("LLEN", queue_key) == 1; }, 30s));
+    CHECK(fleet.shared->entered == 0);
+    held.until = monotonic_ns();
+    fleet.history.append(held);
+    mine.unlock();
+    CHECK(eventually([&] { return fleet.shared->entered == 1; }, 30s));
+    fleet.shared->may_leave = true;
+    REQUIRE(frozen.wait(30s));
+    CHECK(fleet.history.read().size() == 2);
+    CHECK_FALSE(find_overlap(fleet.history.read()));
+}
+
+TEST_CASE("a waiter that dies between its grant and the message blocks the others for its offer") {
+    Fleet fleet;
+    RLock &mine = fleet.mine, &theirs = fleet.theirs;
+    mine.lock();
+    ChildProcess dead = fleet.start_waiter();
+    dead.stop();
+    auto visit = start_visit(fleet.redis, fleet.b, theirs);
+    const auto released = std::chrono::steady_clock::now();
+    mine.unlock();
+    dead.kill();
+    const auto cost = visit.get() - released;
+    CHECK(cost <= 2500ms + (slow_build_factor > 1 ? late : 0ms));
+    CHECK(fleet.shared->entered == 0);
+}
+
+TEST_CASE("a waiter whose grant is lost with its connection finds it when it is back") {
+    FaultyPath path;
+    Client a{path.server.url(), unhurried()}, b{path.url(), unhurried()};
+    RLock mine{a, "orders"}, theirs{b, "orders"};
+    mine.lock();
+    auto visit = start_visit(path.redis, b, theirs);
+    path.proxy.blackhole(true);
+    mine.unlock();
+    // It was granted, as its connection is still there for the server.
+    CHECK(path.redis.list("HKEYS", "orders").at(0).starts_with(b.id()));
+    path.proxy.kill_all();
+    path.proxy.blackhole(false);
+    REQUIRE(visit.wait_for(30s) == std::future_status::ready);
+    CHECK(eventually([&] { return path.redis.keys().empty(); }, 30s));
+}
+
+TEST_CASE("a waiter that does not listen is passed over, and gets the lock when it is back") {
+    FaultyPath path;
+    Client a{path.server.url(), unhurried()}, b{path.url(), unhurried()};
+    RLock mine{a, "orders"}, theirs{b, "orders"};
+    mine.lock();
+    auto visit = start_visit(path.redis, b, theirs);
+    path.proxy.refuse(true);
+    path.redis.kill_clients("pubsub");
+    REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 0; }, 30s));
+    mine.unlock();
+    CHECK(path.redis.integer("EXISTS", "orders") == 0);
+    path.proxy.refuse(false);
+    REQUIRE(visit.wait_for(30s) == std::future_status::ready);
+    CHECK(eventually([&] { return path.redis.keys().empty(); }, 30s));
+}
+
+TEST_CASE("a place that a late command makes for nobody blocks the others for an offer at most") {
+    FaultyPath path;
+    ClientOptions impatient = unhurried();
+    impatient.command_timeout = paced(500ms);
+    Client a{path.server.url(), unhurried()}, b{path.url(), impatient}, c{path.server.url(), unhurried()};
+    RLock mine{a, "orders"}, theirs{b, "orders"}, next{c, "orders"};
+    theirs.lock();  // so that the script is known
+    theirs.unlock();
+    mine.lock();
+    path.proxy.hold_next_requests(1, std::string(digested<scripts::queue_acquire>.digest()));
+    std::error_code ec;
+    CHECK_FALSE(theirs.try_lock_for(paced(200ms), ec));
+    path.proxy.release();
+    auto visit = start_visit(path.redis, c, next);
+    const auto released = std::chrono::steady_clock::now();
+    mine.unlock();
+    CHECK(visit.get() - released <= 2500ms + late);
+    CHECK(eventually([&] { return path.redis.keys().empty(); }, 30s));
+}
+
+TEST_CASE("a server that loses the queue gives the lock to the waiters all the same") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client a{server.url(), unhurried()}, b{server.url(), unhurried()}, c{server.url(), unhurried()};
+    RLock mine{a, "orders"}, second{b, "orders"}, third{c, "orders"};
+    mine.lock();
+    auto one = start_visit(redis, b, second), two = start_visit(redis, c, third);
+    redis.text("FLUSHALL");
+    redis.kill_clients("pubsub");
+    CHECK(one.wait_for(30s) == std::future_status::ready);
+    CHECK(two.wait_for(30s) == std::future_status::ready);
+}
+
+TEST_CASE("a key that is deleted by hand is found free after a renewal of its holder at the latest") {
+    RedisServer server;
+    RawRedis redis{server};
+    ClientOptions options = unhurried();
+    options.watchdog_timeout = paced(3000ms);
+    Client a{server.url(), options}, b{server.url(), unhurried()};
+    RLock mine{a, "orders"}, theirs{b, "orders"};
+    mine.lock();
+    auto visit = start_visit(redis, b, theirs);
+    const auto deleted = std::chrono::steady_clock::now();
+    redis.integer("DEL", "orders");
+    CHECK(visit.get() - deleted <= options.watchdog_timeout / 3 + late);
+    std::error_code ec;
+    mine.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+}

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: MIT
+// LeaderElection: one candidate leads, the others wait, and observers see who it is.
+// ctest: in_memory
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/coroutine.hpp"
+
+#include "support/any_server.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+ClientOptions named(const char* name) {
+    ClientOptions options;
+    options.name = name;
+    return options;
+}
+
+struct Bench {
+    RedisServer server{};
+    RawRedis redis{server};
+    Client client{server.url(), named("left")};
+    Client other{server.url(), named("right")};
+    LeaderElection left{client, "scheduler"};
+    LeaderElection right{other, "scheduler"};
+};
+
+// Collects what an observer was told.
+class Sights {
+public:
+    void add(const std::optional<Leader>& leader) {
+        const std::lock_guard guard{mutex_};
+        seen_.push_back(leader ? leader->name : "nobody");
+    }
+    std::vector<std::string> all() const {
+        const std::lock_guard guard{mutex_};
+        return seen_;
+    }
+    bool last_is(const std::string& name) const {
+        return eventually([&] { return !all().empty() && all().back() == name; }, 20s);
+    }
+
+private:
+    mutable std::mutex mutex_;
+    std::vector<std::string> seen_;
+};
+
+}  // namespace
+
+TEST_CASE("one candidate leads, the next one after it has resigned, with a greater token") {
+    Bench bench;
+    Term first = bench.left.campaign();
+    REQUIRE(first);
+    CHECK(first.is_leader());
+    CHECK(first.owner() != 0);
+    CHECK_FALSE(first.lost().stop_requested());
+    CHECK_FALSE(bench.right.try_campaign());
+    CHECK_FALSE(bench.right.campaign_for(20ms));
+    CHECK_FALSE(bench.right.campaign_until(std::chrono::system_clock::now() + 20ms));
+    auto waiting = start_waiting(bench.other, [&] { return bench.right.campaign(); });
+    const std::int64_t token = first.token();
+    CHECK_FALSE(first.resign());
+    CHECK_FALSE(first);
+    CHECK_FALSE(first.is_leader());
+    REQUIRE(ready(waiting));
+    Term second = waiting.get();
+    REQUIRE(second);
+    CHECK(second.token() > token);
+    CHECK(first.resign() == errc::not_owner);
+    CHECK_THROWS_AS(static_cast<void>(first.token()), Error);
+}
+
+TEST_CASE("an election takes one round trip, and one for the announcement") {
+    Bench bench;
+    CHECK_FALSE(bench.left.campaign().resign());  // the first sends the texts of the scripts, too
+    const auto before = bench.client.stats().commands;
+    Term term = bench.left.campaign();
+    CHECK(bench.client.stats().commands == before + 2);
+    CHECK_FALSE(term.resign());
+    CHECK(bench.client.stats().commands == before + 3);
+}
+
+TEST_CASE("who leads is known by the name of its client, or by its own") {
+    Bench bench;
+    CHECK_FALSE(bench.right.leader());
+    CHECK(bench.left.candidate() == "left");
+    Term term = bench.left.campaign();
+    const std::optional<Leader> leader = bench.right.leader();
+    REQUIRE(leader);
+    CHECK(leader->name == "left");
+    CHECK(leader->owner == bench.client.id() + ":" + std::to_string(term.owner()));
+    CHECK(leader->token == term.token());
+    CHECK(leader->lease > 0ms);
+    CHECK(leader->lease <= 30s);
+    CHECK_FALSE(term.resign());
+    CHECK_FALSE(bench.left.leader());
+
+    LeaderElection own{bench.client, "scheduler", "host-7: the {best}"};
+    term = own.campaign();
+    std::error_code ec = errc::unreachable;
+    CHECK(bench.right.leader(ec)->name == "host-7: the {best}");
+    CHECK_FALSE(ec);
+    CHECK_FALSE(term.resign());
+    CHECK_FALSE(bench.redis.exists("scheduler"));
+    CHECK(bench.redis.pttl("redlatch_leader:{scheduler}") == -1);
+}
+
+TEST_CASE(
+    "a holder of the fenced lock leads without a name, and the name of the last leader is not taken for its own") {
+    Bench bench;
+    CHECK_FALSE(bench.left.campaign().resign());
+    bench.redis.integer("HSET", "scheduler", "b983c153-7421-469a-addb-44fb92259a1b:42", 1);
+    bench.redis.integer("PEXPIRE", "scheduler", 60'000);
+    const std::optional<Leader> leader = bench.right.leader();
+    REQUIRE(leader);
+    CHECK(leader->name.empty());
+    CHECK(leader->owner == "b983c153-7421-469a-addb-44fb92259a1b:42");
+    CHECK(bench.right.force_resign());
+    CHECK_FALSE(bench.right.leader());
+    CHECK_FALSE(bench.right.force_resign());
+}
+
+TEST_CASE("a campaign ends when a stop is requested, and leaves nothing") {
+    Bench bench;
+    Term term = bench.left.campaign();
+    std::stop_source stop;
+    auto waiting = start_waiting(bench.other, [&] { return bench.right.campaign(stop.get_token()); });
+    stop.request_stop();
+    REQUIRE(ready(waiting));
+    CHECK_FALSE(waiting.get());
+    std::error_code ec = errc::unreachable;
+    CHECK_FALSE(bench.right.campaign(stop.get_token(), ec));
+    CHECK_FALSE(ec);
+    CHECK_FALSE(bench.right.lead([](const std::stop_token&) {}, stop.get_token()));
+    CHECK_FALSE(term.resign());
+    CHECK_FALSE(bench.redis.exists("scheduler"));
+}
+
+TEST_CASE("a bad name, a bad candidate and a key of another kind are errors") {
+    Bench bench;
+    CHECK(code_of([&] { LeaderElection{bench.client, ""}; }) == errc::invalid_argument);
+    CHECK(code_of([&] { LeaderElection{bench.client, "a{b"}; }) == errc::invalid_argument);
+    CHECK(code_of([&] { LeaderElection{bench.client, "x", std::string(1025, 'n')}; }) == errc::invalid_argument);
+    bench.redis.text("SET", "scheduler", "something");
+    std::error_code ec;
+    CHECK_FALSE(bench.left.try_campaign(ec));
+    CHECK(ec == errc::wrong_type);
+    CHECK_FALSE(bench.left.leader(ec));
+    CHECK(ec == errc::wrong_type);
+    CHECK_FALSE(bench.left.lead([](const std::stop_token&) {}, ec));
+    CHECK(ec == errc::wrong_type);
+    std::optional<Leader> seen;
+    CHECK_FALSE(bench.left.wait_change_for(1s, seen, ec));
+    CHECK(ec == errc::wrong_type);
+    CHECK(code_of([&] { bench.left.observe([](const std::optional<Leader>&) {}); }) == errc::wrong_type);
+    CHECK(bench.redis.text("GET", "scheduler") == "something");
+}
+
+// The candidate leads all the same: a name is for people.
+TEST_CASE("a candidate that cannot announce its name leads without one") {
+    Bench bench;
+    bench.redis.text("SET", "redlatch_leader:{scheduler}", "something");
+    Term term = bench.left.campaign();
+    REQUIRE(term);
+    CHECK(term.is_leader());
+    CHECK_FALSE(term.resign());
+    CHECK(bench.redis.text("GET", "redlatch_leader:{scheduler}") == "something");
+}
+
+TEST_CASE("a term that is dropped is given back, and one that is moved is not") {
+    Bench bench;
+    {
+        Term term = bench.left.campaign();
+        Term moved = std::move(term);
+        CHECK(moved.is_leader());
+        CHECK_FALSE(bench.right.try_campaign());
+    }
+    Term next = bench.right.campaign_for(20s);
+    CHECK(next);
+}
+
+TEST_CASE("lead() runs the function while it leads, resigns afterwards, and returns true") {
+    Bench bench;
+    std::int64_t token = 0;
+    CHECK(bench.left.lead([&](const std::stop_token& ending, const Term& term) {
+        token = term.token();
+        CHECK(term.is_leader());
+        CHECK_FALSE(ending.stop_requested());
+        CHECK(bench.right.leader()->name == "left");
+        return 7;  // ignored
+    }));
+    CHECK(token > 0);
+    CHECK_FALSE(bench.redis.exists("scheduler"));
+    CHECK_THROWS_AS(bench.left.lead([](const std::stop_token&) { throw std::runtime_error("no work"); }),
+                    std::runtime_error);
+    CHECK_FALSE(bench.redis.exists("scheduler"));
+}
+
+TEST_CASE("lead() ends by a stop, which the function sees, and then resigns within a time of its own") {
+    Bench bench;
+    std::stop_source stop;
+    std::atomic<bool> leads{false};
+    std::atomic<bool> orderly{false};
+    auto leading = start([&] {
+        return bench.left.lead(
+            [&](const std::stop_token& ending, const Term& term) {
+                leads = true;
+                REQUIRE(eventually([&] { return ending.stop_requested(); }, 20s));
+                orderly = term.is_leader();
+            },
+            stop.get_token());
+    });
+    REQUIRE(eventually([&] { return leads.load(); }, 20s));
+    auto waiting = start_waiting(bench.other, [&] { return bench.right.campaign(); });
+    stop.request_stop();
+    REQUIRE(ready(leading));
+    CHECK(leading.get());
+    CHECK(orderly);
+    // The lease is 30 s, so only the resignation can have let the other one in.
+    REQUIRE(ready(waiting, 10s));
+    CHECK(waiting.get());
+}
+
+TEST_CASE("lead() tells the function that the term is lost, and campaigns again") {
+    Bench bench;
+    Client quick{bench.server.url(), with_watchdog(short_lease)};
+    LeaderElection election{quick, "scheduler", "quick"};
+    std::vector<std::int64_t> tokens;
+    std::atomic<int> terms{0};
+    auto leading = start([&] {
+        return election.lead([&](const std::stop_token& ending, const Term& term) {
+            tokens.push_back(term.token());
+            if (++terms == 2) return;
+            REQUIRE(eventually([&] { return ending.stop_requested(); }, 20s));
+            CHECK_FALSE(term.is_leader());
+        });
+    });
+    REQUIRE(eventually([&] { return terms == 1; }, 20s));
+    CHECK(bench.right.force_resign());
+    REQUIRE(ready(leading));
+    CHECK(leading.get());
+    REQUIRE(tokens.size() == 2);
+    CHECK(tokens[1] > tokens[0]);
+}
+
+TEST_CASE("a campaign waits without a thread, and a cancelled one does not lead") {
+    Bench bench;
+    Term term = bench.left.campaign();
+    std::future<Term> later = bench.right.async_campaign().future();
+    std::stop_source stop;
+    std::promise<std::error_code> cancelled;
+    bench.right.async_campaign(stop.get_token()).start([&](std::error_code ec, Term none) {
+        CHECK_FALSE(none);
+        cancelled.set_value(ec);
+    });
+    CHECK_FALSE(bench.right.async_campaign_for(20ms).future().get());
+    stop.request_stop();
+    CHECK(cancelled.get_future().get() == errc::cancelled);
+    CHECK_FALSE(std::move(term).async_resign().future().get());
+    REQUIRE(ready(later));
+    Term next = later.get();
+    CHECK(next.is_leader());
+    CHECK(bench.left.leader()->name == "right");
+    CHECK_FALSE(next.resign());
+    CHECK_FALSE(bench.left.async_campaign().get().resign());
+    CHECK_FALSE(bench.redis.exists("scheduler"));
+}
+
+TEST_CASE("observers see each leader with its name, and that nobody leads, and send nothing meanwhile") {
+    Bench bench;
+    Client third{bench.server.url()};
+    LeaderElection election{third, "scheduler"};
+    Sights sights;
+    std::stop_source stop;
+    auto observing = start([&] {
+        election.observe([&](const std::optional<Leader>& leader) { sights.add(leader); }, stop.get_token());
+        return true;
+    });
+    REQUIRE(sights.last_is("nobody"));
+    Term term = bench.left.campaign();
+    REQUIRE(sights.last_is("left"));
+    const auto quiet = commands_when_quiet(third);
+    std::this_thread::sleep_for(300ms);
+    CHECK(third.stats().commands == quiet);
+    CHECK_FALSE(term.resign());
+    REQUIRE(sights.last_is("nobody"));
+    term = bench.right.campaign();
+    REQUIRE(sights.last_is("right"));
+    stop.request_stop();
+    REQUIRE(ready(observing));
+    for (const std::string& name : sights.all()) {
+        CAPTURE(name);
+        CHECK((name == "nobody" || name == "left" || name == "right" || name.empty()));
+    }
+    CHECK(third.stats().acquisitions == 0);
+    CHECK(third.stats().waiting == 0);
+    CHECK(code_of([&] {
+              election.observe([](const std::optional<Leader>&) { throw Error(errc::rejected, "", "enough"); });
+          }) == errc::rejected);
+}
+
+// An announcement goes to the channel of those who wait for a release without a place in the queue. The lock is still
+// held then.
+TEST_CASE("the announcement of a leader sends no other candidate to the server") {
+    Bench bench;
+    Term term = bench.left.campaign();
+    auto waiting = start_waiting(bench.other, [&] { return bench.right.campaign(); });
+    const auto before = commands_when_quiet(bench.other);
+    bench.redis.integer("PUBLISH", channel_of("scheduler"), "2");
+    CHECK(commands_when_quiet(bench.other) == before);
+    REQUIRE(bench.redis.integer("PUBLISH", channel_of("scheduler") + ":" + bench.other.id(), "look 0") == 1);
+    CHECK(eventually([&] { return bench.other.stats().commands == before + 1; }, 20s));
+    CHECK_FALSE(term.resign());
+    REQUIRE(ready(waiting));
+    CHECK(waiting.get());
+}
+
+TEST_CASE("a wait for a change ends at once if what was seen is out of date, and at its deadline or by a stop") {
+    Bench bench;
+    std::optional<Leader> seen;
+    Stopwatch watch;
+    CHECK_FALSE(bench.right.wait_change_for(50ms, seen));
+    CHECK(watch.elapsed() >= 50ms);
+    Term term = bench.left.campaign();
+    CHECK(bench.right.wait_change(seen));
+    REQUIRE(seen);
+    CHECK(seen->name == "left");
+    CHECK_FALSE(bench.right.wait_change_for(0ms, seen));
+    std::stop_source stop;
+    auto waiting = start_waiting(bench.other, [&] { return bench.right.wait_change(seen, stop.get_token()); });
+    stop.request_stop();
+    REQUIRE(ready(waiting));
+    CHECK_FALSE(waiting.get());
+    CHECK(seen->name == "left");
+}
+
+TEST_CASE("a change is awaited without a thread") {
+    Bench bench;
+    std::future<std::optional<Leader>> first = bench.right.async_wait_change(std::nullopt).future();
+    CHECK_FALSE(ready(first, 30ms));
+    Term term = bench.left.campaign();
+    REQUIRE(ready(first));
+    REQUIRE(first.get());
+    std::future<std::optional<Leader>> second = bench.right.async_wait_change(bench.right.leader()).future();
+    std::stop_source stop;
+    std::promise<std::error_code> cancelled;
+    bench.right.async_wait_change(bench.right.leader(), stop.get_token())
+        .start([&](std::error_code ec, const std::optional<Leader>&) { cancelled.set_value(ec); });
+    stop.request_stop();
+    CHECK(cancelled.get_future().get() == errc::cancelled);
+    CHECK_FALSE(ready(second, 30ms));
+    CHECK_FALSE(term.resign());
+    REQUIRE(ready(second));
+    CHECK_FALSE(second.get());
+}
+
+TEST_CASE("twenty observers of a process send no more than one of them") {
+    Bench bench;
+    Client crowd{bench.server.url()};
+    LeaderElection election{crowd, "scheduler"};
+    Term term = bench.left.campaign();
+    std::optional<Leader> leader = bench.left.leader();
+    std::vector<std::future<std::optional<Leader>>> waiting;
+    for (int i = 0; i < 20; ++i) waiting.push_back(election.async_wait_change(leader).future());
+    REQUIRE(eventually([&] { return crowd.stats().waiting == 20; }, 20s));
+    const auto before = commands_when_quiet(crowd);
+    CHECK_FALSE(term.resign());
+    for (auto& one : waiting) {
+        REQUIRE(ready(one));
+        CHECK_FALSE(one.get());
+    }
+    CHECK(crowd.stats().commands <= before + 2);
+}

@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: MIT
+// A release that grants the lock to the next process in the server's queue.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/plain_counter.hpp"
+#include "support/without_grants.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::ClientOptions;
+using redlatch::errc;
+using redlatch::Lease;
+using redlatch::MultiLock;
+using redlatch::RLock;
+using redlatch::SpinLock;
+
+namespace {
+
+const std::string lock_key = "orders";
+const std::string queue_key = "redlatch_lock_queue:{orders}";
+const std::string places_key = "redlatch_lock_places:{orders}";
+
+/// A client with a lock.
+struct Party {
+    explicit Party(const RedisServer& server, ClientOptions options = {})
+        : client(server.url(), std::move(options)), lock(client, lock_key) {}
+
+    /// Waits for the lock in a new thread, and holds it until told to leave. Returns when the place is in the queue.
+    void queue_up(RawRedis& redis) {
+        const long long before = redis.integer("LLEN", queue_key);
+        visit = start([this] {
+            lock.lock();
+            entered = true;
+            eventually([this] { return may_leave.load(); }, 60s);
+            lock.unlock();
+        });
+        REQUIRE(eventually([&] { return redis.integer("LLEN", queue_key) == before + 1; }, 20s));
+        REQUIRE(eventually([&] { return redis.lock_listeners(channel_of(lock_key) + ":" + client.id()) == 1; }, 20s));
+        commands_when_quiet(client);
+    }
+
+    Client client;
+    RLock lock;
+    std::atomic<bool> entered = false;
+    std::atomic<bool> may_leave = false;
+    std::future<void> visit;
+};
+
+/// Waits until the client has a place in the queue, and listens.
+bool has_place(RawRedis& redis, const Client& client) {
+    return eventually(
+        [&] {
+            return redis.integer("HEXISTS", places_key, client.id()) == 1 &&
+                   redis.lock_listeners(channel_of(lock_key) + ":" + client.id()) == 1;
+        },
+        20s);
+}
+
+bool is_left_empty(RawRedis& redis) {
+    return eventually([&] { return redis.keys().empty(); }, 20s);
+}
+
+}  // namespace
+
+TEST_CASE("a release grants the lock to the client that queues, which sends nothing to enter") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server};
+    a.lock.lock();
+    b.queue_up(redis);
+    const auto commands = b.client.stats().commands;
+    a.lock.unlock();
+    REQUIRE(eventually([&] { return b.entered.load(); }, 20s));
+    CHECK(b.client.stats().commands == commands);
+    CHECK(redis.list("HKEYS", lock_key).at(0).starts_with(b.client.id()));
+    b.may_leave = true;
+    b.visit.get();
+    CHECK(is_left_empty(redis));
+}
+
+TEST_CASE("clients are granted the lock in the order in which they queued up") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server}, c{server}, d{server};
+    a.lock.lock();
+    for (Party* party : {&b, &c, &d}) party->queue_up(redis);
+    a.lock.unlock();
+    for (Party* party : {&b, &c, &d}) {
+        REQUIRE(eventually([&] { return party->entered.load(); }, 20s));
+        CHECK(b.entered + c.entered + d.entered == 1 + (party != &b) + (party == &d));
+        party->may_leave = true;
+        party->visit.get();
+    }
+    CHECK(is_left_empty(redis));
+}
+
+TEST_CASE("an acquisition and its release are two commands, however many clients contend") {
+    for (const int clients : {2, 4}) {
+        CAPTURE(clients);
+        RedisServer server;
+        RawRedis redis{server};
+        std::vector<std::unique_ptr<Party>> parties;
+        for (int i = 0; i < clients; ++i) parties.push_back(std::make_unique<Party>(server));
+        PlainCounter counter;
+        constexpr int turns = 200;
+        std::vector<std::future<void>> all;
+        for (auto& party : parties)
+            all.push_back(start([&counter, &lock = party->lock] {
+                for (int i = 0; i < turns; ++i) {
+                    const std::lock_guard guard{lock};
+                    counter.add_one_unseen();
+                }
+            }));
+        for (auto& one : all) one.get();
+        CHECK(counter.value() == clients * turns);
+        std::uint64_t commands = 0;
+        for (auto& party : parties) commands += party->client.stats().commands;
+        CHECK(static_cast<double>(commands) / (clients * turns) <= 2.2);
+    }
+}
+
+TEST_CASE("a grant lasts for an offer at first, and its renewal gives it the full lease") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server};
+    a.lock.lock();
+    b.queue_up(redis);
+    a.lock.unlock();
+    REQUIRE(eventually([&] { return b.entered.load(); }, 20s));
+    CHECK(redis.integer("PTTL", lock_key) <= 2000);
+    CHECK(eventually([&] { return redis.integer("PTTL", lock_key) > 20'000; }, 20s));
+    CHECK(b.client.stats().lost_holds == 0);
+    b.may_leave = true;
+    b.visit.get();
+}
+
+/// Lets a client wait with this lease, and be granted the lock. Returns what is left of the lease on the server when it
+/// enters, and for how long its hold is certain.
+std::pair<std::chrono::milliseconds, std::chrono::steady_clock::duration> entered_with(Lease lease) {
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server};
+    a.lock.lock();
+    auto visit = start([&] {
+        b.lock.lock(lease);
+        const std::chrono::milliseconds left{redis.integer("PTTL", lock_key)};
+        const auto certain = b.lock.valid_until() - std::chrono::steady_clock::now();
+        b.lock.unlock();
+        return std::pair(left, certain);
+    });
+    REQUIRE(has_place(redis, b.client));
+    commands_when_quiet(b.client);
+    a.lock.unlock();
+    const auto result = visit.get();
+    CHECK(is_left_empty(redis));
+    return result;
+}
+
+TEST_CASE("a fixed lease that is longer than an offer is confirmed before its owner enters") {
+    const auto [left, certain] = entered_with(Lease{10s});
+    CHECK(left > 5s);
+    CHECK(certain > 5s);
+}
+
+TEST_CASE("a fixed lease that is shorter than an offer is the grant's") {
+    const auto [left, certain] = entered_with(Lease{1500ms});
+    CHECK(left <= 1500ms);
+    CHECK(certain <= 1500ms);
+}
+
+TEST_CASE("a waiter that gives up leaves no place, and its successor gets the lock") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server}, c{server};
+    a.lock.lock();
+    std::stop_source stop;
+    auto gives_up = start([&] { return b.lock.lock(stop.get_token()); });
+    REQUIRE(eventually([&] { return redis.integer("LLEN", queue_key) == 1; }, 20s));
+    c.queue_up(redis);
+    stop.request_stop();
+    CHECK_FALSE(gives_up.get());
+    CHECK(eventually([&] { return redis.integer("LLEN", queue_key) == 1; }, 20s));
+    a.lock.unlock();
+    CHECK(eventually([&] { return c.entered.load(); }, 20s));
+    c.may_leave = true;
+    c.visit.get();
+    CHECK(is_left_empty(redis));
+}
+
+TEST_CASE("the place of a process goes over to its next waiter, without a command") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server};
+    a.lock.lock();
+    std::stop_source stop;
+    auto gives_up = start_waiting(b.client, [&] { return b.lock.lock(stop.get_token()); });
+    REQUIRE(eventually([&] { return redis.integer("LLEN", queue_key) == 1; }, 20s));
+    auto second = start_waiting(b.client, [&] {
+        b.lock.lock();
+        b.lock.unlock();
+        return true;
+    });
+    const auto commands = commands_when_quiet(b.client);
+    const std::string place = redis.text("HGET", places_key, b.client.id());
+    stop.request_stop();
+    CHECK_FALSE(gives_up.get());
+    CHECK(commands_when_quiet(b.client) == commands);
+    CHECK(redis.text("HGET", places_key, b.client.id()) == place);
+    a.lock.unlock();
+    CHECK(second.get());
+    CHECK(is_left_empty(redis));
+}
+
+TEST_CASE("waiting for a grant sends nothing") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server};
+    a.lock.lock();
+    b.queue_up(redis);
+    const auto commands = commands_when_quiet(b.client);
+    std::this_thread::sleep_for(1500ms);
+    CHECK(b.client.stats().commands == commands);
+    a.lock.unlock();
+    b.may_leave = true;
+    b.visit.get();
+}
+
+/// Clients that compete for the lock so that its queue is never empty.
+class Crowd {
+public:
+    explicit Crowd(const RedisServer& server) {
+        for (int i = 0; i < 4; ++i) parties_.push_back(std::make_unique<Party>(server));
+        for (auto& party : parties_)
+            loops_.push_back(start([this, &lock = party->lock] {
+                int turns = 0;
+                for (; !done_; ++turns) {
+                    const std::lock_guard guard{lock};
+                    counter.add_one_unseen();
+                    std::this_thread::sleep_for(1ms);
+                }
+                return turns;
+            }));
+    }
+    ~Crowd() { done_ = true; }
+
+    /// Ends it. Returns how many turns it had.
+    int end() {
+        done_ = true;
+        int turns = 0;
+        for (auto& loop : loops_) turns += loop.get();
+        return turns;
+    }
+
+    PlainCounter counter;
+
+private:
+    std::atomic<bool> done_ = false;
+    std::vector<std::unique_ptr<Party>> parties_;
+    std::vector<std::future<int>> loops_;
+};
+
+TEST_CASE("a client without grants gets its turn beside those that queue") {
+    RedisServer server;
+    Party old{server, without_grants()};
+    Crowd crowd{server};
+    int turns = 0;
+    for (; turns < 5; ++turns) {
+        REQUIRE(old.lock.try_lock_for(20s));
+        crowd.counter.add_one_unseen();
+        old.lock.unlock();
+    }
+    turns += crowd.end();
+    CHECK(crowd.counter.value() == turns);
+}
+
+TEST_CASE("a client that does not queue learns of a grant that ends before the lease that it saw") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server}, old{server, without_grants()};
+    a.lock.lock(Lease{60s});
+    auto waiting = start([&] {
+        const bool held = old.lock.try_lock_for(50s);
+        if (held) old.lock.unlock();
+        return held;
+    });
+    REQUIRE(eventually([&] { return redis.lock_listeners(channel_of(lock_key)) == 1; }, 20s));
+    commands_when_quiet(old.client);
+    auto visit = start([&] { b.lock.lock(Lease{500ms}); });  // and does not unlock
+    REQUIRE(has_place(redis, b.client));
+    commands_when_quiet(b.client);
+    a.lock.unlock();
+    visit.get();
+    CHECK(ready(waiting, 20s));
+    CHECK(waiting.get());
+    CHECK(is_left_empty(redis));
+}
+
+TEST_CASE("a message for a place that was left does not make the next waiter ask again and again") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party b{server};
+    redis.integer("HSET", lock_key, "6a1b4b2a-3c0e-4b5f-9d3e-0a1b2c3d4e5f:1", "1");
+    redis.integer("PEXPIRE", lock_key, 60'000);
+    const std::string own_channel = channel_of(lock_key) + ":" + b.client.id();
+    auto first = start([&] { return b.lock.try_lock_for(2s); });
+    REQUIRE(has_place(redis, b.client));
+    auto second = start([&] {  // has no place, because of its minimum
+        const bool held = b.lock.try_lock_for(50s, Lease::at_least(1ms));
+        if (held) b.lock.unlock();
+        return held;
+    });
+    REQUIRE(eventually([&] { return b.client.stats().waiting == 2; }, 20s));
+    REQUIRE(redis.integer("PUBLISH", own_channel, "look 3000") == 1);
+    CHECK_FALSE(first.get());
+    REQUIRE(eventually([&] { return redis.integer("HEXISTS", places_key, b.client.id()) == 0; }, 20s));
+    redis.integer("PUBLISH", own_channel, "look 0");
+    const auto commands = b.client.stats().commands;
+    CHECK_FALSE(eventually([&] { return b.client.stats().commands > commands + 5; }, 4s));
+    redis.integer("DEL", lock_key);
+    redis.integer("PUBLISH", channel_of(lock_key), "0");
+    CHECK(ready(second));
+    CHECK(second.get());
+    CHECK(is_left_empty(redis));
+}
+
+TEST_CASE("those who queue are woken by the release of a client that grants nothing") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party b{server};
+    // As Redisson writes it.
+    redis.integer("HSET", lock_key, "6a1b4b2a-3c0e-4b5f-9d3e-0a1b2c3d4e5f:1", "1");
+    redis.integer("PEXPIRE", lock_key, 30'000);
+    b.may_leave = true;
+    b.queue_up(redis);
+    REQUIRE(eventually([&] { return redis.list("PUBSUB", "NUMSUB", channel_of(lock_key)).at(1) == "1"; }, 20s));
+    commands_when_quiet(b.client);
+    redis.integer("DEL", lock_key);
+    redis.integer("PUBLISH", channel_of(lock_key), "0");
+    CHECK(ready(b.visit));
+    CHECK(is_left_empty(redis));
+}
+
+TEST_CASE("a client of Redisson's that listens gets its turn") {
+    RedisServer server;
+    RawRedis redis{server};
+    Messages messages{server, channel_of(lock_key)};
+    Crowd crowd{server};
+    const std::string acquire =
+        "if redis.call('exists', KEYS[1]) == 1 then return 0 end "
+        "redis.call('hset', KEYS[1], '6a1b4b2a-3c0e-4b5f-9d3e-0a1b2c3d4e5f:1', '1') "
+        "return redis.call('pexpire', KEYS[1], '30000')";
+    for (int turn = 0; turn < 5; ++turn) {
+        REQUIRE(eventually(
+            [&] {
+                const Words all = messages.take();
+                return std::find(all.begin(), all.end(), "0") != all.end() &&
+                       redis.integer("EVAL", acquire, "1", lock_key) == 1;
+            },
+            20s, 0ms));
+        redis.integer("DEL", lock_key);
+        redis.integer("PUBLISH", channel_of(lock_key), "0");
+    }
+    const int turns = crowd.end();
+    CHECK(crowd.counter.value() == turns);
+}
+
+TEST_CASE("a SpinLock and a MultiLock get their turns beside those that queue") {
+    RedisServer server;
+    Party c{server};
+    Crowd crowd{server};
+    SpinLock spin{c.client, lock_key};
+    RLock another{c.client, "another"};
+    MultiLock both{c.lock, another};
+    int turns = 0;
+    for (int i = 0; i < 3; ++i, ++turns) {
+        REQUIRE(spin.try_lock_for(20s));
+        crowd.counter.add_one_unseen();
+        spin.unlock();
+    }
+    for (int i = 0; i < 3; ++i, ++turns) {
+        REQUIRE(both.try_lock_for(20s));
+        crowd.counter.add_one_unseen();
+        both.unlock();
+    }
+    turns += crowd.end();
+    CHECK(crowd.counter.value() == turns);
+}
+
+TEST_CASE("many threads of several clients exclude each other, and all get their turns") {
+    RedisServer server;
+    RawRedis redis{server};
+    std::vector<std::unique_ptr<Party>> parties;
+    for (int i = 0; i < 4; ++i) parties.push_back(std::make_unique<Party>(server));
+    PlainCounter counter;
+    std::vector<std::future<void>> all;
+    for (auto& party : parties)
+        for (int thread = 0; thread < 3; ++thread)
+            all.push_back(start([&counter, &lock = party->lock] {
+                for (int i = 0; i < 50; ++i) {
+                    const std::lock_guard guard{lock};
+                    counter.add_one_unseen();
+                }
+            }));
+    for (auto& one : all) one.get();
+    CHECK(counter.value() == 4 * 3 * 50);
+    CHECK(is_left_empty(redis));
+}
+
+TEST_CASE("without the rights to the queue's keys clients wait as ever") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~orders", "~redisson_*", "&*");
+    std::string url = server.url();
+    url.insert(url.find("//") + 2, "limited:secret@");
+    Client one{url}, two{url};
+    RLock mine{one, lock_key}, theirs{two, lock_key};
+    for (int round = 0; round < 3; ++round) {
+        mine.lock();
+        auto visit = start_waiting(two, [&] {
+            theirs.lock();
+            theirs.unlock();
+            return true;
+        });
+        REQUIRE(is_listened_to(redis, lock_key));
+        mine.unlock();
+        CHECK(ready(visit));
+    }
+    CHECK(one.stats().lost_holds + two.stats().lost_holds == 0);
+}

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: MIT
+// ctest: timeout=300 long
+// Lease::at_least() and Lease::at_most(): how long a hold lasts at least and at most, for every kind of lock.
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "faults/fault_kit.hpp"
+#include "integration/lock/lock_kinds.hpp"
+
+using namespace redlatch;
+using namespace redlatch::detail;
+using namespace redlatch::fault;
+
+namespace {
+
+// Long enough for a busy machine to act before it is over.
+constexpr auto least = paced(2500ms);
+constexpr auto most = paced(1500ms);
+
+// Kinds of which every hold excludes the others.
+std::vector<Kind> exclusive_kinds() {
+    std::vector<Kind> all(kinds.begin(), kinds.end());
+    all.pop_back();  // MultiLock
+    return all;
+}
+
+Kind readers() {
+    return {"readers", [](Client& client) {
+                auto both = std::make_shared<ReadWriteLock>(client, "orders");
+                return std::shared_ptr<LockApi>(both, &both->read_lock());
+            }};
+}
+
+std::vector<Kind> all_kinds() {
+    std::vector<Kind> all = exclusive_kinds();
+    all.push_back(readers());
+    return all;
+}
+
+long long lease_left(RawRedis& redis) { return redis.pttl("orders"); }
+
+bool is_gone(RawRedis& redis, std::chrono::milliseconds within = 30s) {
+    return eventually([&] { return !redis.exists("orders"); }, within);
+}
+
+// Measures time by the server's clock, in ms.
+class ServerStopwatch {
+public:
+    explicit ServerStopwatch(RawRedis& redis) : redis_(redis), begun_(now()) {}
+    long long elapsed() { return now() - begun_; }
+
+private:
+    long long now() {
+        const auto time = redis_.list("TIME");
+        return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
+    }
+    RawRedis& redis_;
+    long long begun_;
+};
+
+}  // namespace
+
+// --- minimum hold -------------------------------------------------------------------------------------------------
+
+TEST_CASE("at_least: an unlock before leaves the lock taken for the rest of the time, for every kind") {
+    for (const Kind& kind : all_kinds()) {
+        CAPTURE(kind.name);
+        Bench bench;
+        const auto orders = kind.make(bench.client);
+        ServerStopwatch watch(bench.redis);
+        orders->lock(Lease::at_least(least));
+        CHECK(lease_left(bench.redis) > least.count());
+        orders->unlock();
+        CHECK(orders->is_locked());
+        CHECK_FALSE(orders->is_held());
+        CHECK(orders->valid_until() == Instant::min());
+        CHECK(lease_left(bench.redis) > 0);
+        CHECK(lease_left(bench.redis) <= (least + least / 500 + late).count());
+        CHECK(bench.client.stats().held == 0);
+        CHECK_THROWS_AS(orders->unlock(), const Error&);
+        CHECK(is_gone(bench.redis));
+        CHECK(watch.elapsed() >= least.count());
+        CHECK(bench.is_clean());
+        CHECK(bench.client.stats().lost_holds == 0);
+    }
+}
+
+TEST_CASE("at_least: an unlock after that frees the lock at once, for every kind") {
+    for (const Kind& kind : all_kinds()) {
+        CAPTURE(kind.name);
+        Bench bench;
+        const auto orders = kind.make(bench.client);
+        ServerStopwatch watch(bench.redis);
+        orders->lock(Lease::at_least(paced(200ms)));
+        REQUIRE(eventually([&] { return watch.elapsed() > 2 * paced(200ms).count(); }));
+        orders->unlock();
+        CHECK_FALSE(bench.redis.exists("orders"));
+        CHECK(bench.is_clean());
+    }
+}
+
+TEST_CASE("at_least: a waiter learns of the shorter lease and gets the lock when it is over, for every kind") {
+    constexpr auto brief = paced(1500ms);
+    for (const Kind& kind : exclusive_kinds()) {
+        for (const bool same_client : {false, true}) {
+            CAPTURE(kind.name);
+            CAPTURE(same_client);
+            Bench bench;
+            Client other{bench.server.url()};
+            Client& waiters = same_client ? bench.client : other;
+            const auto orders = kind.make(bench.client), theirs = kind.make(waiters);
+            ServerStopwatch watch(bench.redis);
+            orders->lock(Lease::at_least(brief));
+            auto next = start_waiting(waiters, [&] {
+                const bool held = theirs->try_lock_for(20s);
+                const long long after = watch.elapsed();
+                if (held) theirs->unlock();
+                return held ? after : 0;
+            });
+            orders->unlock();
+            const long long after = next.get();
+            CHECK(after >= brief.count());
+            CHECK(after < 15'000);  // the lease that the waiter saw first was 30 s
+            CHECK(bench.is_clean());
+        }
+    }
+}
+
+TEST_CASE("at_least: a writer waits for the readers that have left, and readers for the writer") {
+    for (const bool writer_first : {false, true}) {
+        CAPTURE(writer_first);
+        Bench bench;
+        ReadWriteLock orders{bench.client, "orders"};
+        auto& first = writer_first ? static_cast<LockApi&>(orders.write_lock()) : orders.read_lock();
+        auto& second = writer_first ? static_cast<LockApi&>(orders.read_lock()) : orders.write_lock();
+        ServerStopwatch watch(bench.redis);
+        first.lock(Lease::at_least(paced(1500ms)));
+        first.unlock();
+        CHECK_FALSE(second.try_lock());
+        CHECK(elsewhere([&] {
+            const bool held = second.try_lock_for(20s);
+            if (held) second.unlock();
+            return held;
+        }));
+        CHECK(watch.elapsed() >= paced(1500ms).count());
+        CHECK(bench.is_clean());
+    }
+}
+
+TEST_CASE("at_least: other readers come in meanwhile, and the writer still waits for the one that has left") {
+    Bench bench;
+    ReadWriteLock orders{bench.client, "orders"};
+    orders.read_lock().lock(Lease::at_least(least));
+    orders.unlock_shared();
+    CHECK(elsewhere([&] {
+        orders.lock_shared();
+        orders.unlock_shared();
+        return true;
+    }));
+    CHECK(lease_left(bench.redis) > 0);
+    CHECK_FALSE(orders.try_lock());
+    CHECK(is_gone(bench.redis));
+}
+
+TEST_CASE("at_least: a writer that is a reader, too, keeps only the read hold in the end") {
+    Bench bench;
+    ReadWriteLock orders{bench.client, "orders"};
+    constexpr auto brief = paced(1000ms);
+    orders.write_lock().lock(Lease::at_least(brief));
+    orders.lock_shared();
+    orders.unlock();
+    CHECK_FALSE(elsewhere([&] { return orders.try_lock_shared(); }));
+    // The read hold keeps the key, but not the writer's place in it.
+    CHECK(elsewhere([&] {
+        const bool held = orders.try_lock_shared_for(20s);
+        if (held) orders.unlock_shared();
+        return held;
+    }));
+    CHECK(orders.read_lock().is_held());
+    orders.unlock_shared();
+    CHECK(is_gone(bench.redis));
+}
+
+TEST_CASE(
+    "at_least: longer than the watchdog's lease: a process that dies leaves the lock no shorter, for every kind") {
+    for (const Kind& kind : all_kinds()) {
+        CAPTURE(kind.name);
+        RedisServer server;
+        RawRedis redis{server};
+        ServerStopwatch watch(redis);
+        ChildProcess child = ChildProcess::run([&] {
+            Client client{server.url(), with_watchdog(300ms)};
+            kind.make(client)->lock(Lease::at_least(paced(1500ms)));
+            ::kill(::getpid(), SIGKILL);
+            return 0;
+        });
+        REQUIRE(child.wait(20s));
+        CHECK(is_gone(redis));
+        CHECK(watch.elapsed() >= paced(1500ms).count());
+    }
+}
+
+TEST_CASE("at_least: with a lease of its own, a hold is not renewed, and its rest is no longer than the lease") {
+    Bench bench;
+    RLock orders{bench.client, "orders"};
+    orders.lock(Lease::at_least(least, Lease{least + 1s}));
+    CHECK(lease_left(bench.redis) <= (least + 1s).count());
+    orders.unlock();
+    CHECK(lease_left(bench.redis) <= (least + 500ms).count());
+    CHECK(bench.redis.exists("orders"));
+    CHECK(bench.client.stats().renewals == 0);
+}
+
+TEST_CASE("at_least: of a nested level counts from its own acquire, and for the whole hold") {
+    Bench bench;
+    RLock orders{bench.client, "orders"};
+    orders.lock();
+    orders.lock(Lease::at_least(least));
+    ServerStopwatch watch(bench.redis);
+    orders.unlock();
+    CHECK(orders.hold_count() == 1);
+    CHECK(orders.is_held());
+    orders.unlock();
+    CHECK_FALSE(orders.is_held());
+    CHECK(bench.redis.exists("orders"));
+    CHECK(is_gone(bench.redis));
+    CHECK(watch.elapsed() + late.count() >= least.count());
+
+    Hold outer = orders.hold(Lease::at_least(least));
+    Hold inner = outer.again();
+    REQUIRE_FALSE(outer.unlock());
+    REQUIRE_FALSE(inner.unlock());
+    CHECK(bench.redis.exists("orders"));
+    CHECK(orders.force_unlock());
+    CHECK_FALSE(bench.redis.exists("orders"));
+}
+
+TEST_CASE("at_least: holds of objects and of coroutines, whoever gives them back, for every kind") {
+    for (const Kind& kind : all_kinds()) {
+        for (int way = 0; way < 4; ++way) {
+            CAPTURE(kind.name);
+            CAPTURE(way);
+            Bench bench;
+            const auto orders = kind.make(bench.client);
+            {
+                Hold hold = way == 0   ? orders->hold(Lease::at_least(least))
+                            : way == 1 ? orders->try_hold_for(5s, Lease::at_least(least))
+                            : way == 2 ? orders->async_lock(Lease::at_least(least)).future().get()
+                                       : orders->async_try_lock(Lease::at_least(least)).future().get();
+                REQUIRE(hold);
+                if (way == 1) REQUIRE_FALSE(hold.unlock());
+                if (way == 2) REQUIRE_FALSE(std::move(hold).async_unlock().future().get());
+            }
+            CHECK(eventually([&] { return lease_left(bench.redis) <= (least + late).count(); }));
+            CHECK(bench.redis.exists("orders"));
+            CHECK(orders->is_locked());
+            CHECK(orders->force_unlock());
+            CHECK_FALSE(bench.redis.exists("orders"));
+        }
+    }
+}
+
+TEST_CASE("at_least: release_all() leaves the rest of the time, in one command for each hold") {
+    for (const Kind& kind : all_kinds()) {
+        CAPTURE(kind.name);
+        Bench bench;
+        const auto orders = kind.make(bench.client);
+        ServerStopwatch watch(bench.redis);
+        orders->lock(Lease::at_least(least));
+        CHECK(bench.client.release_all() == 1);
+        CHECK(lease_left(bench.redis) > 0);
+        CHECK(lease_left(bench.redis) <= (least + late).count());
+        CHECK(is_gone(bench.redis));
+        CHECK(watch.elapsed() >= least.count());
+    }
+}
+
+TEST_CASE("at_least: an operation that was given up before its grant leaves nothing") {
+    FaultyPath path;
+    Client client{path.url(), unhurried()};
+    RLock orders{client, "orders"};
+    orders.lock();
+    orders.unlock();
+    for (int i = 0; i < 3; ++i) {
+        path.proxy.hold_next_replies(1, acquire_digest);
+        std::stop_source stop;
+        auto result = orders.async_lock(Lease::at_least(60s), stop.get_token()).future();
+        REQUIRE(eventually([&] { return path.redis.exists("orders"); }));
+        stop.request_stop();
+        CHECK(code_of([&] { static_cast<void>(result.get()); }) == errc::cancelled);
+        path.proxy.release();
+        CHECK(is_gone(path.redis, 20s));
+    }
+}
+
+TEST_CASE("at_least: an acquire that fails or times out leaves nothing") {
+    Bench bench;
+    Client other{bench.server.url()};
+    RLock orders{bench.client, "orders"}, theirs{other, "orders"};
+    theirs.lock();
+    CHECK_FALSE(orders.try_lock(Lease::at_least(60s)));
+    CHECK_FALSE(orders.try_lock_for(50ms, Lease::at_least(60s)));
+    theirs.unlock();
+    CHECK_FALSE(bench.redis.exists("orders"));
+}
+
+// --- maximum hold -------------------------------------------------------------------------------------------------
+
+TEST_CASE("at_most: the watchdog stops in time, and lost() and an event tell it, for every kind") {
+    for (const Kind& kind : all_kinds()) {
+        CAPTURE(kind.name);
+        RedisServer server;
+        RawRedis redis{server};
+        redlatch::fault::EventLog events;
+        Client client{server.url(), events.in(unhurried(paced(600ms)))};
+        const auto orders = kind.make(client);
+        ServerStopwatch watch(redis);
+        orders->lock(Lease::at_most(most));
+        const Instant held_before = Clock::now();
+        const std::stop_token lost = orders->lost();
+        Instant last = Instant::min();
+        CHECK(eventually(
+            [&] {
+                last = std::max(last, orders->valid_until());
+                return lost.stop_requested();
+            },
+            20s));
+        CHECK(last <= held_before + most);
+        CHECK(client.stats().renewals > 0);
+        CHECK(is_gone(redis));
+        CHECK(watch.elapsed() <= (most + late).count());
+        CHECK(watch.elapsed() >= most.count() / 2);
+        CHECK(eventually([&] { return events.count(Event::Kind::hold_lost) == 1; }));
+        CHECK(events.text().find("orders: it has lasted as long as its acquire allows") != std::string::npos);
+        std::error_code ec;
+        orders->unlock(ec);
+        CHECK(ec == errc::hold_lost);
+        CHECK(client.stats().lost_holds == 1);
+    }
+}
+
+TEST_CASE("at_most: a hold that is given back before is no loss, and the next one is not limited") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    RLock orders{client, "orders"};
+    orders.lock(Lease::at_most(short_lease / 2));
+    CHECK(lease_left(redis) <= short_lease.count() / 2);
+    orders.unlock();
+    CHECK_FALSE(redis.exists("orders"));
+    orders.lock();
+    const Stopwatch watch;
+    CHECK(eventually([&] { return watch.elapsed() > short_lease; }, 20s));
+    CHECK(orders.is_held());
+    orders.unlock();
+    CHECK(client.stats().lost_holds == 0);
+}
+
+TEST_CASE("at_most: a nested level cannot prolong the hold, and can bring its end nearer") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), unhurried(paced(600ms))};
+    RLock orders{client, "orders"};
+    ServerStopwatch watch(redis);
+    orders.lock(Lease::at_most(most));
+    orders.lock(Lease{60s});
+    CHECK(lease_left(redis) <= most.count());
+    orders.lock(Lease::at_least(60s));
+    CHECK(lease_left(redis) <= most.count());
+    CHECK(is_gone(redis));
+    CHECK(watch.elapsed() <= (most + late).count());
+
+    Hold outer = orders.hold(Lease{60s});
+    Hold inner = outer.again(Lease::at_most(paced(500ms)));
+    CHECK(outer.valid_until() <= Clock::now() + paced(500ms));
+    CHECK(is_gone(redis));
+}
+
+TEST_CASE("at_most and at_least together: the end comes, and not before the minimum") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), unhurried(paced(600ms))};
+    RLock orders{client, "orders"};
+    ServerStopwatch watch(redis);
+    orders.lock(Lease::at_least(most, Lease::at_most(most)));
+    CHECK(is_gone(redis));
+    CHECK(watch.elapsed() >= most.count());
+    CHECK(watch.elapsed() <= (most + late).count());
+}
+
+// --- errors -------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a lock over several refuses a minimum and a maximum, and sends nothing") {
+    Bench bench;
+    RLock a{bench.client, "a"}, b{bench.client, "b"};
+    MultiLock both{a, b};
+    std::error_code ec;
+    both.lock(Lease::at_least(1s), ec);
+    CHECK(ec == errc::unsupported);
+    CHECK_FALSE(both.try_lock(Lease::at_most(1s), ec));
+    CHECK(ec == errc::unsupported);
+    CHECK(code_of([&] { both.lock(Lease::at_least(1s)); }) == errc::unsupported);
+    Hold hold = both.hold();
+    CHECK(code_of([&] { static_cast<void>(hold.again(Lease::at_least(1s))); }) == errc::unsupported);
+    CHECK(code_of([&] { static_cast<void>(both.async_lock(Lease::at_most(1s)).future().get()); }) == errc::unsupported);
+    REQUIRE_FALSE(hold.unlock());
+    CHECK(eventually([&] { return bench.redis.keys().empty(); }, std::chrono::seconds{20}));
+}
