@@ -26,12 +26,9 @@ namespace {
 bool run_once(redlatch::Client& redis, const std::string& job, std::chrono::milliseconds at_least,
               const std::function<void(std::stop_token)>& work) {
     redlatch::RLock running{redis, job};  // as long as the job takes: the watchdog renews it
-    const std::unique_lock guard{running, std::try_to_lock};
-    if (!guard) return false;
-    // Nobody releases this one. The server ends it after that time, by its own clock. Not reentrant, because the thread
-    // that ran the job may be the next one to ask.
-    redlatch::NonReentrantLock started{redis, job + ":started"};
-    if (!started.try_lock(redlatch::Lease{at_least})) return false;
+    // The unlock of a shorter job leaves the rest of that time to the server, which ends it by its own clock.
+    if (!running.try_lock(redlatch::Lease::at_least(at_least))) return false;
+    const std::lock_guard guard{running, std::adopt_lock};
     work(running.lost());
     return true;
 }

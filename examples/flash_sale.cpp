@@ -5,6 +5,10 @@
 // redlatch lock around these steps keeps them consistent. Half-way the program kills one of the sellers while it holds
 // the lock.
 //
+// With --segments n the sellers share no lock. The stock is a SegmentedSemaphore, whose segments a cluster spreads over its
+// nodes. A seller reserves a unit, which is a permit with a lease, and sells it when it is paid. A StripedLock over the
+// customers keeps each from buying twice. The unit that the killed seller has reserved comes back by itself.
+//
 // With a redis-sentinel:// or redis-cluster:// URL you may also kill the master. A seller that loses its connection
 // checks the outcome of its attempt at the new master, and serves the customer again. This requires two replicas: after
 // a failover one is left to confirm the writes on the other.
@@ -62,8 +66,20 @@ struct Sale {
     std::string url;
     std::string prefix;  // of every key; unique per run, and in braces, so a cluster keeps the keys on one node
     bool locked = true;
+    std::size_t segments = 0;  // of the stock; 0 if the stock is a number under one lock
 
     std::string key(std::string_view name) const { return prefix + std::string(name); }
+
+    std::string way() const {
+        if (segments > 0) return "from " + std::to_string(segments) + " segments";
+        return locked ? "under one lock" : "without a lock";
+    }
+
+    // Returns the prefix without its braces.
+    std::string id() const { return prefix.substr(1, prefix.find('}') - 1); }
+
+    // Returns a name without a {tag}, so that a cluster spreads its keys.
+    std::string spread(std::string_view name) const { return id() + ':' + std::string(name); }
 };
 
 // One bare hiredis connection for one thread. It carries the data of the sale, one plain command at a time.
@@ -209,6 +225,22 @@ long long next_order_id(Redis& redis, const Sale& sale) {
            redis.number({"INCR", sale.key("day:" + std::to_string(days))});
 }
 
+// Returns true if the list of orders has one of this customer.
+bool has_order(Redis& redis, const Sale& sale, const std::string& customer) {
+    const auto orders = redis.command({"LRANGE", sale.key("orders"), "0", "-1"});
+    for (std::size_t i = 0; i < orders->elements; ++i)
+        if (std::string_view(orders->element[i]->str).starts_with(customer + ' ')) return true;
+    return false;
+}
+
+void add_order(Redis& redis, const Sale& sale, int seller, const std::string& customer) {
+    const auto id = next_order_id(redis, sale);
+    const auto time = std::chrono::floor<milliseconds>(std::chrono::steady_clock::now().time_since_epoch());
+    redis.command(
+        {"RPUSH", sale.key("orders"),
+         customer + ' ' + std::to_string(id) + ' ' + std::to_string(time.count()) + ' ' + std::to_string(seller)});
+}
+
 // The critical section. Each step alone is harmless, but two threads inside at once sell the same unit twice. Returns
 // false if the lock may be lost (for example, because this machine slept). Then nothing was written.
 bool sell(Redis& redis, const Sale& sale, int seller, const std::string& customer, Instant valid_until) {
@@ -226,11 +258,7 @@ bool sell(Redis& redis, const Sale& sale, int seller, const std::string& custome
     // In this order, so that settle() can detect a half-done sale.
     redis.command({"SET", sale.key("stock"), std::to_string(stock - 1)});
     redis.command({"SET", sale.key("bought:" + customer), "1"});
-    const auto id = next_order_id(redis, sale);
-    const auto time = std::chrono::floor<milliseconds>(std::chrono::steady_clock::now().time_since_epoch());
-    redis.command(
-        {"RPUSH", sale.key("orders"),
-         customer + ' ' + std::to_string(id) + ' ' + std::to_string(time.count()) + ' ' + std::to_string(seller)});
+    add_order(redis, sale, seller, customer);
     redis.secure();
     return true;
 }
@@ -284,6 +312,57 @@ void serve_customers(redlatch::Client& client, const Sale& sale, int seller) {
     }
 }
 
+// Sells a unit to the customer, whose lock is held. Returns false if the unit came back before it was paid.
+bool sell_reserved(Redis& redis, const Sale& sale, redlatch::SegmentedSemaphore& stock, int seller,
+                   const std::string& customer) {
+    if (redis.text({"GET", sale.key("bought:" + customer)})) return true;
+    std::optional<redlatch::SegmentPermit> unit;
+    while (!unit) {
+        // Reserved units may come back, so the stock is sold out only when all are paid.
+        if (redis.number({"LLEN", sale.key("orders")}) >= units) return true;
+        unit = stock.try_acquire_for(200ms, redlatch::Lease{lease});
+    }
+
+    if (redis.number({"LLEN", sale.key("orders")}) >= units / 2 &&
+        redis.command({"SET", sale.key("victim"), std::to_string(seller), "NX"})->type != REDIS_REPLY_NIL)
+        for (;;) ::pause();  // the parent kills this process here: it has reserved a unit and has not sold it
+
+    std::this_thread::sleep_for(think_time);  // the payment
+    std::error_code ec;
+    stock.update_lease(*unit, redlatch::Lease::forever(), ec);
+    if (ec == redlatch::errc::unknown_permit) return false;
+    if (ec) throw std::system_error(ec);
+
+    // The unit is sold. Its order is recorded once, whatever happens to the connection.
+    for (bool again = false;; again = true) {
+        try {
+            if (!again || !has_order(redis, sale, customer)) add_order(redis, sale, seller, customer);
+            redis.command({"SET", sale.key("bought:" + customer), "1"});
+            redis.secure();
+            return true;
+        } catch (const std::runtime_error&) {
+            if (!redis.reconnect()) throw;
+        }
+    }
+}
+
+// One thread of a seller in a sale with segments.
+void serve_from_segments(redlatch::Client& client, const Sale& sale, int seller) {
+    Redis redis{sale.url, sale.prefix};
+    redlatch::SegmentedSemaphore stock{client, sale.spread("stock"), sale.segments};
+    redlatch::StripedLock locks{client, sale.spread("customer"), 256};
+    std::optional<std::string> again;
+    while (const auto customer = again ? std::exchange(again, {}) : next_customer(redis, sale)) {
+        try {
+            const std::lock_guard guard{locks.lock_for(*customer)};
+            if (!sell_reserved(redis, sale, stock, seller, *customer)) again = customer;
+        } catch (const std::runtime_error&) {
+            if (!redis.reconnect()) throw;
+            again = customer;
+        }
+    }
+}
+
 void run_seller(const Sale& sale, int seller) {
     redlatch::ClientOptions options;
     options.watchdog_timeout = lease;
@@ -293,7 +372,9 @@ void run_seller(const Sale& sale, int seller) {
     redlatch::Client client{sale.url, options};
     std::vector<std::future<void>> threads;
     for (int i = 0; i < threads_per_seller; ++i)
-        threads.push_back(std::async(std::launch::async, [&] { serve_customers(client, sale, seller); }));
+        threads.push_back(std::async(std::launch::async, [&] {
+            sale.segments > 0 ? serve_from_segments(client, sale, seller) : serve_customers(client, sale, seller);
+        }));
     for (auto& thread : threads) thread.get();
 }
 
@@ -396,7 +477,7 @@ private:
 // Removes the keys of the sale from Redis, including those of the library.
 class KeyRemover {
 public:
-    KeyRemover(Redis& redis, const Sale& sale) : redis_(redis), pattern_('*' + sale.prefix + '*') {}
+    KeyRemover(Redis& redis, const Sale& sale) : redis_(redis), pattern_('*' + sale.id() + '*') {}
     KeyRemover(const KeyRemover&) = delete;
     KeyRemover& operator=(const KeyRemover&) = delete;
     ~KeyRemover() {
@@ -521,8 +602,11 @@ int watch(Redis& redis, const Sale& sale, std::deque<Child>& sellers) {
         if (const auto victim = redis.text({"GET", sale.key("victim")}); victim && !killing) {
             killing = true;
             sellers.at(std::stoul(*victim)).kill();
-            progress.say("seller " + *victim + " is killed while it holds the lock, whose lease ends in " +
-                         std::to_string(redis.number({"PTTL", sale.key("lock")})) + " ms");
+            progress.say("seller " + *victim +
+                         (sale.segments > 0 ? " is killed while it has a unit reserved, whose lease ends within " +
+                                                  std::to_string(lease.count()) + " ms"
+                                            : " is killed while it holds the lock, whose lease ends in " +
+                                                  std::to_string(redis.number({"PTTL", sale.key("lock")})) + " ms"));
         }
         if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("the sale does not come to its end");
     }
@@ -558,6 +642,15 @@ bool report(Redis& redis, const Sale& sale, int killed) {
         std::printf(
             "Without the lock %lld units were sold %lld times: %lld too many, and %lld to customers who had one.\n",
             units, sold, oversold, twice);
+    if (sold > 1) {
+        const auto [first, last] = std::minmax_element(orders.begin(), orders.end(),
+                                                       [](const Order& a, const Order& b) { return a.time < b.time; });
+        const auto rate = [&](long long ms) {
+            return static_cast<double>(sold - 1) * 1000 / static_cast<double>(std::max(1LL, ms));
+        };
+        std::printf("throughput: %.0f units a second %s; %.0f without the longest stall\n",
+                    rate(last->time - first->time), sale.way().c_str(), rate(last->time - first->time - stall));
+    }
     std::printf(
         "result: stock=%lld sold=%lld oversold=%lld duplicate_customers=%lld duplicate_order_ids=%lld "
         "killed_sellers=%d longest_stall_ms=%lld\n",
@@ -566,39 +659,63 @@ bool report(Redis& redis, const Sale& sale, int killed) {
            stall < (lease + (redis.follows() ? 30s : 1s)).count();
 }
 
-bool run_sale(bool locked) {
+bool run_sale(bool locked, std::size_t segments) {
     std::optional<PrivateServer> server;
     if (!std::getenv("REDLATCH_URL")) ::setenv("REDLATCH_URL", server.emplace().url().c_str(), 1);
     std::random_device random;
     const Sale sale{std::getenv("REDLATCH_URL"),
-                    "{flash_sale:" + std::to_string(::getpid()) + '-' + std::to_string(random()) + "}:", locked};
+                    "{flash_sale:" + std::to_string(::getpid()) + '-' + std::to_string(random()) + "}:", locked,
+                    segments};
     Redis redis{sale.url, sale.prefix};
     const KeyRemover remover{redis, sale};
     open_sale(redis, sale);
+    std::optional<redlatch::Client> client;
+    std::optional<redlatch::SegmentedSemaphore> stock;
+    if (segments > 0) {
+        stock.emplace(client.emplace(sale.url), sale.spread("stock"), segments);
+        stock->try_set_permits(units, 1h);
+    }
     std::printf("%d processes of %d threads sell %lld units %s\n", seller_processes, threads_per_seller, units,
-                locked ? "under one lock" : "without a lock");
+                sale.way().c_str());
     std::fflush(stdout);
     std::deque<Child> sellers;
     for (int i = 0; i < seller_processes; ++i)
-        sellers.emplace_back(Words{"/proc/self/exe", "--seller", std::to_string(i), sale.prefix, locked ? "1" : "0"});
+        sellers.emplace_back(Words{"/proc/self/exe", "--seller", std::to_string(i), sale.prefix, locked ? "1" : "0",
+                                   std::to_string(segments)});
     const int killed = watch(redis, sale, sellers);
-    return report(redis, sale, killed) || !locked;
+    bool well = report(redis, sale, killed);
+    if (stock) {
+        well = stock->acquired_permits() == units && well;
+        stock->remove();
+    }
+    return well || !locked;
+}
+
+// Returns the number in the text; nothing if it is not from 1 to the most segments that there may be.
+std::optional<std::size_t> segments_in(const std::string& text) {
+    if (text.empty() || text.size() > 4 || text.find_first_not_of("0123456789") != std::string::npos) return {};
+    const std::size_t number = std::stoul(text);
+    if (number < 1 || number > redlatch::SegmentedSemaphore::max_segments()) return {};
+    return number;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
     const Words arguments(argv + 1, argv + argc);
-    if (const char* url = std::getenv("REDLATCH_URL"); url && arguments.size() == 4 && arguments[0] == "--seller") {
-        run_seller({url, arguments[2], arguments[3] == "1"}, std::stoi(arguments[1]));
+    if (const char* url = std::getenv("REDLATCH_URL"); url && arguments.size() == 5 && arguments[0] == "--seller") {
+        run_seller({url, arguments[2], arguments[3] == "1", std::stoul(arguments[4])}, std::stoi(arguments[1]));
         return 0;
     }
-    const bool locked = arguments.empty();
+    const bool segmented = arguments.size() == 2 && arguments[0] == "--segments";
+    const std::optional<std::size_t> segments = segmented ? segments_in(arguments[1]) : std::nullopt;
+    const bool locked = arguments.empty() || segments;
     if (!locked && arguments != Words{"--without-lock"}) {
         const bool help = arguments[0] == "--help";
         std::fputs(
-            "usage: flash_sale [--without-lock | --help]\n"
+            "usage: flash_sale [--segments N | --without-lock | --help]\n"
             "Sells 500 units to 2,000 customers, on a redis-server of its own or on the one at REDLATCH_URL.\n"
+            "  --segments N    the same sale without the one lock: from a stock of 1 to 1024 segments\n"
             "  --without-lock  the same sale unprotected: shows how much it oversells\n"
             "Exit status: 0 when everything was sold once and a killed seller held nobody up, else 1.\n",
             help ? stdout : stderr);
@@ -606,7 +723,7 @@ int main(int argc, char** argv) try {
     }
     std::signal(SIGPIPE, SIG_IGN);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, [](int number) { signalled = number; });
-    return run_sale(locked) ? 0 : 1;
+    return run_sale(locked, segments.value_or(0)) ? 0 : 1;
 } catch (const std::exception& error) {
     std::fprintf(stderr, "flash_sale: %s\n", error.what());
     return signalled != 0 ? 128 + signalled : 1;

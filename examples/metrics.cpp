@@ -24,8 +24,9 @@ namespace {
 // Counts events by their kind. on_event is called on a thread of the client, so the counters are atomic.
 struct Events {
     using Kind = redlatch::Event::Kind;
-    static constexpr std::array kinds{Kind::hold_lost, Kind::unlock_not_delivered, Kind::disconnected,
-                                      Kind::reconnected, Kind::moved};
+    static constexpr std::array kinds{Kind::hold_lost,    Kind::unlock_not_delivered,
+                                      Kind::disconnected, Kind::reconnected,
+                                      Kind::moved,        Kind::not_set_up};
 
     void operator()(const redlatch::Event& event) {
         for (std::size_t i = 0; i < kinds.size(); ++i)
