@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# The flash sale: cmake -P cmake/demo.cmake [-- --without-lock ...]
+# The flash sale: cmake -P cmake/demo.cmake [-- --without-lock | --segments 8]
 # Builds examples/flash_sale.cpp and runs it. Fails if the program fails.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)

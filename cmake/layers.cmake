@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Checks the includes below include/redlatch. Each folder is a layer. A layer may include itself and:
 #   quorum                  lock and what is below it
+#   around                  lock, semaphore and what is below them: what stands on both
 #   lock, semaphore         wait and what is below it
 #   wait                    session and what is below it: how callers wait for their turn
 #   session                 protocol, scripts, transport, base
@@ -28,10 +29,11 @@ set(below_wait wait ${below_session})
 set(below_semaphore semaphore ${below_wait})
 set(below_lock lock ${below_wait})
 set(below_quorum quorum ${below_lock})
+set(below_around around semaphore ${below_lock})
 set(below_net net transport base vocabulary)
 set(below_redis redis ${below_net})
 set(below_testing testing ${below_transport})
-set(below_public public vocabulary quorum semaphore redis net testing ${below_lock})
+set(below_public public vocabulary quorum around semaphore redis net testing ${below_lock})
 set(vocabulary redlatch/error.hpp redlatch/inspection.hpp redlatch/options.hpp)
 
 # Standard headers have no suffix. POSIX and Linux headers are those in these folders and with these names.

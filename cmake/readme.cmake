@@ -84,7 +84,8 @@ function(check_links document)
     endforeach()
 endfunction()
 
-file(GLOB_RECURSE documents RELATIVE ${root} ${root}/README.md ${root}/examples/*.md ${root}/include/*.md ${root}/.github/*.md)
+file(GLOB_RECURSE documents RELATIVE ${root} ${root}/examples/*.md ${root}/include/*.md ${root}/.github/*.md)
+list(PREPEND documents README.md)
 foreach(document IN LISTS documents)
     check_links(${document})
     if(document MATCHES "^examples/deployments/") # its programs need servers that the tests do not have

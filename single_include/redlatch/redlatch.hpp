@@ -16,6 +16,7 @@
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -68,31 +69,11 @@
 // different symbols: what one passes to the other does not link.
 #ifdef REDLATCH_COMPILED
 #define REDLATCH_INLINE
-#define REDLATCH_ABI v0_1_compiled
+#define REDLATCH_ABI v0_2_compiled
 #else
 #define REDLATCH_INLINE inline
-#define REDLATCH_ABI v0_1
+#define REDLATCH_ABI v0_2
 #endif
-
-// redlatch/base/version.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-
-// The version is defined here only: CMake reads these three lines. A check compares the first two with the inline
-// namespace that contains everything. Include redlatch/fwd.hpp instead of forward-declaring names of the library.
-
-inline constexpr int version_major = 0;  // from 1 on, only a new one may change the interface
-inline constexpr int version_minor = 1;  // while the major version is 0, a new one may change the interface
-inline constexpr int version_patch = 0;  // a new one does not change the interface
-
-// Returns the version as text, "major.minor.patch".
-inline std::string version() {
-    return std::to_string(version_major) + '.' + std::to_string(version_minor) + '.' + std::to_string(version_patch);
-}
-
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
 
 // redlatch/base/quoted.hpp
 
@@ -149,6 +130,7 @@ enum class errc {
     not_replicated,        // fewer replicas than required confirmed it; what was acquired is released
     cancelled,             // it was cancelled before it succeeded; what is acquired all the same is released
     function_failed,       // a function that was to run under the lock threw an exception that has no error code
+    not_on_disk,           // the server did not confirm it on its disk in time; what was acquired is released
 };
 
 }  // namespace REDLATCH_ABI
@@ -182,6 +164,7 @@ inline namespace REDLATCH_ABI {
                 case errc::not_replicated: return "too few replicas confirmed the command";
                 case errc::cancelled: return "the operation was cancelled";
                 case errc::function_failed: return "the function that ran under the lock threw an exception";
+                case errc::not_on_disk: return "the server did not confirm the command on its disk";
             }
             return "unknown error";
         }
@@ -245,6 +228,14 @@ inline constexpr Instant never = Instant::max();
 
 namespace detail {
 
+// A time of at most 49 days, in half the room: a waiting coroutine has several.
+using ShortTime = std::chrono::duration<std::uint32_t, std::milli>;
+
+// Returns the time, or the longest one that fits.
+constexpr ShortTime shortened(Milliseconds time) noexcept {
+    return ShortTime(static_cast<std::uint32_t>(std::min(time, Milliseconds(ShortTime::max())).count()));
+}
+
 // long double holds every 64-bit count exactly where it matters (x86). Elsewhere it errs by less than one part in 2^52.
 // It cannot overflow.
 template <class Rep, class Period>
@@ -285,13 +276,8 @@ class Lease {
 public:
     // Makes a lease of this length.
     template <class Rep, class Period>
-    explicit Lease(std::chrono::duration<Rep, Period> length) {
-        const long double ms = std::floor(detail::exact_milliseconds(length));
-        if (!(ms >= 1)) throw Error(errc::invalid_argument, {}, "the lease must be at least 1 ms");
-        if (ms > static_cast<long double>(longest.count()))
-            throw Error(errc::invalid_argument, {}, "the lease must be at most 100 years");
-        length_ = Milliseconds(static_cast<Milliseconds::rep>(ms));
-    }
+    explicit Lease(std::chrono::duration<Rep, Period> length)
+        : length_(checked(std::floor(detail::exact_milliseconds(length)), "lease")) {}
 
     // For permits that end only when they are released. It is a separate type that no lock accepts, because a lock that
     // outlives its process would block all others.
@@ -299,6 +285,68 @@ public:
 
     // Returns what stands for a lease without an end: acquire(Lease::forever()) of a PermitExpirableSemaphore.
     static constexpr Forever forever() noexcept { return {}; }
+
+    // How long a hold lasts at least and at most: made by at_least() and at_most(). It stands where a Lease may stand. It
+    // is a separate type, which only locks accept.
+    class Bounds {
+    public:
+        // Returns the lease of the hold; nothing if the watchdog renews it.
+        std::optional<Milliseconds> lease() const noexcept { return lease_; }
+        // Returns how long the hold lasts at least; zero if there is no minimum.
+        Milliseconds least() const noexcept { return least_; }
+        // Returns how long the hold lasts at most; Milliseconds::max() if there is no maximum.
+        Milliseconds most() const noexcept { return most_; }
+
+    private:
+        friend class Lease;
+        std::optional<Milliseconds> lease_{};
+        Milliseconds least_{0};
+        Milliseconds most_ = Milliseconds::max();
+    };
+
+    // The lock is given back no earlier than `time` after the acquire, by the server's clock, for work that must not run
+    // again too soon. Until then the watchdog renews the hold, or it has the lease of `otherwise`. An unlock() before that
+    // ends the hold of its owner, which is no longer renewed; on the server the lock stays taken for the rest of the
+    // time, under an owner number that nobody has. A process that dies leaves it no shorter. force_unlock() ends it
+    // at once. A level of a hold that exists counts from its own acquire.
+    //
+    // Rounded up to whole milliseconds. Throws Error(errc::invalid_argument) if it is below one millisecond, not a
+    // number, above 49 days, or longer than the lease or the maximum of `otherwise`. A MultiLock or a RedLock throws
+    // Error(errc::unsupported).
+    //   orders.lock(Lease::at_least(30s));              // renewed by the watchdog
+    //   orders.lock(Lease::at_least(30s, Lease{60s}));  // ends by itself after 60 s
+    template <class Rep, class Period>
+    static Bounds at_least(std::chrono::duration<Rep, Period> time) {
+        return at_least(time, Bounds());
+    }
+    template <class Rep, class Period>
+    static Bounds at_least(std::chrono::duration<Rep, Period> time, Lease otherwise) {
+        Bounds bounds;
+        bounds.lease_ = otherwise.length();
+        return at_least(time, bounds);
+    }
+    template <class Rep, class Period>
+    static Bounds at_least(std::chrono::duration<Rep, Period> time, Bounds otherwise) {
+        otherwise.least_ =
+            checked(std::ceil(detail::exact_milliseconds(time)), "minimum hold", longest_bound, "49 days");
+        if (otherwise.least_ > otherwise.most_ || (otherwise.lease_ && otherwise.least_ > *otherwise.lease_))
+            throw Error(errc::invalid_argument, {}, "the minimum hold must not exceed the lease or the maximum hold");
+        return otherwise;
+    }
+
+    // The hold ends `time` after the acquire at the latest, for work that must not go on for ever: the watchdog stops to
+    // renew it in time, lost() is requested before the end, and the event hold_lost tells it. Without an unlock() before,
+    // the hold is lost then. A level of a hold that exists can only bring the end of the whole hold nearer, also after that
+    // level was released.
+    //
+    // Rounded down to whole milliseconds. Throws Error(errc::invalid_argument) if it is below one millisecond, not a
+    // number, or above 49 days. A MultiLock or a RedLock throws Error(errc::unsupported).
+    template <class Rep, class Period>
+    static Bounds at_most(std::chrono::duration<Rep, Period> time) {
+        Bounds bounds;
+        bounds.most_ = checked(std::floor(detail::exact_milliseconds(time)), "maximum hold", longest_bound, "49 days");
+        return bounds;
+    }
 
     // Returns the length in whole milliseconds.
     Milliseconds length() const noexcept { return length_; }
@@ -309,6 +357,18 @@ public:
 private:
     // Far below the range of Redis, Lua's doubles and the nanoseconds of a steady clock.
     static constexpr Milliseconds longest = std::chrono::hours(24) * 36'525;
+
+    // What fits into 32 bits.
+    static constexpr Milliseconds longest_bound = std::chrono::hours(24) * 49;
+
+    static Milliseconds checked(long double ms, const char* what, Milliseconds most = longest,
+                                const char* most_text = "100 years") {
+        using namespace std::string_literals;
+        if (!(ms >= 1)) throw Error(errc::invalid_argument, {}, "the "s + what + " must be at least 1 ms");
+        if (ms > static_cast<long double>(most.count()))
+            throw Error(errc::invalid_argument, {}, "the "s + what + " must be at most " + most_text);
+        return Milliseconds(static_cast<Milliseconds::rep>(ms));
+    }
 
     Milliseconds length_;
 };
@@ -364,16 +424,26 @@ struct Reply {
         malformed,   // the reply violates the protocol; the connection was closed: the outcome is unknown
     };
 
-    Kind kind = Kind::nil;        // what arrived, or why nothing did
-    std::int64_t integer = 0;     // of an integer
-    std::string text;             // of a text or an error, or the reason why there is no reply
-    std::vector<Reply> elements;  // of an array
-    bool replicated = true;       // false if it was carried out, but fewer replicas than required confirmed it
+    // What did not confirm a command that was carried out.
+    enum class Lacking : std::uint8_t {
+        replicas,  // fewer replicas than required
+        disk,      // the server's disk, in time
+        log,       // the server keeps no append-only file
+        command,   // the server does not have WAITAOF
+        right,     // the user may not call WAITAOF
+    };
+
+    Kind kind = Kind::nil;                // what arrived, or why nothing did
+    std::int64_t integer = 0;             // of an integer
+    std::string text;                     // of a text or an error, or the reason why there is no reply
+    std::vector<Reply> elements;          // of an array
+    bool replicated = true;               // false if it was carried out, but not confirmed as required
+    Lacking lacking = Lacking::replicas;  // why not, if so
 
     // Makes a reply of this kind; of a number or a text its own kind. For transports and tests.
-    static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}, true}; }
-    static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}, true}; }
-    static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}, true}; }
+    static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}}; }
+    static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}}; }
+    static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}}; }
 
     // Returns true for Kind::nil.
     bool is_nil() const noexcept { return kind == Kind::nil; }
@@ -441,6 +511,10 @@ public:
     virtual void unreachable(const std::string& /* why */) {}
     // disconnected() for one channel. For transports that listen on several servers.
     virtual void interrupted(const std::string&) {}
+    // A key that was read by track() has changed, was deleted or has expired, and is no longer tracked. Empty: that may be
+    // so for every key, or track() may succeed from now on. For transports that can track. May be called while another
+    // thread is in another function of this listener.
+    virtual void invalidated(const std::string& /* key */) {}
     // Failover: commands go to another server from here on, which may lack recent writes of the earlier one. For
     // transports that discover their server.
     virtual void on_failover() {}
@@ -481,7 +555,8 @@ concept Subscribes = requires(T& t, const std::string& channel, Listener& listen
 };
 
 // route(key): returns where the key lives; keys of equal route may share a command. publish_command(): returns the
-// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH.
+// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH. In lower case, "publish", it tells
+// that subscribers may be at another node than the script, which then cannot count them: locks are not granted.
 template <class T>
 concept Routes = requires(T& t, std::string_view key) {
     { t.route(key) } -> std::convertible_to<std::uint32_t>;
@@ -517,11 +592,25 @@ concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completi
 };
 
 // Optional. post_all(commands, done): like post() for each of the commands, with one completion each in `done`, but in
-// one write: either all on one connection with nothing between them, or none. require_replicas of a client or an object
-// needs it.
+// one write: either all on one connection with nothing between them, or none. require_replicas and require_fsync of a
+// client or an object need it.
 template <class T>
 concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::span<Completion> done) {
     t.post_all(commands, done);
+};
+
+// Optional. track(read, done): like post() for a command that reads one key, but the server also tells when this key
+// changes next: the listener of run() gets invalidated(key) then, perhaps before `done` is called. Unless `done` gets the
+// reply to the command itself, the key is not tracked:
+//   - not_sent: not now. The listener gets invalidated() with an empty key when it is worth another try
+//   - an error: the server or the user's rights do not allow it
+// watch_invalidations(listener, deadline, seen): like watch(), for a thread that waits for invalidated(). Waiting Mutexes
+// and SpinLocks use it in place of their poll. `done` may be called before track() returns.
+template <class T>
+concept Tracks = LetsWatch<T> &&
+    requires(T& t, const Command& read, Completion done, Listener& listener, Instant deadline, std::uint64_t seen) {
+    t.track(read, std::move(done));
+    { t.watch_invalidations(listener, deadline, seen) } -> std::same_as<bool>;
 };
 
 // What a client needs: all six parts. The optional ones below its name make it faster, or make options possible.
@@ -569,6 +658,7 @@ struct Event {
         disconnected,          // the server cannot be reached
         reconnected,           // the server can be reached again
         moved,                 // failover: another server is the master now; every hold is verified there
+        not_set_up,            // a caller waits for permits of a semaphore that nobody has set up; it goes on waiting
     };
 
     Kind kind;           // what happened
@@ -585,6 +675,7 @@ constexpr std::string_view to_string(Event::Kind kind) noexcept {
         case Event::Kind::disconnected: return "disconnected";
         case Event::Kind::reconnected: return "reconnected";
         case Event::Kind::moved: return "moved";
+        case Event::Kind::not_set_up: return "not_set_up";
     }
     return "unknown";
 }
@@ -683,6 +774,13 @@ struct ClientOptions {
     // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
     // turn.
     unsigned local_handoff_limit = 16;
+    // Whether the waiters of a lock queue up on the server, and a release grants the lock to the next of them: then that
+    // one has nothing to send, and the others sleep on. Clients with and without it share locks, and so does Redisson.
+    // Not for a connection whose proxy may replace the server unseen, because a grant counts from the server's clock.
+    // The reentrant, the non-reentrant, the fenced and the fair locks use it, unless require_replicas or require_fsync is
+    // set. A FairLock has its queue anyway. The others need two more keys a lock: redlatch_lock_queue:{name} and
+    // redlatch_lock_places:{name}.
+    bool grants = true;
     // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
     // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer
     // time keeps them through a longer loss of the connection. From 100 ms to 5 min; if empty, a sixth of
@@ -696,6 +794,13 @@ struct ClientOptions {
     // errc::not_replicated. A renewal that they do not confirm does not count. Costs one more command each, in the same
     // round trip.
     unsigned require_replicas = 0;
+    // Whether every hold and every permit must be on the server's disk, so that a restart does not lose it. Together with
+    // require_replicas it must be on the disks of that many replicas, too. The server confirms that by WAITAOF (Redis 7.2,
+    // Valkey) within half of command_timeout. If it does not, the hold or permit is released, and the operation fails with
+    // errc::not_on_disk, or with errc::rejected if the server does not have the command, keeps no append-only file, or
+    // denies this user the command. A renewal that is not confirmed does not count. Costs one more command each, in the
+    // same round trip, and the time of the disk: up to a second with `appendfsync everysec`.
+    bool require_fsync = false;
     // The connector for rediss:// URLs: redlatch::tls(...) of redlatch/tls.hpp. The URL alone decides whether TLS is
     // used.
     std::shared_ptr<const detail::TlsConnector> tls = {};
@@ -716,7 +821,7 @@ struct ClientOptions {
 //
 // The constructor of the object throws Error, before anything is sent: errc::invalid_argument for a value that
 // ClientOptions must not have either, or for a command_timeout above that of the client; errc::unsupported for
-// require_replicas if the transport lacks post_all().
+// require_replicas or require_fsync if the transport lacks post_all().
 struct ObjectOptions {
     // The lease of a hold, or of a permit with a lease, that is acquired without one. The watchdog renews it every
     // third of this time. A FairLock's waiters keep their places for as long as the client's options say.
@@ -733,6 +838,9 @@ struct ObjectOptions {
     // The number of replicas that must confirm every hold and every permit, and its renewals, within a quarter of this
     // object's command_timeout. Zero: none.
     std::optional<unsigned> require_replicas = {};
+    // Whether every hold and every permit, and its renewals, must be on the server's disk within half of this object's
+    // command_timeout.
+    std::optional<bool> require_fsync = {};
 };
 
 }  // namespace REDLATCH_ABI
@@ -774,6 +882,114 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/session/alarms.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+class Alarms;
+
+// The alarm of one sleeper, which is derived from this class: a place in a list. A sleeper that has no alarm may use
+// `next` for a list of its own.
+struct Alarm {
+    Alarm* next = nullptr;
+
+    bool is_set() const noexcept { return span_ != nullptr; }
+
+private:
+    friend class Alarms;
+
+    // Those that ring within one short span of time, in the order in which they were set.
+    struct Span {
+        std::int64_t number;
+        Alarm* first = nullptr;
+        Alarm* last = nullptr;
+        Instant earliest = never;  // not later than the earliest of them
+    };
+
+    Span* span_ = nullptr;  // null if it is not set
+    Alarm* before_ = nullptr;
+    Instant at_{};
+};
+
+// Alarms by their time. A crowd of operations has deadlines that lie close together, and most of them never come. So the
+// alarms of a quarter of a millisecond share an entry, in which one is set and stopped without a search or memory.
+class Alarms {
+public:
+    // Throws std::bad_alloc, and changes nothing then.
+    void set(Alarm& alarm, Instant at);
+
+    // For one that is set.
+    void stop(Alarm& alarm) noexcept;
+
+    // Returns an instant before which none rings, and soon after which one does; `never` if none is set.
+    Instant next() const noexcept;
+
+    // Stops those that ring by `now`, and calls `ring` with each.
+    template <class Ring>
+    void ring_due(Instant now, Ring ring) {
+        while (next() <= now) {
+            Alarm::Span& span = spans_.begin()->second;
+            span.earliest = never;
+            for (Alarm* alarm = span.first; alarm;) {
+                Alarm& one = *alarm;
+                alarm = one.next;
+                if (one.at_ > now) {
+                    span.earliest = std::min(span.earliest, one.at_);
+                    continue;
+                }
+                stop(one);  // with the last one the span is gone
+                ring(one);
+            }
+        }
+    }
+
+private:
+    static_assert(std::chrono::nanoseconds::period::den == Clock::period::den);
+    static constexpr int span_bits = 18;  // of the nanoseconds
+
+    std::map<std::int64_t, Alarm::Span> spans_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/alarms.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+REDLATCH_INLINE void Alarms::set(Alarm& alarm, Instant at) {
+    const std::int64_t number = at.time_since_epoch().count() >> span_bits;
+    const auto entry = spans_.try_emplace(spans_.end(), number, Alarm::Span{number});
+    Alarm::Span& span = entry->second;
+    alarm.span_ = &span;
+    alarm.at_ = at;
+    alarm.next = nullptr;
+    alarm.before_ = span.last;
+    (span.last ? span.last->next : span.first) = &alarm;
+    span.last = &alarm;
+    span.earliest = std::min(span.earliest, at);
+}
+
+REDLATCH_INLINE void Alarms::stop(Alarm& alarm) noexcept {
+    Alarm::Span& span = *std::exchange(alarm.span_, nullptr);
+    (alarm.before_ ? alarm.before_->next : span.first) = alarm.next;
+    (alarm.next ? alarm.next->before_ : span.last) = alarm.before_;
+    if (!span.first) spans_.erase(span.number);
+}
+
+REDLATCH_INLINE Instant Alarms::next() const noexcept {
+    return spans_.empty() ? never : spans_.begin()->second.earliest;
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/session/continuations.hpp
 
 namespace redlatch {
@@ -781,7 +997,7 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Where one coroutine sleeps. Continuations guards its members.
-class Sleeper {
+class Sleeper : private Alarm {
 public:
     Sleeper() = default;
     Sleeper(const Sleeper&) = delete;
@@ -789,14 +1005,10 @@ public:
 
 private:
     friend class Continuations;
-    using Alarms = std::multimap<Instant, Sleeper*>;
 
     std::coroutine_handle<> asleep_{};  // null if it does not sleep
-    Alarms::iterator alarm_{};
-    Sleeper* next_ = nullptr;  // of those that are to be resumed
-    bool has_alarm_ = false;
-    bool is_due_ = false;  // among those that are to be resumed
-    bool woken_ = false;   // woken before it could fall asleep
+    bool is_due_ = false;               // among those that are to be resumed, whose list goes on at `next`
+    bool woken_ = false;                // woken before it could fall asleep
 };
 
 // The coroutines of one client that sleep, each until it is woken or an instant comes. The background thread resumes
@@ -833,7 +1045,7 @@ private:
 
     const std::function<void()> wake_;
     std::mutex mutex_;
-    Sleeper::Alarms alarms_;
+    Alarms alarms_;
     Sleeper* first_ = nullptr;  // those to resume, in the order of their waking
     Sleeper* last_ = nullptr;
     Instant sleeping_until_{};  // of the background thread; the least instant while it is awake
@@ -857,10 +1069,7 @@ REDLATCH_INLINE bool Continuations::sleep(Sleeper& sleeper, std::coroutine_handl
     {
         const std::lock_guard lock(mutex_);
         if (std::exchange(sleeper.woken_, false)) return false;
-        if (until != never) {
-            sleeper.alarm_ = alarms_.emplace(until, &sleeper);
-            sleeper.has_alarm_ = true;
-        }
+        if (until != never) alarms_.set(sleeper, until);
         sleeper.asleep_ = coroutine;
         if (until >= sleeping_until_) return true;
         sleeping_until_ = until;
@@ -877,7 +1086,7 @@ REDLATCH_INLINE void Continuations::wake(Sleeper& sleeper) {
             sleeper.woken_ = true;
             return;
         }
-        if (std::exchange(sleeper.has_alarm_, false)) alarms_.erase(sleeper.alarm_);
+        if (sleeper.is_set()) alarms_.stop(sleeper);
         resume_later(sleeper);
         if (std::exchange(sleeping_until_, Instant{}) == Instant{}) return;
     }
@@ -886,24 +1095,19 @@ REDLATCH_INLINE void Continuations::wake(Sleeper& sleeper) {
 
 REDLATCH_INLINE Instant Continuations::sleep_until() {
     const std::lock_guard lock(mutex_);
-    sleeping_until_ = first_ ? Instant{} : alarms_.empty() ? never : alarms_.begin()->first;
+    sleeping_until_ = first_ ? Instant{} : alarms_.next();
     return sleeping_until_;
 }
 
 REDLATCH_INLINE void Continuations::resume_due(Instant now) {
     std::unique_lock lock(mutex_);
     sleeping_until_ = {};
-    while (!alarms_.empty() && alarms_.begin()->first <= now) {
-        Sleeper& sleeper = *alarms_.begin()->second;
-        alarms_.erase(alarms_.begin());
-        sleeper.has_alarm_ = false;
-        resume_later(sleeper);
-    }
+    alarms_.ring_due(now, [this](Alarm& alarm) { resume_later(static_cast<Sleeper&>(alarm)); });
     Sleeper* const last = last_;
     std::size_t resumed = 0;
     for (bool more = first_ != nullptr; more && resumed < most_at_once; ++resumed) {
         Sleeper& sleeper = *first_;
-        first_ = sleeper.next_;
+        first_ = static_cast<Sleeper*>(sleeper.next);
         if (!first_) last_ = nullptr;
         sleeper.is_due_ = false;
         more = &sleeper != last;
@@ -916,8 +1120,11 @@ REDLATCH_INLINE void Continuations::resume_due(Instant now) {
 
 REDLATCH_INLINE void Continuations::resume_later(Sleeper& sleeper) {
     sleeper.is_due_ = true;
-    sleeper.next_ = nullptr;
-    (last_ ? last_->next_ : first_) = &sleeper;
+    sleeper.next = nullptr;
+    if (last_)
+        last_->next = &sleeper;
+    else
+        first_ = &sleeper;
     last_ = &sleeper;
 }
 
@@ -1204,14 +1411,15 @@ public:
     void notify(Job& job) noexcept;
 
 private:
-    // State shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
-    // `changed` wakes the one thread.
+    // State shared with the thread, which may outlive the notifier. `mutex` guards first, last, thread_ and all writes to
+    // stopped; `changed` wakes the one thread. That takes all jobs at once, because many may come while it runs one.
     struct Queue {
         std::mutex mutex;
         std::condition_variable changed;
         Job* first = nullptr;  // in the order of their arrival
         Job* last = nullptr;   // undefined if there is none
-        bool stopped = false;
+        Job* taken = nullptr;  // those that the thread has taken and not begun; used by it only
+        std::atomic<bool> stopped{false};
 
         void add(Job& job) noexcept {
             job.next_ = nullptr;
@@ -1221,6 +1429,8 @@ private:
     };
 
     void start_locked();
+
+    static void drop(Job*& first) noexcept;
 
     static void work(Queue& queue);
 
@@ -1270,12 +1480,12 @@ REDLATCH_INLINE Notifier::~Notifier() {
         dropped = std::exchange(queue_->first, nullptr);
     }
     queue_->changed.notify_one();
-    while (dropped) std::exchange(dropped, dropped->next_)->end();
-    if (!thread_.joinable()) return;
-    if (thread_.get_id() == std::this_thread::get_id())
+    if (thread_.get_id() == std::this_thread::get_id()) {
+        drop(queue_->taken);
         thread_.detach();
-    else
-        thread_.join();
+    }
+    drop(dropped);
+    if (thread_.joinable()) thread_.join();
 }
 
 REDLATCH_INLINE void Notifier::start() {
@@ -1304,22 +1514,28 @@ REDLATCH_INLINE void Notifier::start_locked() {
         thread_ = thread_with_signals_blocked([queue = queue_] { work(*queue); });
 }
 
+REDLATCH_INLINE void Notifier::drop(Job*& first) noexcept {
+    while (first) std::exchange(first, first->next_)->end();
+}
+
 REDLATCH_INLINE void Notifier::work(Queue& queue) {
-    std::unique_lock lock(queue.mutex);
-    for (;;) {
-        queue.changed.wait(lock, [&] { return queue.stopped || queue.first; });
-        if (queue.stopped) return;
-        Job& job = *queue.first;
-        queue.first = job.next_;
-        lock.unlock();
-        try {
-            job.run();
-        } catch (...) {
-            // Swallow: there is no caller to report to.
+    while (!queue.stopped) {
+        {
+            std::unique_lock lock(queue.mutex);
+            queue.changed.wait(lock, [&] { return queue.stopped || queue.first; });
+            queue.taken = std::exchange(queue.first, nullptr);
         }
-        job.end();
-        lock.lock();
+        while (queue.taken && !queue.stopped) {
+            Job& job = *std::exchange(queue.taken, queue.taken->next_);
+            try {
+                job.run();
+            } catch (...) {
+                // Swallow: there is no caller to report to.
+            }
+            job.end();
+        }
     }
+    drop(queue.taken);
 }
 
 }  // namespace detail
@@ -1373,7 +1589,7 @@ struct Course {
 //   work(course)    makes the task, and copies what that needs of the course
 //   ended(answer)   takes what the task returned; throws if the work failed
 //   result(host)    makes the result, once. If nobody wants it any more, it is made and destroyed, which gives back
-//                   what it holds.
+//                   what it holds. Before that unwanted() is called, if the work has that.
 // This is the work of which the result is what its task returns.
 template <class R, class Make>
 class SimpleWork {
@@ -1639,6 +1855,7 @@ inline namespace REDLATCH_ABI {
 
 class Hold;
 class Permits;
+class Term;
 
 namespace detail {
 
@@ -1779,7 +1996,7 @@ private:
 
     // Any other result is the user's. It is destroyed with this object, because its destructor may block.
     void give_back() noexcept override {
-        if constexpr (std::is_same_v<R, Hold> || std::is_same_v<R, Permits>) discard();
+        if constexpr (std::is_same_v<R, Hold> || std::is_same_v<R, Permits> || std::is_same_v<R, Term>) discard();
     }
 
     // A callback is destroyed, and this object with it. A coroutine stays where it is, and would keep the result.
@@ -1789,6 +2006,7 @@ private:
 
     void discard() noexcept {
         if (!std::exchange(has_result_, false)) return;
+        if constexpr (requires { work_.unwanted(); }) work_.unwanted();
         try {
             static_cast<void>(work_.result(this->host_));
         } catch (...) {  // there is nobody to tell
@@ -2048,9 +2266,14 @@ public:
     virtual void attend() = 0;
     virtual void stop_attending() = 0;
 
-    // PostsSeveral. Without it require_replicas is refused.
+    // PostsSeveral. Without it require_replicas and require_fsync are refused.
     virtual bool posts_several() const = 0;
     virtual void post_all(std::span<const Command> commands, std::span<Completion> done) = 0;
+
+    // Tracks. Without it a Mutex and a SpinLock poll.
+    virtual bool can_track() const = 0;
+    virtual void track(const Command& read, Completion done) = 0;
+    virtual bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) = 0;
 
     // Return how often the transport has connected again, and connected at all, if it counts that.
     virtual std::uint64_t reconnects() const = 0;
@@ -2105,6 +2328,15 @@ public:
     bool posts_several() const override { return PostsSeveral<T>; }
     void post_all(std::span<const Command> commands, std::span<Completion> done) override {
         if constexpr (PostsSeveral<T>) transport_.post_all(commands, done);
+    }
+
+    bool can_track() const override { return Tracks<T>; }
+    void track(const Command& read, Completion done) override {
+        if constexpr (Tracks<T>) transport_.track(read, std::move(done));
+    }
+    bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) override {
+        if constexpr (Tracks<T>) return transport_.watch_invalidations(listener, deadline, seen);
+        return false;
     }
 
     std::uint64_t reconnects() const override {
@@ -2300,9 +2532,7 @@ struct HostPort {
     bool operator==(const HostPort&) const = default;
 
     // Returns "host:port", with an IPv6 address in brackets.
-    std::string display() const {
-        return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
-    }
+    std::string display() const;
 };
 
 // Describes where a server is and how to log in:
@@ -2338,24 +2568,40 @@ struct Url {
     static Url parse(std::string_view text);
 
     // Returns a description of the server for messages and events, never with the login.
-    std::string display() const {
-        if (!path.empty()) return "unix://" + path;
-        if (!sentinels.empty()) return "the master " + detail::in_quotes(master, 60);
-        if (!cluster.empty()) return "the cluster of " + cluster.front().display();
-        return HostPort{host, port}.display();
-    }
+    std::string display() const;
 
     // Returns the same login for another server.
-    Url at(const HostPort& place) const {
-        Url url = *this;
-        url.host = place.host;
-        url.port = place.port;
-        url.sentinels.clear();
-        url.master.clear();
-        url.cluster.clear();
-        return url;
-    }
+    Url at(const HostPort& place) const;
 };
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/base/url.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+REDLATCH_INLINE std::string HostPort::display() const {
+    return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
+}
+
+REDLATCH_INLINE std::string Url::display() const {
+    if (!path.empty()) return "unix://" + path;
+    if (!sentinels.empty()) return "the master " + detail::in_quotes(master, 60);
+    if (!cluster.empty()) return "the cluster of " + cluster.front().display();
+    return HostPort{host, port}.display();
+}
+
+REDLATCH_INLINE Url Url::at(const HostPort& place) const {
+    Url url = *this;
+    url.host = place.host;
+    url.port = place.port;
+    url.sentinels.clear();
+    url.master.clear();
+    url.cluster.clear();
+    return url;
+}
 
 namespace detail {
 
@@ -2510,7 +2756,7 @@ inline Url by_tls(Url url) {
 
 }  // namespace detail
 
-inline Url Url::parse(std::string_view text) {
+REDLATCH_INLINE Url Url::parse(std::string_view text) {
     const auto mark = text.find("://");
     if (mark == std::string_view::npos) detail::bad_url("the scheme is missing");
     const std::string_view scheme = text.substr(0, mark);
@@ -2585,11 +2831,12 @@ std::array<unsigned char, N> random_bytes() {
     return bytes;
 }
 
-// Returns a random (version 4) UUID in its canonical 36 characters.
-inline std::string make_uuid() {
+// Returns a random UUID in its canonical 36 characters. Version 4 is the usual one; 8 is for those that have a meaning of
+// their own.
+inline std::string make_uuid(unsigned version = 4) {
     static constexpr char digits[] = "0123456789abcdef";
     auto bytes = random_bytes<16>();
-    bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
+    bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | (version << 4));
     bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
     std::string text;
     text.reserve(36);
@@ -2868,10 +3115,14 @@ private:
 // Tells whether a command grants something (a hold, a permit, a longer lease), which enough replicas must confirm.
 enum class Effect { any, grants };
 
-// How many replicas must confirm what a command grants, and how long they may take.
+// What must confirm what a command grants: so many replicas, and the server's disk, or with both also the disks of the
+// replicas. And how long they may take.
 struct Replication {
     unsigned required = 0;
     Milliseconds within{};
+    bool on_disk = false;
+
+    bool asks() const noexcept { return required > 0 || on_disk; }
 
     friend auto operator<=>(const Replication&, const Replication&) = default;
 };
@@ -2956,23 +3207,24 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// A copy of the words of a command, in one allocation.
+// A copy of the words of a command. Few short ones need no allocation.
 class KeptWords {
 public:
     explicit KeptWords(std::span<const std::string_view> words) {
-        std::size_t size = 0;
-        for (const std::string_view word : words) size += length_size + word.size();
-        text_.reserve(size);
+        for (const std::string_view word : words) size_ += length_size + word.size();
+        if (size_ > few_.size()) many_.resize(size_);
+        char* end = size_ > few_.size() ? many_.data() : few_.data();
         for (const std::string_view word : words) {
             const std::size_t length = word.size();
-            text_.append(reinterpret_cast<const char*>(&length), length_size).append(word);
+            std::memcpy(end, &length, length_size);
+            end += length_size + word.copy(end + length_size, length);
         }
     }
 
     // They live as long as this object.
     std::vector<std::string_view> words() const {
         std::vector<std::string_view> words;
-        for (std::string_view rest = text_; !rest.empty();) {
+        for (std::string_view rest(many_.empty() ? few_.data() : many_.data(), size_); !rest.empty();) {
             std::size_t length = 0;
             std::memcpy(&length, rest.data(), length_size);
             words.push_back(rest.substr(length_size, length));
@@ -2984,7 +3236,10 @@ public:
 private:
     static constexpr std::size_t length_size = sizeof(std::size_t);
 
-    std::string text_;  // each word after its length
+    // Each word after its length.
+    std::array<char, 192> few_;
+    std::string many_;  // if they are more
+    std::size_t size_ = 0;
 };
 
 // The words of a call as the server receives them. Few words need no allocation. The call must outlive them.
@@ -3016,7 +3271,8 @@ public:
         return {words_, 3};
     }
 
-    KeptWords copy() const { return KeptWords(words_); }
+    // Returns a copy of what both commands have in common: all but the first two words.
+    KeptWords copy() const { return KeptWords(words_.subspan(2)); }
 
 private:
     const Script* const script_;
@@ -3190,6 +3446,91 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/base/suspended.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+#ifdef CLOCK_BOOTTIME
+
+inline Clock::duration read_clock(clockid_t clock) noexcept {
+    timespec now{};
+    ::clock_gettime(clock, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+// Returns how long this machine has been suspended since boot. The steady clock stops during suspension, but leases do
+// not. So an increase brings the end of a hold closer than its instant says. The result is never too large, and too
+// small by less than the time between two readings of a clock. Makes no system call where the C library can avoid it.
+// `begun`: set to an instant before that.
+inline Clock::duration suspended(Instant& begun) noexcept {
+    Clock::duration least = Clock::duration::max();
+    Clock::duration found{};
+    // A thread that was delayed or suspended between the readings reads again.
+    for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
+        const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
+        const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
+        const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
+        if (tries == 0) begun = Instant(before);
+        if (after - before >= least) continue;
+        least = after - before;
+        found = std::max(since_boot - after, Clock::duration::zero());
+    }
+    return found;
+}
+
+// Returns true if the machine was certainly not suspended for a millisecond since suspended() returned `before`: in this
+// order of the readings, their difference is never too small.
+inline bool was_running_since(Clock::duration before) noexcept {
+    const Clock::duration steady = detail::read_clock(CLOCK_MONOTONIC);
+    return detail::read_clock(CLOCK_BOOTTIME) - steady - before < Milliseconds(1);
+}
+
+// How often a thread that sleeps until an instant has to look whether the machine was suspended: nothing wakes it then.
+inline constexpr Clock::duration suspension_check = std::chrono::seconds(1);
+
+#else
+
+inline Clock::duration suspended(Instant& begun) noexcept {
+    begun = Clock::now();
+    return {};
+}
+
+inline bool was_running_since(Clock::duration) noexcept { return true; }
+
+inline constexpr Clock::duration suspension_check = Clock::duration::max();
+
+#endif
+
+inline Clock::duration suspended() noexcept {
+    Instant begun;
+    return suspended(begun);
+}
+
+// Returns the increase since suspended() returned `before`. An increase below 1 ms counts as zero, because the readings
+// cannot resolve it.
+inline Clock::duration suspended_since(Clock::duration before) noexcept {
+    if (was_running_since(before)) return Clock::duration::zero();
+    const Clock::duration grown = suspended() - before;
+    return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
+}
+
+// Records when a command was sent, for a lease that continues while this machine is suspended.
+class SendTime {
+public:
+    // Returns the send time on the steady clock as it is now: earlier by the time suspended since then.
+    Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
+
+private:
+    Instant at_;
+    Clock::duration suspended_ = suspended(at_);
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/session/remote_clock.hpp
 
 namespace redlatch {
@@ -3254,13 +3595,25 @@ public:
         return offset_of(route) + since_epoch(instant);
     }
 
+    // Returns an instant at which the server's clock did not show `time` yet, or just began to. Nothing if there is no
+    // reading that vouches for it.
+    std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time) const {
+        const std::lock_guard lock(mutex_);
+        const Clock::duration age = Clock::now() - read_at_;
+        // Another node may have another clock.
+        if (in_doubt_ || route != route_ || age > good_for || !was_running_since(suspended_)) return std::nullopt;
+        return Instant(Milliseconds(time - offset_)) - age / 1000;
+    }
+
     // Records the server's time from a command that was sent at `asked` and answered at `answered`.
     void learn(std::uint32_t route, Instant asked, Instant answered, ServerMilliseconds time) {
         // Add one, because the server truncates to milliseconds.
         const ServerMilliseconds offset = time + 1 - since_epoch(asked);
+        const Clock::duration suspended = detail::suspended();
         const std::lock_guard lock(mutex_);
         if (in_doubt_ || route == route_) {
             offset_ = offset;
+            suspended_ = suspended;
             read_at_ = asked;
             uncertainty_ = std::chrono::ceil<Milliseconds>(answered - asked);
             route_ = route;
@@ -3306,7 +3659,8 @@ private:
     Instant read_at_{};              // in the past while there is no reading
     Milliseconds uncertainty_{0};    // how long the reply took
     bool in_doubt_ = true;
-    std::uint32_t route_ = 0;  // the route of the current reading
+    Clock::duration suspended_{};  // the machine's suspended time when it was answered
+    std::uint32_t route_ = 0;      // the route of the current reading
     std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
 };
 
@@ -3320,17 +3674,40 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// How long a hold that is acquired has to last, besides its lease: see Lease::Bounds. `least` does not exceed `most`.
+struct HoldBounds {
+    static constexpr HoldBounds of(Milliseconds least, Milliseconds most) noexcept {
+        return {shortened(least), shortened(most)};
+    }
+
+    ShortTime least{0};
+    ShortTime most = ShortTime::max();
+
+    bool is_any() const noexcept { return least > Milliseconds(0) || is_limited(); }
+    bool is_limited() const noexcept { return most != ShortTime::max(); }
+
+    // Returns the lease of the acquire. At least the minimum: so a process that dies at once leaves it that long.
+    Milliseconds lease_of(const std::optional<Milliseconds>& lease, Milliseconds watchdog_timeout) const noexcept {
+        const Milliseconds wanted = lease.value_or(watchdog_timeout);
+        return std::max(is_limited() ? std::min(wanted, Milliseconds(most)) : wanted, Milliseconds(least));
+    }
+};
+
 // The options that one object goes by: its ObjectOptions, and those of its client where it has none. A request of a
 // call carries a copy, and so does a hold, because both may outlive the object.
 struct Settings {
     Milliseconds watchdog_timeout{};
     Milliseconds command_timeout{};
     Milliseconds unreachable_timeout{};
-    unsigned local_handoff_limit = 0;
     unsigned require_replicas = 0;
+    unsigned local_handoff_limit : 31 = 0;
+    unsigned require_fsync : 1 = 0;
+    HoldBounds bounds{};  // of one acquire
 
+    // A disk has longer than replicas: with `appendfsync everysec` the server writes to it once a second.
     Replication replication() const noexcept {
-        return {require_replicas, std::max(Milliseconds(1), command_timeout / 4)};
+        return {require_replicas, std::max(Milliseconds(1), command_timeout / (require_fsync ? 2 : 4)),
+                require_fsync != 0};
     }
 };
 
@@ -3338,8 +3715,10 @@ inline Settings settings_of(const ClientOptions& client, const ObjectOptions& ow
     return {own.watchdog_timeout.value_or(client.watchdog_timeout),
             own.command_timeout.value_or(client.command_timeout),
             own.unreachable_timeout.value_or(client.unreachable_timeout),
-            own.local_handoff_limit.value_or(client.local_handoff_limit),
-            own.require_replicas.value_or(client.require_replicas)};
+            own.require_replicas.value_or(client.require_replicas),
+            std::min(own.local_handoff_limit.value_or(client.local_handoff_limit), 0x7fff'ffffU) & 0x7fff'ffffU,
+            own.require_fsync.value_or(client.require_fsync) ? 1U : 0U,
+            {}};
 }
 
 // Throws Error(errc::invalid_argument) for values that cannot work. `name`: of the object, empty for a client.
@@ -3353,169 +3732,13 @@ inline void check_settings(const Settings& settings, std::string_view name) {
         throw Error(errc::invalid_argument, name, "unreachable_timeout must not be negative");
 }
 
-// Throws Error(errc::unsupported) if replicas are required of a transport that cannot ask them.
+// Throws Error(errc::unsupported) if confirmation is required of a transport that cannot ask for it.
 inline void check_replication(const Settings& settings, bool posts_several, std::string_view name) {
     if (settings.require_replicas > 0 && !posts_several)
         throw Error(errc::unsupported, name, "require_replicas needs a transport with post_all()");
+    if (settings.require_fsync && !posts_several)
+        throw Error(errc::unsupported, name, "require_fsync needs a transport with post_all()");
 }
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/session/replica_acks.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Makes replicas confirm what is granted: require_replicas of a client or an object. WAIT follows a granting command in
-// the same write, because WAIT concerns the writes of its own connection. Thread-safe.
-class ReplicaAcks {
-public:
-    explicit ReplicaAcks(const ClientOptions& options) : by_default_(settings_of(options).replication()) {}
-
-    // Returns which replicas must confirm the call.
-    Replication wanted_for(const Call& call) const noexcept {
-        return call.effect == Effect::grants ? call.replication.value_or(by_default_) : Replication{};
-    }
-
-    // Returns true if all replicas are required and their number at the master of this route is unknown.
-    bool are_unknown(const Replication& wanted, std::uint32_t route) const {
-        return wanted.required == all_replicas && known(route) == 0;
-    }
-    void forget() {
-        const std::lock_guard lock(mutex_);
-        known_.clear();
-    }
-    void learn(std::uint32_t route, const Reply& role) noexcept {
-        if (role.kind != Reply::Kind::array || role.elements.size() != 3) return;
-        try {
-            const std::lock_guard lock(mutex_);
-            std::size_t& known = known_[route];
-            known = std::max(known, role.elements[2].elements.size());
-        } catch (const std::bad_alloc&) {  // the next reply reports it again
-        }
-    }
-
-    // A command and the queries sent with it. Must live until they are sent.
-    class Batch {
-    public:
-        Batch(const ReplicaAcks& replicas, const Replication& by, const Command& command, std::uint32_t to)
-            : route(to),
-              wanted(by.required == all_replicas ? std::max<std::size_t>(1, replicas.known(to)) : by.required),
-              number_(static_cast<std::int64_t>(wanted)),
-              time_(by.within.count()),
-              wait_{"WAIT", number_, time_},
-              commands_{command, Command{wait_, 0}, Command{role_, 0}},
-              size_(by.required == all_replicas ? 3 : 2) {}
-        Batch(const Batch&) = delete;
-        Batch& operator=(const Batch&) = delete;
-
-        std::span<const Command> commands() const noexcept { return {commands_.data(), size_}; }
-
-        const std::uint32_t route;
-        const std::size_t wanted;
-
-    private:
-        const NumberText number_, time_;
-        const std::array<std::string_view, 3> wait_;
-        const std::array<std::string_view, 1> role_{"ROLE"};
-        const std::array<Command, 3> commands_;
-        const std::size_t size_;
-    };
-
-    // Returns the reply to the command from the replies to a batch.
-    Reply merged(std::span<Reply> replies, std::uint32_t route, std::size_t wanted) noexcept {
-        Reply reply = std::move(replies[0]);
-        const Reply& confirmed = replies[1];
-        reply.replicated = confirmed.is_integer() && confirmed.integer >= static_cast<std::int64_t>(wanted);
-        if (replies.size() > 2) learn(route, replies[2]);
-        return reply;
-    }
-
-    // Returns one completion per command of a posted batch. `done` is called when all replies are there.
-    std::vector<Completion> merging(const Batch& batch, Completion done) {
-        struct Answers {
-            std::vector<Reply> replies;
-            std::atomic<std::size_t> missing;
-            std::uint32_t route;
-            std::size_t wanted;
-            Completion done;
-        };
-        const std::size_t size = batch.commands().size();
-        auto answers = std::make_shared<Answers>();
-        answers->replies.resize(size);
-        answers->missing = size;
-        answers->route = batch.route;
-        answers->wanted = batch.wanted;
-        answers->done = std::move(done);
-        std::vector<Completion> receivers;
-        for (std::size_t i = 0; i < size; ++i)
-            receivers.push_back([this, answers, i](Reply reply) {
-                answers->replies[i] = std::move(reply);
-                // The replies may arrive on different threads.
-                if (answers->missing.fetch_sub(1) == 1)
-                    answers->done(merged(answers->replies, answers->route, answers->wanted));
-            });
-        return receivers;
-    }
-
-private:
-    std::size_t known(std::uint32_t route) const {
-        const std::lock_guard lock(mutex_);
-        const auto entry = known_.find(route);
-        return entry == known_.end() ? 0 : entry->second;
-    }
-
-    const Replication by_default_;
-    mutable std::mutex mutex_;                    // guards known_
-    std::map<std::uint32_t, std::size_t> known_;  // the most that the current master of each route has had
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/base/backoff.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The longest pause between retries of anything that needs a server. All clients must work again within a second after
-// the server is back.
-inline constexpr Milliseconds longest_pause{500};
-
-// Provides exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from
-// `first` to `most`. The jitter keeps clients that failed together from returning together; it needs no good
-// randomness.
-class Backoff {
-public:
-    constexpr Backoff(Milliseconds first, Milliseconds most) : first_(first), most_(most) {}
-
-    // `random` is any number; it selects the delay.
-    Clock::duration next(std::uint64_t random) {
-        bound_ = bound_ == Milliseconds::zero() ? first_ : std::min(most_, bound_ * 2);
-        const auto full = std::chrono::duration_cast<Clock::duration>(bound_);
-        const auto half = full / 2;
-        return half + Clock::duration(static_cast<Clock::rep>(random % static_cast<std::uint64_t>(half.count() + 1)));
-    }
-
-    Clock::duration next() {
-        // The low bits of the clock differ between clients, which is enough. A multiplication spreads them (Knuth's, by
-        // the golden ratio).
-        const auto ticks = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
-        return next((ticks * 0x9e37'79b9'7f4a'7c15ULL) >> 16);
-    }
-
-    void reset() { bound_ = Milliseconds::zero(); }
-
-private:
-    Milliseconds first_;
-    Milliseconds most_;
-    Milliseconds bound_{0};
-};
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -3719,6 +3942,14 @@ inline bool precedes_close(const Reply& reply) {
 // Returns true if the server does not know an option of the command.
 inline bool is_syntax_error(const Reply& reply) { return reply.is_error() && reply.text.starts_with("ERR syntax"); }
 
+// Returns true if the server, a proxy before it or the rights of the user forbid CLIENT TRACKING and what belongs to it.
+// Not if only the moment is wrong, or the login.
+inline bool refuses_tracking(const Reply& reply) {
+    const std::string_view word = reply.is_error() ? error_code_word(reply.text) : std::string_view();
+    return word == "NOPERM" ||
+           (word == "ERR" && classify(reply) == ReplyClass::refused && !is_denied(word, reply.text));
+}
+
 // Returns whether the servers have sharded channels (Redis 7), by the reply to PUBSUB SHARDNUMSUB. Redisson tests it by
 // the same command. If we have no right to it, the error shows it: it names the subcommand only where that exists.
 inline bool has_sharded_channels(const Reply& reply) {
@@ -3726,10 +3957,42 @@ inline bool has_sharded_channels(const Reply& reply) {
            (reply.text.starts_with("NOPERM") && reply.text.find("pubsub|shardnumsub") != std::string::npos);
 }
 
-// Returns the error for a grant that fewer replicas have than require_replicas demands.
-inline Error not_replicated(std::string_view name) {
+// Returns the error for a grant that is not confirmed as require_replicas or require_fsync demands.
+inline Error not_confirmed(const Reply& reply, std::string_view name) {
+    switch (reply.lacking) {
+        case Reply::Lacking::disk:
+            return {
+                errc::not_on_disk, name,
+                "the client acquired it, but releases it again; check the server's disk and its appendfsync, or raise "
+                "command_timeout"};
+        case Reply::Lacking::log:
+            return {errc::rejected, name,
+                    "require_fsync needs an append-only file, which this server does not keep; set appendonly yes"};
+        case Reply::Lacking::command:
+            return {errc::rejected, name,
+                    "require_fsync needs WAITAOF, which this server does not have; use Redis 7.2 or newer, or Valkey"};
+        case Reply::Lacking::right:
+            return {errc::rejected, name,
+                    "require_fsync needs WAITAOF, which this user may not call; grant the right to it (ACL)"};
+        case Reply::Lacking::replicas: break;
+    }
     return {errc::not_replicated, name,
             "the client acquired it, but releases it again; check the replicas, and this user's right to WAIT"};
+}
+
+// Returns what the reply to WAITAOF says is missing, or nothing if the disks of the server and of so many replicas have
+// confirmed all that was written before.
+inline std::optional<Reply::Lacking> lacking_on_disk(const Reply& waited, std::int64_t replicas) {
+    const std::string_view word = waited.is_error() ? error_code_word(waited.text) : std::string_view();
+    if (word == "NOPERM") return Reply::Lacking::right;
+    if (waited.is_error() && waited.text.starts_with("ERR unknown command")) return Reply::Lacking::command;
+    if (waited.is_error() && waited.text.find("appendonly is disabled") != std::string::npos)
+        return Reply::Lacking::log;
+    const bool whole = waited.kind == Reply::Kind::array && waited.elements.size() == 2 &&
+                       waited.elements[0].is_integer() && waited.elements[1].is_integer();
+    if (!whole || waited.elements[0].integer < 1) return Reply::Lacking::disk;
+    if (waited.elements[1].integer < replicas) return Reply::Lacking::replicas;
+    return std::nullopt;
 }
 
 // Returns the error for a reply of a shape that the script never sends.
@@ -3740,6 +4003,180 @@ inline Error unexpected(const Reply& reply, std::string_view name) {
             "the reply is " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
                 ", which does not fit the command"};
 }
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/replica_acks.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Makes replicas and disks confirm what is granted: require_replicas and require_fsync of a client or an object. WAIT or
+// WAITAOF follows a granting command in the same write, because it concerns the writes of its own connection.
+// Thread-safe.
+class ReplicaAcks {
+public:
+    explicit ReplicaAcks(const ClientOptions& options) : by_default_(settings_of(options).replication()) {}
+
+    // Returns what must confirm the call.
+    Replication wanted_for(const Call& call) const noexcept {
+        return call.effect == Effect::grants ? call.replication.value_or(by_default_) : Replication{};
+    }
+
+    // Returns true if all replicas are required and their number at the master of this route is unknown.
+    bool are_unknown(const Replication& wanted, std::uint32_t route) const {
+        return wanted.required == all_replicas && known(route) == 0;
+    }
+    void forget() {
+        const std::lock_guard lock(mutex_);
+        known_.clear();
+    }
+    void learn(std::uint32_t route, const Reply& role) noexcept {
+        if (role.kind != Reply::Kind::array || role.elements.size() != 3) return;
+        try {
+            const std::lock_guard lock(mutex_);
+            std::size_t& known = known_[route];
+            known = std::max(known, role.elements[2].elements.size());
+        } catch (const std::bad_alloc&) {  // the next reply reports it again
+        }
+    }
+
+    // A command and the queries sent with it. Must live until they are sent.
+    class Batch {
+    public:
+        Batch(const ReplicaAcks& replicas, const Replication& by, const Command& command, std::uint32_t to)
+            : route(to),
+              wanted(by.required == all_replicas ? std::max<std::size_t>(1, replicas.known(to)) : by.required),
+              on_disk(by.on_disk),
+              number_(static_cast<std::int64_t>(wanted)),
+              time_(by.within.count()),
+              wait_{"WAIT", number_, time_},
+              wait_aof_{"WAITAOF", "1", number_, time_},
+              commands_{command, on_disk ? Command{wait_aof_, 0} : Command{wait_, 0}, Command{role_, 0}},
+              size_(by.required == all_replicas ? 3 : 2) {}
+        Batch(const Batch&) = delete;
+        Batch& operator=(const Batch&) = delete;
+
+        std::span<const Command> commands() const noexcept { return {commands_.data(), size_}; }
+
+        const std::uint32_t route;
+        const std::size_t wanted;
+        const bool on_disk;
+
+    private:
+        const NumberText number_, time_;
+        const std::array<std::string_view, 3> wait_;
+        const std::array<std::string_view, 4> wait_aof_;
+        const std::array<std::string_view, 1> role_{"ROLE"};
+        const std::array<Command, 3> commands_;
+        const std::size_t size_;
+    };
+
+    // Returns the reply to the command from the replies to a batch.
+    Reply merged(std::span<Reply> replies, std::uint32_t route, std::size_t wanted, bool on_disk) noexcept {
+        Reply reply = std::move(replies[0]);
+        const Reply& confirmed = replies[1];
+        const auto number = static_cast<std::int64_t>(wanted);
+        if (on_disk) {
+            const std::optional<Reply::Lacking> lacking = lacking_on_disk(confirmed, number);
+            reply.replicated = !lacking;
+            reply.lacking = lacking.value_or(Reply::Lacking::disk);
+        } else {
+            reply.replicated = confirmed.is_integer() && confirmed.integer >= number;
+        }
+        if (replies.size() > 2) learn(route, replies[2]);
+        return reply;
+    }
+
+    // Returns one completion per command of a posted batch. `done` is called when all replies are there.
+    std::vector<Completion> merging(const Batch& batch, Completion done) {
+        struct Answers {
+            std::vector<Reply> replies;
+            std::atomic<std::size_t> missing;
+            std::uint32_t route;
+            std::size_t wanted;
+            bool on_disk;
+            Completion done;
+        };
+        const std::size_t size = batch.commands().size();
+        auto answers = std::make_shared<Answers>();
+        answers->replies.resize(size);
+        answers->missing = size;
+        answers->route = batch.route;
+        answers->wanted = batch.wanted;
+        answers->on_disk = batch.on_disk;
+        answers->done = std::move(done);
+        std::vector<Completion> receivers;
+        for (std::size_t i = 0; i < size; ++i)
+            receivers.push_back([this, answers, i](Reply reply) {
+                answers->replies[i] = std::move(reply);
+                // The replies may arrive on different threads.
+                if (answers->missing.fetch_sub(1) == 1)
+                    answers->done(merged(answers->replies, answers->route, answers->wanted, answers->on_disk));
+            });
+        return receivers;
+    }
+
+private:
+    std::size_t known(std::uint32_t route) const {
+        const std::lock_guard lock(mutex_);
+        const auto entry = known_.find(route);
+        return entry == known_.end() ? 0 : entry->second;
+    }
+
+    const Replication by_default_;
+    mutable std::mutex mutex_;                    // guards known_
+    std::map<std::uint32_t, std::size_t> known_;  // the most that the current master of each route has had
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/base/backoff.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The longest pause between retries of anything that needs a server. All clients must work again within a second after
+// the server is back.
+inline constexpr Milliseconds longest_pause{500};
+
+// Returns the next delay of an exponential back-off with jitter: drawn between half and all of a bound that doubles from
+// `first` to `most`. `bound` is that of the last delay, zero before the first. The jitter keeps clients that failed
+// together from returning together; it needs no good randomness. `random` is any number; it selects the delay.
+inline Clock::duration next_delay(ShortTime& bound, ShortTime first, ShortTime most, std::uint64_t random) {
+    bound = bound == ShortTime::zero() ? first : shortened(std::min(Milliseconds(most), Milliseconds(bound) * 2));
+    const auto full = std::chrono::duration_cast<Clock::duration>(bound);
+    const auto half = full / 2;
+    return half + Clock::duration(static_cast<Clock::rep>(random % static_cast<std::uint64_t>(half.count() + 1)));
+}
+
+inline Clock::duration next_delay(ShortTime& bound, ShortTime first, ShortTime most) {
+    // The low bits of the clock differ between clients, which is enough. A multiplication spreads them (Knuth's, by the
+    // golden ratio).
+    const auto ticks = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+    return next_delay(bound, first, most, (ticks * 0x9e37'79b9'7f4a'7c15ULL) >> 16);
+}
+
+// The same, for one who keeps the bounds.
+class Backoff {
+public:
+    constexpr Backoff(Milliseconds first, Milliseconds most) : first_(shortened(first)), most_(shortened(most)) {}
+
+    Clock::duration next(std::uint64_t random) { return next_delay(bound_, first_, most_, random); }
+    Clock::duration next() { return next_delay(bound_, first_, most_); }
+    void reset() { bound_ = ShortTime::zero(); }
+
+private:
+    ShortTime first_;
+    ShortTime most_;
+    ShortTime bound_{0};
+};
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -3903,26 +4340,30 @@ public:
 
     // --- without waiting: needs a thread in run() of the transport ----------------------------------------------
 
-    // Sends a command without waiting. `done` is called on any thread.
-    void post(const Command& command, Completion done, Receiver receiver, const Replication& replicas = {}) {
+    // Sends a command without waiting. `done`, a Completion, is called on any thread.
+    template <class Done>
+    void post(const Command& command, Done done, Receiver receiver, const Replication& replicas = {}) {
         send_post(
-            command, [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); }, receiver,
-            replicas);
+            command, [this, done = std::move(done)](Reply reply) mutable { finish_post(done, std::move(reply)); },
+            receiver, replicas);
     }
 
-    void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
+    template <class Done>
+    void post(const Call& call, Done done, Receiver receiver = Receiver::background) {
         const CallWords words(call, publish_command_for(call));
         const Replication replicas = replicas_.wanted_for(call);
         if (!call.script()) return post(words.command(), std::move(done), receiver, replicas);
-        // The texts live on the caller's stack, so sending the script itself later needs its own copy of them.
+        // The texts live on the caller's stack, so sending the script itself later needs its own copy of them. All that
+        // is kept until the reply is in one object.
         send_post(
             words.command(),
-            [this, &script = *call.script(), replicas, kept = words.copy(), done = std::move(done)](Reply reply) {
+            [this, &script = *call.script(), replicas, kept = words.copy(),
+             done = std::move(done)](Reply reply) mutable {
                 if (classify(reply) != ReplyClass::no_script) return finish_post(done, std::move(reply));
                 try {
-                    std::vector<std::string_view> again = kept.words();
-                    again[0] = "EVAL";
-                    again[1] = script.text;
+                    std::vector<std::string_view> again{"EVAL", script.text};
+                    const std::vector<std::string_view> rest = kept.words();
+                    again.insert(again.end(), rest.begin(), rest.end());
                     post(Command{again, 3}, done, Receiver::background, replicas);
                 } catch (...) {
                     return finish_post(done, Reply::of(Reply::Kind::not_sent, detail::no_memory));
@@ -3930,6 +4371,14 @@ public:
                 posts_.finish();
             },
             receiver, replicas);
+    }
+
+    // See Tracks.
+    void track(const Command& read, Completion done) {
+        transport_.track(read, [this, done = std::move(done)](Reply reply) {
+            if (reply.answered()) counters_.commands.add(3);  // with those that switch it on
+            done(std::move(reply));
+        });
     }
 
     // Makes the posting thread receive the replies that have arrived.
@@ -3957,10 +4406,9 @@ public:
 private:
     static constexpr Milliseconds longest_farewell{1000};
 
-    // Sends a command. If replicas are wanted, what it grants counts only if they have it. The reply tells whether they
-    // do.
+    // Sends a command. If replicas or disks must confirm what it grants, the reply tells whether they do.
     Reply call_confirmed(const Command& command, const Replication& replicas, Instant deadline) {
-        if (replicas.required == 0) return transport_.call(command, deadline);
+        if (!replicas.asks()) return transport_.call(command, deadline);
         const std::uint32_t route = route_of(command);
         if (replicas_.are_unknown(replicas, route)) {
             const std::array<std::string_view, 1> role{"ROLE"};
@@ -3969,7 +4417,7 @@ private:
         const ReplicaAcks::Batch batch(replicas_, replicas, command, route);
         counters_.commands.add(batch.commands().size() - 1);
         std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
-        return replicas_.merged(replies, route, batch.wanted);
+        return replicas_.merged(replies, route, batch.wanted, batch.on_disk);
     }
 
     void post_granting(const Command& command, const Replication& replicas, Completion done) {
@@ -3989,7 +4437,7 @@ private:
         counters_.commands.add();
         posts_.begin();
         try {
-            if (replicas.required > 0)
+            if (replicas.asks())
                 post_granting(command, replicas, std::move(finish));
             else
                 pass_on(receiver, command, std::move(finish));
@@ -3999,7 +4447,8 @@ private:
         }
     }
 
-    void finish_post(const Completion& done, Reply reply) {
+    template <class Done>
+    void finish_post(Done& done, Reply reply) {
         try {
             done(std::move(reply));
         } catch (...) {  // no memory; the poster takes care of that itself
@@ -4136,8 +4585,9 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Tracks which plain commands of newer servers this server has. They are tried in order: one that the server refuses is
-// not sent to it again. Thread-safe.
+// Tracks what this server and its user rights permit.
+// Plain commands of newer servers are tried in order: one that the server refuses is not sent to it again.
+// Thread-safe.
 class NativeCommands {
 public:
     // How to set a key that does not exist, with a lease.
@@ -4164,7 +4614,12 @@ public:
         delete_.compare_exchange_strong(form, next, std::memory_order_relaxed);
     }
 
+    // Whether this user may use the queues of locks on the server.
+    bool may_queue() const noexcept { return may_queue_.load(std::memory_order_relaxed); }
+    void refused_queue() noexcept { may_queue_.store(false, std::memory_order_relaxed); }
+
 private:
+    std::atomic<bool> may_queue_{true};
     std::atomic<Set> set_{Set::until};
     std::atomic<Delete> delete_{Delete::delex};
 };
@@ -4263,6 +4718,9 @@ public:
     virtual void message(const std::string& /* channel */, std::string_view /* payload */) {}
     virtual void disconnected(const std::string& /* channel */) {}
 
+    // A key that it has registered in TrackedKeys may have changed. On the same threads, perhaps on two at a time.
+    virtual void key_changed() {}
+
     // Called after a failover: its holds must be verified on the new server.
     virtual void on_failover() {}
 
@@ -4341,11 +4799,11 @@ public:
         if (look_anew) wake_();
     }
 
-    // Returns true if more than one state has waiters. They may be on different channels or, like both sides of a
-    // read-write lock, on one.
-    bool has_several_active() {
+    // Returns how many states have waiters. They may be on different channels or, like both sides of a read-write lock, on
+    // one.
+    std::size_t active() {
         const std::lock_guard lock(mutex_);
-        return active_ > 1;
+        return active_;
     }
 
     // Removes `who`, which is not notified any more after this. Called by its destructor.
@@ -4631,85 +5089,79 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/base/suspended.hpp
+// redlatch/session/tracked_keys.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-#ifdef CLOCK_BOOTTIME
-
-inline Clock::duration read_clock(clockid_t clock) noexcept {
-    timespec now{};
-    ::clock_gettime(clock, &now);
-    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
-
-// Returns how long this machine has been suspended since boot. The steady clock stops during suspension, but leases do
-// not. So an increase brings the end of a hold closer than its instant says. The result is never too large, and too
-// small by less than the time between two readings of a clock. Makes no system call where the C library can avoid it.
-// `begun`: set to an instant before that.
-inline Clock::duration suspended(Instant& begun) noexcept {
-    Clock::duration least = Clock::duration::max();
-    Clock::duration found{};
-    // A thread that was delayed or suspended between the readings reads again.
-    for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
-        const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
-        const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
-        const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
-        if (tries == 0) begun = Instant(before);
-        if (after - before >= least) continue;
-        least = after - before;
-        found = std::max(since_boot - after, Clock::duration::zero());
-    }
-    return found;
-}
-
-// Returns true if the machine was certainly not suspended for a millisecond since suspended() returned `before`: in this
-// order of the readings, their difference is never too small.
-inline bool was_running_since(Clock::duration before) noexcept {
-    const Clock::duration steady = detail::read_clock(CLOCK_MONOTONIC);
-    return detail::read_clock(CLOCK_BOOTTIME) - steady - before < Milliseconds(1);
-}
-
-// How often a thread that sleeps until an instant has to look whether the machine was suspended: nothing wakes it then.
-inline constexpr Clock::duration suspension_check = std::chrono::seconds(1);
-
-#else
-
-inline Clock::duration suspended(Instant& begun) noexcept {
-    begun = Clock::now();
-    return {};
-}
-
-inline bool was_running_since(Clock::duration) noexcept { return true; }
-
-inline constexpr Clock::duration suspension_check = Clock::duration::max();
-
-#endif
-
-inline Clock::duration suspended() noexcept {
-    Instant begun;
-    return suspended(begun);
-}
-
-// Returns the increase since suspended() returned `before`. An increase below 1 ms counts as zero, because the readings
-// cannot resolve it.
-inline Clock::duration suspended_since(Clock::duration before) noexcept {
-    if (was_running_since(before)) return Clock::duration::zero();
-    const Clock::duration grown = suspended() - before;
-    return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
-}
-
-// Records when a command was sent, for a lease that continues while this machine is suspended.
-class SendTime {
+// Which tasks of this client want to hear when a key changes, and whether the servers can tell: see Tracks. A refusal,
+// and a server or a proxy that closes the connection again and again, is noticed once, and nothing is asked any more.
+//
+// mutex_ guards the members that are not atomic. It may be taken while the mutex of a BackgroundTask is held, never the
+// other way round: a task hears of a change after mutex_ was released. Nor does a reference to a task end while mutex_ is
+// held: it may be the last one, and the destructor of a task takes mutex_.
+class TrackedKeys {
 public:
-    // Returns the send time on the steady clock as it is now: earlier by the time suspended since then.
-    Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
+    // Without any success, so many unanswered attempts in a row count as a refusal.
+    static constexpr unsigned most_failures = 8;
+
+    explicit TrackedKeys(bool can_track) : possible_(can_track) {}
+    TrackedKeys(const TrackedKeys&) = delete;
+    TrackedKeys& operator=(const TrackedKeys&) = delete;
+
+    // Returns false if the servers or the transport cannot tell.
+    bool are_possible() const noexcept { return possible_.load(std::memory_order_relaxed); }
+
+    // Learns from the reply to an attempt to track a key.
+    void learn(const Reply& reply) noexcept {
+        if (refuses_tracking(reply)) {
+            possible_ = false;
+        } else if (reply.kind == Reply::Kind::unanswered || reply.kind == Reply::Kind::malformed) {
+            if (++failures_ >= most_failures) possible_ = false;
+        } else if (reply.answered()) {
+            failures_ = 0;
+        }
+    }
+
+    // Registers `who`, once, for the changes of the key.
+    void add(const std::string& key, BackgroundTask& who) {
+        const std::lock_guard lock(mutex_);
+        listeners_.emplace(key, &who);
+    }
+
+    void remove(const std::string& key, const BackgroundTask& who) noexcept {
+        const std::lock_guard lock(mutex_);
+        const auto [first, last] = listeners_.equal_range(key);
+        const auto mine = std::find_if(first, last, [&](const auto& entry) { return entry.second == &who; });
+        if (mine != last) listeners_.erase(mine);
+    }
+
+    // Returns how many tasks are registered.
+    std::size_t count() {
+        const std::lock_guard lock(mutex_);
+        return listeners_.size();
+    }
+
+    // Tells those that a change of the key concerns; of an empty key, all.
+    void invalidated(const std::string& key) {
+        std::vector<std::shared_ptr<BackgroundTask>> told;
+        {
+            const std::lock_guard lock(mutex_);
+            told.reserve(key.empty() ? listeners_.size() : listeners_.count(key));
+            const auto [first, last] =
+                key.empty() ? std::pair(listeners_.begin(), listeners_.end()) : listeners_.equal_range(key);
+            for (auto entry = first; entry != last; ++entry)
+                if (auto who = entry->second->weak_from_this().lock()) told.push_back(std::move(who));
+        }
+        for (const auto& who : told) who->key_changed();
+    }
 
 private:
-    Instant at_;
-    Clock::duration suspended_ = suspended(at_);
+    std::atomic<bool> possible_;
+    std::atomic<unsigned> failures_{0};
+    std::mutex mutex_;
+    std::unordered_multimap<std::string, BackgroundTask*> listeners_;
 };
 
 }  // namespace detail
@@ -4834,13 +5286,14 @@ namespace detail {
 class Background {
 public:
     Background(Executor& executor, Watchdog& watchdog, Timers& timers, Continuations& continuations,
-               Subscriptions& subscriptions, Listener& listener)
+               Subscriptions& subscriptions, TrackedKeys& tracked, Listener& listener)
         : executor_(executor),
           transport_(executor.transport()),
           watchdog_(watchdog),
           timers_(timers),
           continuations_(continuations),
           subscriptions_(subscriptions),
+          tracked_(tracked),
           listener_(listener) {}
     Background(const Background&) = delete;
     Background& operator=(const Background&) = delete;
@@ -4860,10 +5313,13 @@ public:
 
     // Makes the calling thread receive messages itself until one has arrived, interrupts() differs from `seen`, or
     // `until` has come. Returns false if it has to leave that to the background thread.
+    // Messages and the news of tracked keys come on two connections: whoever waits for the latter alone receives these.
     bool watch(Instant until, std::uint64_t seen) {
-        if (!transport_.watch(listener_, until, seen)) return false;
-        if (subscriptions_.has_several_active()) transport_.wake();
-        return true;
+        const bool watched = subscriptions_.active() == 0 && tracked_.count() > 0
+                                 ? transport_.watch_invalidations(listener_, until, seen)
+                                 : transport_.watch(listener_, until, seen);
+        if (watched && subscriptions_.active() + tracked_.count() > 1) transport_.wake();
+        return watched;
     }
 
     // Read it before unlocking the mutex under which interrupt_watch() is called.
@@ -4912,6 +5368,7 @@ private:
     Timers& timers_;
     Continuations& continuations_;
     Subscriptions& subscriptions_;
+    TrackedKeys& tracked_;
     Listener& listener_;
     std::mutex mutex_;
     std::atomic<bool> started_{false};
@@ -5092,8 +5549,13 @@ namespace detail {
 class ConnectionListener final : public Listener {
 public:
     ConnectionListener(Subscriptions& subscriptions, Events& events, Registry& registry, RemoteClock& clock,
-                       ReplicaAcks& replicas)
-        : subscriptions_(subscriptions), events_(events), registry_(registry), clock_(clock), replicas_(replicas) {}
+                       ReplicaAcks& replicas, TrackedKeys& tracked)
+        : subscriptions_(subscriptions),
+          events_(events),
+          registry_(registry),
+          clock_(clock),
+          replicas_(replicas),
+          tracked_(tracked) {}
     ConnectionListener(const ConnectionListener&) = delete;
     ConnectionListener& operator=(const ConnectionListener&) = delete;
 
@@ -5117,6 +5579,8 @@ public:
 
     void interrupted(const std::string& channel) override { subscriptions_.interrupted(channel); }
 
+    void invalidated(const std::string& key) override { tracked_.invalidated(key); }
+
     // Holds may be lost on the new server. Waiters wake when their subscription is made again.
     void on_failover() override {
         replicas_.forget();
@@ -5131,6 +5595,7 @@ private:
     Registry& registry_;
     RemoteClock& clock_;
     ReplicaAcks& replicas_;
+    TrackedKeys& tracked_;
 };
 
 }  // namespace detail
@@ -5617,7 +6082,8 @@ public:
           timers_([this] { executor_.wake(); }),
           continuations_([this] { executor_.wake(); }),
           subscriptions_([this](const std::string& channel, bool wanted) { executor_.subscribe(channel, wanted); },
-                         [this] { executor_.wake(); }) {}
+                         [this] { executor_.wake(); }),
+          tracked_keys_(transport_->can_track()) {}
 
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
@@ -5653,6 +6119,7 @@ public:
     Continuations& continuations() noexcept { return continuations_; }
     Losses& losses() noexcept { return losses_; }
     Subscriptions& subscriptions() noexcept { return subscriptions_; }
+    TrackedKeys& tracked_keys() noexcept { return tracked_keys_; }
     LostLevels& lost_levels() noexcept { return lost_levels_; }
 
     // --- commands: Executor -----------------------------------------------------------------------------------
@@ -5664,13 +6131,24 @@ public:
     Retry retry(Retry::Limits limits) { return executor_.retry(std::move(limits)); }
     Retry retry(Instant deadline) { return retry(Retry::Limits{deadline}); }
 
-    void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
+    template <class Done>
+    void post(const Command& command, Done done, Receiver receiver = Receiver::background) {
         start_background();
         executor_.post(command, std::move(done), receiver);
     }
-    void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
+    template <class Done>
+    void post(const Call& call, Done done, Receiver receiver = Receiver::background) {
         start_background();
         executor_.post(call, std::move(done), receiver);
+    }
+
+    // Posts a command that reads a key, and makes the server tell when the key changes: see Tracks, TrackedKeys.
+    void track(const Command& read, Completion done) {
+        start_background();
+        executor_.track(read, [this, done = std::move(done)](Reply reply) {
+            tracked_keys_.learn(reply);
+            done(std::move(reply));
+        });
     }
 
     void attend() { executor_.attend(); }
@@ -5767,7 +6245,8 @@ private:
     std::unique_ptr<TransportPort> transport_;
     const ClientOptions options_;
     const Session* const parent_;  // left as it was at the fork; never accessed
-    const std::string uuid_ = make_uuid();
+    // By the version others see that releases of this client grant the lock to the next waiter.
+    const std::string uuid_ = make_uuid(options_.grants ? 8 : 4);
     const ProcessMark process_ = this_process();
     std::atomic<std::uint64_t> last_request_{0};
     std::atomic<bool> losses_started_{false};
@@ -5790,9 +6269,11 @@ private:
     Timers timers_;
     Continuations continuations_;
     Subscriptions subscriptions_;
+    TrackedKeys tracked_keys_;
     Registry registry_;
-    ConnectionListener listener_{subscriptions_, events_, registry_, executor_.clock(), executor_.replicas()};
-    Background background_{executor_, watchdog_, timers_, continuations_, subscriptions_, listener_};
+    ConnectionListener listener_{subscriptions_,       events_,      registry_, executor_.clock(),
+                                 executor_.replicas(), tracked_keys_};
+    Background background_{executor_, watchdog_, timers_, continuations_, subscriptions_, tracked_keys_, listener_};
 };
 
 }  // namespace detail
@@ -6009,7 +6490,6 @@ try('lindex', key, '0')
 try('llen', key)
 try('lrange', key, '0', '-1')
 try('lrem', key, '0', 'x')
-try('lpop', key)
 try('del', key)
 try('zadd', key, '1', 'm')
 try('pexpire', key, '1000')
@@ -6031,7 +6511,7 @@ return refused
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::server_check>{scripts::server_check,
-    "2bc53ec966fd69f4f7748c5bc828ea6edd5d7237"};
+    "7248979d62e07eb7998437661748d6a1be5d5449"};
 // clang-format on
 
 }  // namespace detail
@@ -6076,7 +6556,9 @@ struct ServerFacts {
     Reply save;                             // CONFIG GET save
     Reply output_buffers;                   // CONFIG GET client-output-buffer-limit
     std::optional<Reply> refused_commands;  // the reply of scripts::server_check, which a replica does not carry out
-    std::optional<Reply> wait;              // WAIT, if replicas are required
+    std::optional<Reply> wait;              // WAIT, if replicas are required, but no disk
+    std::optional<Reply> wait_aof;          // WAITAOF, if a disk is required
+    std::optional<Reply> fsync;             // CONFIG GET appendfsync, likewise
 };
 
 // Returns a field of INFO, or nothing if there is none.
@@ -6146,6 +6628,9 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
         }
         const bool has_log = info_field(facts.info, "aof_enabled") == "1";
         const auto save = detail::config_value(facts.save);
+        if (options.require_fsync)
+            warn_if(!has_log,
+                    "appendonly is off, which require_fsync needs, so every acquire will fail; set appendonly yes");
         warn_if(!has_log && save == "",
                 "persistence is off, so a restart loses all locks, which breaks RedLock; set appendonly yes");
         warn_if(!has_log && save != "",
@@ -6177,6 +6662,14 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
     }
     warn_if(facts.wait && facts.wait->is_error(),
             "this user may not call WAIT, which require_replicas needs, so every acquire will fail");
+    if (facts.wait_aof && facts.wait_aof->is_error())
+        warnings.push_back((lacking_on_disk(*facts.wait_aof, 0) == Reply::Lacking::command
+                                ? std::string("the server does not have WAITAOF (Redis 7.2, Valkey)")
+                                : std::string("this user may not call WAITAOF")) +
+                           ", which require_fsync needs, so every acquire will fail");
+    warn_if(facts.fsync && detail::config_value(*facts.fsync) == "no",
+            "appendfsync is no, so the server confirms no write on its disk and every acquire will fail; set it to "
+            "always or everysec");
     return warnings;
 }
 
@@ -6206,7 +6699,12 @@ inline std::vector<std::string> check_server(Session& session) {
         facts.refused_commands = answer([&](Instant deadline) {
             return session.call(Call(digested<scripts::server_check>, {key}, {channel, PublishCommand()}), deadline);
         });
-    if (session.options().require_replicas > 0) facts.wait = ask({"WAIT", "0", "1"});
+    if (session.options().require_fsync) {
+        facts.wait_aof = ask({"WAITAOF", "0", "0", "1"});
+        facts.fsync = ask({"CONFIG", "GET", "appendfsync"});
+    } else if (session.options().require_replicas > 0) {
+        facts.wait = ask({"WAIT", "0", "1"});
+    }
     return warnings_about(facts, session.options());
 }
 
@@ -6389,10 +6887,8 @@ public:
     static constexpr auto for_the_server = std::chrono::microseconds(100);
     // For several servers, which may share the CPUs.
     static constexpr auto for_several = std::chrono::microseconds(300);
-    // For a reply that another thread reads. It arrives after those before it.
-    static constexpr auto for_the_reader = std::chrono::microseconds(200);
 
-    // Called by the reader. Returns true as soon as `came()` is true, false when it is time to sleep.
+    // Returns true as soon as `came()` is true, false when it is time to sleep.
     template <class Came>
     bool reply_came(Instant deadline, Came came, std::chrono::microseconds patience = for_the_server) {
         if (const unsigned skip = skip_.load(std::memory_order_relaxed); skip > 0) {
@@ -6412,15 +6908,7 @@ public:
             penalty = std::clamp(penalty * 2, 1U, most_skipped);
         }
         penalty_.store(penalty, std::memory_order_relaxed);
-        pays_.store(penalty <= 2, std::memory_order_relaxed);
         return in_time;
-    }
-
-    // Called by a thread that waits for the reader.
-    template <class Came>
-    bool until(Instant deadline, Came came) const {
-        return pays_.load(std::memory_order_relaxed) &&
-               yield_until(std::min(deadline, Time::now() + for_the_reader), came);
     }
 
 private:
@@ -6439,7 +6927,6 @@ private:
 
     std::atomic<unsigned> skip_{0};
     std::atomic<unsigned> penalty_{0};
-    std::atomic<bool> pays_{true};
 };
 
 }  // namespace detail
@@ -6549,6 +7036,12 @@ public:
     // Receives in place of run(), in the thread that waits for a message: see LetsWatch.
     bool watch(Listener& listener, Instant deadline, std::uint64_t seen);
 
+    // Reads a key, and makes the server tell when it changes: see Tracks.
+    void track(const Command& read, Completion done);
+
+    // Receives in place of run(), in the thread that waits for a change of a key: see Tracks.
+    bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen);
+
     // Returns how often interrupt_watch() was called: see LetsWatch.
     std::uint64_t interrupts() const noexcept;
 
@@ -6577,7 +7070,7 @@ private:
     std::unique_ptr<detail::Deployment> deployment_;  // stays where it is when the transport is moved
 };
 
-static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport>);
+static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport> && Tracks<HiredisTransport>);
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -6695,6 +7188,7 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 
 #if defined(__linux__)
 #include <cerrno>
@@ -6713,32 +7207,87 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Parks one thread until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on which a
-// woken thread would block again. Elsewhere it is a condition variable.
+// Where several threads park, so that one system call wakes any number of them. On Linux all of them sleep on one futex,
+// each with one of 32 bits: who shares the bit of a thread that is woken wakes up with it, and sleeps again. Elsewhere
+// each thread sleeps for itself.
+class ParkingPlace {
+public:
+    // A set of threads to wake.
+    using Sleepers = std::uint32_t;
+
+    // Wakes these threads, which ThreadParker::note() has returned.
+    void wake(Sleepers sleepers) noexcept {
+        if (sleepers == 0) return;
+#if defined(__linux__)
+        round_.fetch_add(1, std::memory_order_acq_rel);
+        ::syscall(Futex::call, &round_, FUTEX_WAKE_BITSET_PRIVATE, std::numeric_limits<int>::max(), nullptr, nullptr,
+                  sleepers);
+#endif
+    }
+
+private:
+    friend class ThreadParker;
+
+#if defined(__linux__)
+    // The kernel's time type. It differs from the C library's if that has 64-bit time on a 32-bit system. 32 bits are
+    // enough for a clock that counts from the start of the system. Newer 32-bit systems have no SYS_futex.
+    struct Futex {
+#if defined(SYS_futex)
+        static constexpr long call = SYS_futex;
+        struct Time {
+            __kernel_long_t tv_sec;
+            __kernel_long_t tv_nsec;
+        };
+        static_assert(sizeof(Time) == sizeof(timespec) || sizeof(long) < sizeof(time_t));
+#else
+        static constexpr long call = SYS_futex_time64;
+        using Time = timespec;
+#endif
+    };
+
+    std::atomic<std::uint32_t> round_{0};  // of wake-ups: a thread that is about to sleep notices one
+#endif
+    std::atomic<unsigned> guests_{0};
+};
+
+// Parks one thread at a place until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on
+// which a woken thread would block again. Elsewhere it is a condition variable.
 //
-// On Linux the owner may destroy the parker as soon as it has read final_word: tell() does not access it after storing
-// that. (A futex wake-up on an address that is gone wakes no thread, or one that must expect spurious wake-ups.)
-// Elsewhere it may do so only after park() has returned final_word.
+// On Linux the owner may destroy the parker as soon as it has read final_word: note() does not access it after storing
+// that. The place must live until all wake-ups are over. Elsewhere the owner may destroy the parker only after park() has
+// returned final_word.
 class ThreadParker {
 public:
+    explicit ThreadParker(ParkingPlace& place) noexcept
+        : place_(place), bit_(1U << (place.guests_.fetch_add(1, std::memory_order_relaxed) % 32)) {}
+
     static constexpr std::uint32_t silence = 0;
     static constexpr std::uint32_t look = 1;        // something has changed: look around
     static constexpr std::uint32_t final_word = 2;  // the last word, never overwritten
 
     std::uint32_t word() const noexcept { return word_.load(std::memory_order_acquire); }
 
-#if defined(__linux__)
+    // Notifies the thread.
     void tell(std::uint32_t word) noexcept {
+        ParkingPlace& place = place_;
+        place.wake(note(word));
+    }
+
+#if defined(__linux__)
+    // Notifies the thread, but leaves it to the caller to wake it: with all others of the result, by one wake() of the
+    // place.
+    ParkingPlace::Sleepers note(std::uint32_t word) noexcept {
+        const ParkingPlace::Sleepers me = bit_;
         std::uint32_t old = word_.load(std::memory_order_relaxed);
         do {
-            if (old == final_word) return;
+            if (old == final_word) return 0;
         } while (!word_.compare_exchange_weak(old, word, std::memory_order_acq_rel, std::memory_order_relaxed));
-        if (old == asleep) ::syscall(futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+        return old == asleep ? me : 0;
     }
 
     // Parks until there is a word or the deadline passes. Resets `look`, keeps final_word.
     std::uint32_t park(Instant deadline) noexcept {
-        Time until{};
+        ParkingPlace::Futex::Time until{};
         if (deadline != never) {
             // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as an absolute time.
             const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count();
@@ -6747,9 +7296,13 @@ public:
         }
         std::uint32_t word = silence;
         word_.compare_exchange_strong(word, asleep, std::memory_order_acq_rel);
-        while ((word = word_.load(std::memory_order_acquire)) == asleep) {
-            const long slept = ::syscall(futex, &word_, FUTEX_WAIT_BITSET_PRIVATE, asleep,
-                                         deadline == never ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
+        for (;;) {
+            // Read first: who notifies this thread from here on changes it, and then this thread does not sleep.
+            const std::uint32_t round = place_.round_.load(std::memory_order_acquire);
+            word = word_.load(std::memory_order_acquire);
+            if (word != asleep) break;
+            const long slept = ::syscall(ParkingPlace::Futex::call, &place_.round_, FUTEX_WAIT_BITSET_PRIVATE, round,
+                                         deadline == never ? nullptr : &until, nullptr, bit_);
             // The deadline has passed, unless a word came at this very moment.
             if (slept != 0 && errno == ETIMEDOUT &&
                 word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel))
@@ -6759,11 +7312,13 @@ public:
         return word;
     }
 #else
-    void tell(std::uint32_t word) {
+    ParkingPlace::Sleepers note(std::uint32_t word) {
         const std::lock_guard guard(mutex_);
-        if (word != final_word && word_ != silence) return;
-        word_ = word;
-        wake_.notify_one();
+        if (word == final_word || word_ == silence) {
+            word_ = word;
+            wake_.notify_one();
+        }
+        return 0;
     }
 
     std::uint32_t park(Instant deadline) {
@@ -6786,22 +7341,8 @@ private:
 private:
     static constexpr std::uint32_t asleep = 3;  // like silence, and the owner must be woken
 
-#if defined(__linux__)
-    // The kernel's time type. It differs from the C library's if that has 64-bit time on a 32-bit system. 32 bits are
-    // enough for a clock that counts from the start of the system. Newer 32-bit systems have no SYS_futex.
-#if defined(SYS_futex)
-    static constexpr long futex = SYS_futex;
-    struct Time {
-        __kernel_long_t tv_sec;
-        __kernel_long_t tv_nsec;
-    };
-    static_assert(sizeof(Time) == sizeof(timespec) || sizeof(long) < sizeof(time_t));
-#else
-    static constexpr long futex = SYS_futex_time64;
-    using Time = timespec;
-#endif
-#endif
-
+    ParkingPlace& place_;
+    [[maybe_unused]] const ParkingPlace::Sleepers bit_;
     std::atomic<std::uint32_t> word_{silence};
 };
 
@@ -6913,6 +7454,9 @@ private:
 
 // redlatch/redis/calling_thread.hpp
 
+#include <cstddef>
+#include <utility>
+
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -6921,24 +7465,24 @@ namespace detail {
 // finish().
 class CallingThread : public Exchange {
 public:
-    using Exchange::Exchange;
+    CallingThread(Reply* where, std::size_t expected, ParkingPlace& place)
+        : Exchange(where, expected), parker_(place) {}
 
     bool is_finished() const noexcept { return parker_.word() == ThreadParker::final_word; }
 
-    // Called when all replies are there: ends the waits for good.
-    void finish() noexcept { parker_.tell(ThreadParker::final_word); }
+    // Called when all replies are there: ends the waits for good. The caller wakes those of the result, by one wake() of
+    // the place.
+    ParkingPlace::Sleepers finish() noexcept { return parker_.note(ThreadParker::final_word); }
 
     // Ends the wait: this thread is needed.
     void look_around() noexcept { parker_.tell(ThreadParker::look); }
 
-    // Waits for finish(), look_around() or the deadline. Returns true if it was finish().
-    bool wait(const AdaptiveSpin<>& spin, Instant deadline) noexcept {
-        spin.until(deadline, [&] { return parker_.word() != ThreadParker::silence; });
-        return parker_.park(deadline) == ThreadParker::final_word;
-    }
+    // Waits for finish(), look_around() or the deadline. Returns true if it was finish(). The thread sleeps at once: to
+    // yield would take the CPU from the server and from threads that can go on.
+    bool wait(Instant deadline) noexcept { return parker_.park(deadline) == ThreadParker::final_word; }
 
     void wait_until_finished() noexcept {
-        while (parker_.park(never) != ThreadParker::final_word) {
+        while (!wait(never)) {
         }
     }
 
@@ -6946,8 +7490,47 @@ private:
     ThreadParker parker_;
 };
 
-// Every exchange of a CommandConnection is part of a CallingThread.
-inline void finish_thread(Exchange& exchange) noexcept { static_cast<CallingThread&>(exchange).finish(); }
+// The calling threads of one CommandConnection, whose mutex guards it but for finish(). Every exchange of the connection
+// is part of a CallingThread.
+//
+// One of them may be called to read next. Until it comes, the others leave that to it. Otherwise the one that has just
+// read, which is awake, would send its next command and read again, and would always serve itself first.
+class CallingThreads {
+public:
+    // For how long the others leave the reading to the one that was called: it may be held up.
+    static constexpr Milliseconds patience{1};
+
+    ParkingPlace& place() noexcept { return place_; }
+
+    // Ends the waits of those that have all their replies, by one wake-up for all.
+    void finish(Answered& answered) noexcept {
+        ParkingPlace::Sleepers sleepers = 0;
+        answered.wake_exchanges([&](Exchange& one) { sleepers |= static_cast<CallingThread&>(one).finish(); });
+        place_.wake(sleepers);
+    }
+
+    // Calls the thread of this exchange to read next. Returns false for null.
+    bool call(Exchange* exchange) noexcept {
+        if (exchange == nullptr) return false;
+        called_ = static_cast<CallingThread*>(exchange);
+        called_->look_around();
+        return true;
+    }
+
+    bool has_called() const noexcept { return called_ != nullptr; }
+
+    // This thread goes on. If it is the one that was called, it has come.
+    void came(const CallingThread& thread) noexcept {
+        if (called_ == &thread) called_ = nullptr;
+    }
+
+    // Another one reads, or nothing is left to read.
+    void call_none() noexcept { called_ = nullptr; }
+
+private:
+    ParkingPlace place_;
+    CallingThread* called_ = nullptr;  // perhaps gone already
+};
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -6980,26 +7563,40 @@ enum class Driver {
 
 // redlatch/redis/encode.hpp
 
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Appends a command in the format of Redis: an array of length-prefixed strings. hiredis offers the same, but only into
-// a new allocation each time.
+// a new allocation each time. Makes room once, for the longest numbers, and gives back what is left.
 inline void append_command(std::string& out, const Command& command) {
-    const auto number = [&out](char mark, std::size_t value) {
-        out += mark;
-        out += NumberText(static_cast<std::int64_t>(value)).view();
-        out += "\r\n";
+    static constexpr std::size_t longest_number = 20;
+    static constexpr std::string_view line_end = "\r\n";
+    std::size_t room = 1 + longest_number + line_end.size();
+    for (const std::string_view word : command.words) room += 1 + longest_number + word.size() + 2 * line_end.size();
+    const std::size_t before = out.size();
+    if (out.capacity() < before + room) out.reserve(std::max(before + room, out.capacity() * 2));
+    out.resize(before + room);
+    char* end = out.data() + before;
+    const auto text = [&end](std::string_view bytes) { end += bytes.copy(end, bytes.size()); };
+    const auto number = [&](char mark, std::size_t value) {
+        *end++ = mark;
+        end = std::to_chars(end, end + longest_number, value).ptr;
+        text(line_end);
     };
     number('*', command.words.size());
     for (const std::string_view word : command.words) {
         number('$', word.size());
-        out += word;
-        out += "\r\n";
+        text(word);
+        text(line_end);
     }
+    out.resize(static_cast<std::size_t>(end - out.data()));
 }
 
 }  // namespace detail
@@ -8556,14 +9153,14 @@ public:
     // Waits until the deadline if no reply has arrived. If the connection is full, waits for room too: a thread that
     // waits for room beside the reader may leave when it gets its reply from here. True `blocking`: waits in one system
     // call; only a thread that has no other thread to serve may do so.
-    std::optional<Ending> receive(Connection& link, AdaptiveSpin<>& spin, bool is_full, bool blocking,
+    std::optional<Ending> receive(Connection& link, AdaptiveSpin<>* spin, bool is_full, bool blocking,
                                   Instant deadline) noexcept {
         replies_.clear();
         std::array<char, TlsSession::full_room> bytes;
         const auto receive = [&](bool sleeping) { return link.socket.receive(bytes.data(), bytes.size(), sleeping); };
         ssize_t got = receive(false);
         if (got == 0 && Clock::now() < deadline &&
-            !spin.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
+            !(spin && spin->reply_came(deadline, [&] { return (got = receive(false)) != 0; })) &&
             (blocking || link.socket.wait(is_full ? POLLIN | POLLOUT : POLLIN, deadline)))
             got = receive(blocking);
         if (got < 0) return Ending{Reply::Kind::unanswered, "the server closed it"};
@@ -8627,7 +9224,7 @@ namespace detail {
 //
 // mutex_ guards everything below it, except the connection. The writing half of that belongs to the thread that set
 // writing_, the reading half to the one that set reader_, and all of it to a thread that opens it. A thread in await()
-// parks in its CallingThread. The reader wakes it when its replies have come, a leaving reader to pass the role on, and the
+// parks in its CallingThread. It is woken by the reader when its replies have come or the role is passed on, and by the
 // thread that finds that the connection has failed.
 class CommandConnection {
 public:
@@ -8686,20 +9283,21 @@ public:
         std::unique_lock lock(mutex_);
         if (pipeline_.in_flight() == 0 || is_reading() || !is_connected()) return;
         read(lock, {});
-        // The poster calls attend() again. Other posters do not, nor does a driver that found this thread reading: they
-        // need the driver. Without a connection the driver has been called.
+        // The poster comes again. Others, and a driver that found this thread reading, need the driver, who has been called
+        // if there is no connection.
         if (is_connected() && pipeline_.in_flight() > 0 && !call_reader() && std::exchange(reader_left_work_, false))
             call_driver(lock);
     }
 
     // --- for the driver ---------------------------------------------------------------------------------------
 
-    // Returns when the driver must call drive() again. It calls this when it is about to sleep. Writes what has gathered.
-    Duty duty() {
+    // Returns when the driver, which is about to sleep, must call drive() again. Writes what has gathered. True
+    // `watches_idle`, also of drive(): also when the server closes it while it carries nothing.
+    Duty duty(bool watches_idle = false) {
         std::unique_lock lock(mutex_);
         driver_ = Driver::away;
         if (is_connected() && !needs_writer()) flush(lock);
-        if (pipeline_.in_flight() == 0) return {};
+        if (pipeline_.in_flight() == 0) return watches_idle && is_connected() ? Duty{socket().fd(), POLLIN} : Duty{};
         if (is_reading()) reader_left_work_ = true;
         const Instant due = pipeline_.due();
         if (!is_connected()) return {-1, 0, std::min(due, reconnector_.next_attempt())};
@@ -8708,11 +9306,12 @@ public:
         return {events != 0 ? socket().fd() : -1, static_cast<short>(events), is_reading() ? never : due};
     }
 
-    // Starts to connect, on a side thread, if posted commands need a connection (until the deadline at most). Writes and
-    // reads what is possible, and fails overdue commands. Does not wait.
-    void drive(Instant deadline) {
+    // Connects, on a side thread, for posted commands (until the deadline at most). Writes and reads what is possible, and
+    // fails overdue commands. Does not wait.
+    void drive(Instant deadline, bool watches_idle = false) {
         std::unique_lock lock(mutex_);
         driver_ = Driver::awake;
+        if (watches_idle) leave_if_stale(lock);
         if (is_connected() && needs_writer()) flush(lock);
         if (pipeline_.in_flight() == 0 || is_reading()) return;
         if (is_connected()) {
@@ -8723,10 +9322,8 @@ public:
                                     [this](auto& locked) { attempted(locked); });
         }
         if (Clock::now() < pipeline_.due()) return;
-        if (is_connected())
-            fail(lock, Reply::Kind::unanswered, "the server did not reply in time");
-        else
-            fail_waiting(lock);
+        if (!is_connected()) return fail_waiting(lock);
+        fail(lock, Reply::Kind::unanswered, "the server did not reply in time");
     }
 
     // If the posted commands have no connection for now, moves them to another one that is connected. Does nothing if
@@ -8757,8 +9354,7 @@ public:
         return reconnector_.end_pause();
     }
 
-    // Called when this server gets no more commands. Ends the connection; threads that wait for one route their
-    // commands elsewhere.
+    // Called when this server gets no more commands: threads that wait for a connection route theirs elsewhere.
     void turn_away() {
         std::unique_lock lock(mutex_);
         reconnector_.abandon();
@@ -8768,8 +9364,7 @@ public:
         fail_waiting(lock);
     }
 
-    // Called at the end, when no thread uses the object any more: drops the outstanding commands and what they keep
-    // alive.
+    // Called when no thread uses the object any more: drops the outstanding commands and what they keep alive.
     void forget_posted() noexcept {
         reconnector_.finish();
         pipeline_.forget();
@@ -8787,7 +9382,7 @@ private:
 
     void call_into(std::span<const Command> commands, Reply* replies, Instant deadline, bool* refused) {
         if (commands.empty()) return;
-        CallingThread caller(replies, commands.size());
+        CallingThread caller(replies, commands.size(), callers_.place());
         std::unique_lock lock(mutex_);
         if (auto refusal = open(lock, deadline)) {
             if (refused) *refused = true;
@@ -8810,7 +9405,7 @@ private:
         // The driver calls duty() before it sleeps: it writes what many coroutines post in one go.
         if (driver_ == Driver::awake && !attended && is_connected() && !pipeline_.has_many_waiting()) return;
         if (is_connected() && !pipeline_.is_full()) flush(lock);  // of a full one, those write that wait for room
-        // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
+        // The reading thread, if there is one, handles the reply. Otherwise the driver does.
         if (is_reading() && !attended) reader_left_work_ = true;
         if ((!is_reading() && !attended && driver_ == Driver::away) || !is_connected() || needs_writer())
             call_driver(lock);
@@ -8865,7 +9460,8 @@ private:
     }
 
     void hand_out(std::unique_lock<std::mutex>& lock, Answered answered) noexcept {
-        answered.wake_exchanges(finish_thread);
+        callers_.call_none();
+        callers_.finish(answered);
         if (!answered.has_posted()) return;
         lock.unlock();
         answered.complete_posted();
@@ -8889,8 +9485,8 @@ private:
 
     // Writes as far as the connection has room, without waiting.
     void flush(std::unique_lock<std::mutex>& lock) {
-        // The writer looks again before it leaves. A reader that is handing out replies will write for the threads that
-        // it wakes. So many commands share one write, and one read of the server, which makes many threads fast.
+        // The writer looks again before it leaves, and a reader that hands out replies writes for those that it wakes.
+        // So many commands share one write, and one read of the server, which makes many threads fast.
         if (writing_ || reader_ == Reader::delivering) return;
         writing_ = true;
         Socket::Sent sent = Socket::Sent::all;
@@ -8926,6 +9522,7 @@ private:
 
     void await(std::unique_lock<std::mutex>& lock, CallingThread& caller, Instant deadline) {
         while (!caller.is_finished()) {
+            callers_.came(caller);
             if (!pipeline_.awaits(caller)) {
                 // The reader has dequeued this exchange and is handing over its replies.
                 lock.unlock();
@@ -8938,10 +9535,12 @@ private:
                 leave(lock, caller);
             } else if (is_reading() && needs_writer()) {
                 wait_for_room(lock, std::min(deadline, pipeline_.due()));
-            } else if (is_reading()) {
+            } else if (const bool reads = is_reading(); reads || callers_.has_called()) {
+                const Instant until = reads ? deadline : std::min(deadline, now + CallingThreads::patience);
                 lock.unlock();
-                if (caller.wait(brief_wait_, deadline)) return;
+                if (caller.wait(until)) return;
                 lock.lock();
+                if (!reads && Clock::now() >= until) callers_.call_none();
             } else {
                 read_for_all(lock, caller, deadline);
             }
@@ -8951,27 +9550,21 @@ private:
     // Only this thread's deadline has passed: the connection is sound. The reply is dropped when it arrives.
     void leave(std::unique_lock<std::mutex>& lock, CallingThread& caller) {
         pipeline_.abandon(caller, reconnector_.reply(Reply::Kind::unanswered, "", " did not reply in time"));
-        caller.finish();
+        static_cast<void>(caller.finish());  // this thread is awake
         if ((needs_writer() || (!is_reading() && pipeline_.in_flight() > 0)) && !call_reader()) call_driver(lock);
     }
 
     void read_for_all(std::unique_lock<std::mutex>& lock, CallingThread& caller, Instant deadline) {
-        // If this thread is alone and its deadline is the connection's own, it needs no poll(): the socket has that
-        // time-out.
+        // If this thread is alone and its deadline is the connection's own, it needs no poll(): the socket has that one.
         const bool alone = pipeline_.in_flight() == caller.missing && !pipeline_.is_full() &&
                            deadline + Milliseconds(1) >= pipeline_.due();
         read(lock, std::min(deadline, pipeline_.due()), &caller, alone);
-        // If this thread needs no more replies, another one must read.
         if (caller.is_finished() && is_connected() && pipeline_.in_flight() > 0 && !call_reader()) call_driver(lock);
     }
 
-    // Wakes a thread that waits for a reply, to read or write. The one that sent last is the best choice: until its own
-    // reply comes it reads the replies of all others, and until its own command is out it writes theirs.
-    bool call_reader() {
-        Exchange* const last = pipeline_.last_exchange(reading_caller_);
-        if (last != nullptr) static_cast<CallingThread*>(last)->look_around();
-        return last != nullptr;
-    }
+    // Wakes a thread that waits for a reply, to read or write. The one that sent last reads the replies of all others until
+    // its own comes, and writes their commands until its own is out.
+    bool call_reader() { return callers_.call(pipeline_.last_exchange(reading_caller_)); }
 
     void call_driver(std::unique_lock<std::mutex>& lock) {
         lock.unlock();
@@ -8986,10 +9579,13 @@ private:
     void read(std::unique_lock<std::mutex>& lock, Instant deadline, const CallingThread* caller = nullptr,
               bool blocking = false) noexcept {
         reading_caller_ = caller;
+        callers_.call_none();
         reader_ = Reader::reading;
         const bool is_full = pipeline_.is_full();
+        // See CallingThread::wait(). A thread that waits alone yields all the same: nobody is faster.
+        AdaptiveSpin<>* const spin = !caller || pipeline_.in_flight() == caller->missing ? &brief_wait_ : nullptr;
         lock.unlock();
-        const auto ending = receiver_.receive(reconnector_.connection(), brief_wait_, is_full, blocking, deadline);
+        const auto ending = receiver_.receive(reconnector_.connection(), spin, is_full, blocking, deadline);
         lock.lock();
         if (needs_writer()) flush(lock);
         if (is_connected() && deliver(lock) < receiver_.replies().size())
@@ -9009,7 +9605,7 @@ private:
         // Wake without the mutex: a woken thread would block on it at once.
         if (wakes_several) reader_ = Reader::delivering;
         lock.unlock();
-        answered.wake_exchanges(finish_thread);
+        callers_.finish(answered);
         // The woken threads may have their next command ready in a moment.
         if (wakes_several) std::this_thread::yield();
         answered.complete_posted();
@@ -9025,6 +9621,7 @@ private:
     const std::function<void()> answers_;
 
     std::mutex mutex_;
+    CallingThreads callers_;  // in await()
     AdaptiveSpin<> brief_wait_;
     ReplyReceiver receiver_;  // used by the reader only
     Pipeline pipeline_;
@@ -9034,91 +9631,6 @@ private:
     bool writing_ = false;                           // a thread writes, or waits for room
     Driver driver_ = Driver::away;                   // what the driver does with this connection
     Reconnector reconnector_;                        // last: its side thread ends before the members it uses
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/redis/own_connections.hpp
-
-#include <atomic>
-#include <functional>
-#include <memory>
-#include <mutex>
-#include <utility>
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Connections for commands that delay all that follow on the same connection (WAIT). Each is used by one caller at a
-// time, or by one group of posted commands, until these are answered. So no other caller waits for them, or takes the
-// connection for dead. There are as many connections as were ever needed at once. They are created and opened on first
-// use.
-//
-// mutex_ guards who uses which line. While it is held, connections are made and inspected, but not used. The list of
-// lines only grows, and is read without the mutex: a child visits it after a fork, when a thread of its parent may have
-// held the mutex. The connections are thread-safe.
-class OwnConnections {
-public:
-    explicit OwnConnections(std::function<std::unique_ptr<CommandConnection>()> make) : make_(std::move(make)) {}
-    OwnConnections(const OwnConnections&) = delete;
-    OwnConnections& operator=(const OwnConnections&) = delete;
-
-    ~OwnConnections() {
-        for (Line* line = first_.load(std::memory_order_acquire); line;) delete std::exchange(line, line->next);
-    }
-
-    // Calls `use(link)` with a connection that carries nothing else until all of this is answered.
-    template <class Use>
-    auto with_one(Use use) {
-        const InUse line(*this);
-        return use(*line.of.link);
-    }
-
-    // Visits all connections. Takes no lock.
-    template <class Visit>
-    void each(Visit visit) const {
-        for (const Line* line = first_.load(std::memory_order_acquire); line; line = line->next) visit(*line->link);
-    }
-
-private:
-    struct Line {
-        const std::unique_ptr<CommandConnection> link;
-        Line* const next;
-        bool in_use;
-    };
-
-    // A line between take() and its return.
-    struct InUse {
-        explicit InUse(OwnConnections& lines) : all(lines), of(lines.take()) {}
-        InUse(const InUse&) = delete;
-        InUse& operator=(const InUse&) = delete;
-        ~InUse() {
-            const std::lock_guard lock(all.mutex_);
-            of.in_use = false;
-        }
-        OwnConnections& all;
-        Line& of;
-    };
-
-    Line& take() {
-        const std::lock_guard lock(mutex_);
-        Line* const first = first_.load(std::memory_order_relaxed);
-        for (Line* line = first; line; line = line->next)
-            if (!line->in_use && line->link->is_idle()) {
-                line->in_use = true;
-                return *line;
-            }
-        Line* const line = new Line{make_(), first, true};
-        first_.store(line, std::memory_order_release);
-        return *line;
-    }
-
-    const std::function<std::unique_ptr<CommandConnection>()> make_;
-    std::mutex mutex_;
-    std::atomic<Line*> first_{nullptr};
 };
 
 }  // namespace detail
@@ -9219,6 +9731,7 @@ private:
 
 // redlatch/redis/pubsub_connection.hpp
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -9245,23 +9758,37 @@ namespace detail {
 // which saves passing the message from thread to thread.
 class PubSubConnection {
 public:
-    // True `sharded`: connects to one node of a cluster, whose channels may move to another node at any time. A channel
-    // that is reported to the listener as interrupted() is forgotten here. It must be subscribed again, perhaps
-    // elsewhere.
+    // What is subscribed to.
+    enum class Channels {
+        classic,
+        // Those of one node of a cluster, which may move to another node at any time. A channel that is reported to the
+        // listener as interrupted() is forgotten here. It must be subscribed again, perhaps elsewhere.
+        sharded,
+        // The one on which the server names changed keys to connections that redirect this to client_id(). The connection
+        // asks for that number before it subscribes. A message is reported once for each key, or with an empty text for
+        // all.
+        invalidations,
+    };
+
     // `wake` makes the serving thread look at duty() again. `answers` is called when a connection has received its
     // first reply. Both are called on any thread.
-    PubSubConnection(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false,
-                     std::function<void()> answers = nullptr)
+    PubSubConnection(Opener open, Milliseconds timeout, std::function<void()> wake,
+                     Channels channels = Channels::classic, std::function<void()> answers = nullptr)
         : opener_(std::move(open)),
           timeout_(timeout),
           wake_(std::move(wake)),
-          sharded_(sharded),
+          sharded_(channels == Channels::sharded),
+          identifies_(channels == Channels::invalidations),
           answers_(std::move(answers)) {}
 
     // --- any thread -------------------------------------------------------------------------------------------
 
     void subscribe(const std::string& channel) { change(channel, true); }
     void unsubscribe(const std::string& channel) { change(channel, false); }
+
+    // Returns the number by which the server knows this connection, 0 while its channels are not subscribed. Only of
+    // Channels::invalidations.
+    std::int64_t client_id() const noexcept { return subscribed_id_; }
 
     // Unsubscribes without a command to the server, which has dropped the channel by itself.
     void forget(const std::string& channel) noexcept {
@@ -9456,16 +9983,26 @@ private:
             const std::lock_guard lock(mutex_);
             changes.swap(changes_);
         }
-        // One command for consecutive channels with the same change.
+        // A subscriber may not ask any more.
+        if (identifies_ && id_ == 0 && !changes.empty() && changes.front().second) {
+            append_command(out_, Command{std::array<std::string_view, 2>{"CLIENT", "ID"}, 0});
+            asked_.push_back({changes.front().first});
+        }
+        // One command for consecutive channels with the same change, unless one of them was refused together with others.
         for (std::size_t i = 0; i < changes.size();) {
             const bool wanted = changes[i].second;
             std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
                                                        : (sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
             // Sharded channels of several slots must not share a command.
             const std::size_t most = sharded_ ? 2 : 513;
-            for (; i < changes.size() && changes[i].second == wanted && words.size() < most; ++i) {
+            bool alone = false;
+            for (; !alone && i < changes.size() && changes[i].second == wanted && words.size() < most; ++i) {
+                alone = wanted && alone_.contains(changes[i].first);
+                if (alone && words.size() > 1) break;
                 words.push_back(changes[i].first);
-                if (wanted || sharded_) asked_.push_back(changes[i].first);
+                if (!wanted && !sharded_) continue;
+                if (words.size() > 2) asked_.back().ends_command = false;
+                asked_.push_back({changes[i].first});
             }
             append_command(out_, Command{words, 0});
         }
@@ -9493,27 +10030,49 @@ private:
         }
     }
 
+    // A channel that a command names.
+    struct Asked {
+        std::string channel;
+        bool ends_command = true;
+    };
+
     // Returns false if the reply is none that a subscriber gets.
     bool deliver(Listener& listener, const Reply& reply) {
         if (reply.is_error()) {
             // Errors come in the order of the requests, but do not name the channel.
             if (asked_.empty()) return false;
-            const std::string channel = std::move(asked_.front());
+            const auto end =
+                std::find_if(asked_.begin(), asked_.end(), [](const Asked& a) { return a.ends_command; }) + 1;
+            if (end - asked_.begin() > 1) {
+                ask_for_each(end);
+                return true;
+            }
+            const std::string channel = std::move(asked_.front().channel);
             asked_.erase(asked_.begin());
+            alone_.erase(channel);
             // SUNSUBSCRIBE is refused too if the slot has moved: do not report that.
             if (!sharded_ || is_wanted(channel)) listener.refused(channel, reply);
+            return true;
+        }
+        if (identifies_ && reply.is_integer() && !asked_.empty()) {
+            id_ = reply.integer;
+            asked_.erase(asked_.begin());
             return true;
         }
         if (reply.kind != Reply::Kind::array || reply.elements.size() != 3) return false;
         const std::string& what = reply.elements[0].text;
         const std::string& channel = reply.elements[1].text;
         if (what == (sharded_ ? "smessage" : "message")) {
-            listener.message(channel, reply.elements[2].text);
+            const Reply& payload = reply.elements[2];
+            if (payload.kind != Reply::Kind::array) listener.message(channel, payload.text);
+            for (const Reply& key : payload.elements) listener.message(channel, key.text);
         } else if (what == (sharded_ ? "ssubscribe" : "subscribe")) {
-            if (!asked_.empty() && asked_.front() == channel) asked_.erase(asked_.begin());
+            if (!asked_.empty() && asked_.front().channel == channel) asked_.erase(asked_.begin());
+            alone_.erase(channel);
+            subscribed_id_ = id_;
             listener.subscribed(channel);
         } else if (sharded_ && what == "sunsubscribe") {
-            if (!asked_.empty() && asked_.front() == channel) {
+            if (!asked_.empty() && asked_.front().channel == channel) {
                 asked_.erase(asked_.begin());
             } else if (is_wanted(channel)) {  // its slot has moved
                 forget(channel);
@@ -9525,6 +10084,21 @@ private:
         return true;
     }
 
+    // A command for several channels was refused as a whole. Asks for each of them alone, to learn which may not be
+    // subscribed.
+    void ask_for_each(std::vector<Asked>::iterator end) {
+        {
+            const std::lock_guard lock(mutex_);
+            for (auto asked = asked_.begin(); asked != end; ++asked)
+                if (wanted_.contains(asked->channel)) {
+                    alone_.insert(asked->channel);
+                    changes_.emplace_back(asked->channel, true);
+                }
+        }
+        asked_.erase(asked_.begin(), end);
+        wake_();
+    }
+
     bool is_wanted(const std::string& channel) {
         const std::lock_guard lock(mutex_);
         return wanted_.contains(channel);
@@ -9534,6 +10108,8 @@ private:
         link_.socket.fail();
         link_.socket.close();
         asked_.clear();
+        alone_.clear();
+        subscribed_id_ = id_ = 0;
         {
             const std::lock_guard lock(mutex_);
             next_attempt_ = Clock::now() + backoff_.next();
@@ -9555,15 +10131,19 @@ private:
     const Milliseconds timeout_;
     const std::function<void()> wake_;
     const bool sharded_;
+    const bool identifies_;
     const std::function<void()> answers_;
     std::mutex serving_;
     std::atomic<bool> watched_{false};
     std::atomic<bool> watcher_refused_{false};  // True if a thread that wanted to watch found another one
     Connection link_;
-    std::vector<std::string> asked_;  // not confirmed yet, in the order of the requests
-    std::string out_;                 // unwritten commands
-    bool full_ = false;               // the connection had no room for all of out_
-    bool proven_ = false;             // this connection has received a reply
+    std::int64_t id_ = 0;  // the server's number of this connection, once it has told
+    std::atomic<std::int64_t> subscribed_id_{0};
+    std::vector<Asked> asked_;     // not confirmed yet, in the order of the requests
+    std::set<std::string> alone_;  // channels to ask for by a command for each
+    std::string out_;              // unwritten commands
+    bool full_ = false;            // the connection had no room for all of out_
+    bool proven_ = false;          // this connection has received a reply
     Backoff backoff_{Milliseconds(10), longest_pause};
 
     std::mutex mutex_;
@@ -9573,6 +10153,300 @@ private:
     bool opening_ = false;
     std::uint64_t opening_from_ = 0;  // an attempt in progress of an earlier epoch reaches the wrong server
     SideWork opening_aside_;          // last: it ends before the members it uses
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/redis/key_tracker.hpp
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Makes one server tell when a key changes that was read here: CLIENT TRACKING of Redis 6. With REDIRECT, so that RESP2
+// is enough: one connection reads, another one gets the news. With OPTIN, so that no key is tracked but the one after
+// CLIENT CACHING yes. Both connections are opened when the first key is to be tracked.
+//
+// The server says nothing when one of the two connections is gone, and forgets the keys. So the listener hears then, and
+// when the second one is there again, that every key may have changed. A refusal of the server or of its access rights
+// is remembered: no further command is sent.
+//
+// mutex_ guards wanted_ and refusal_. The connections are thread-safe. The rest is the serving thread's.
+class KeyTracker {
+public:
+    // `wake` makes the serving thread look at the duties again. `answers` is called when a connection has received its
+    // first reply. Both are called on any thread.
+    KeyTracker(const Url& url, const Opener& open, Milliseconds timeout, std::function<void()> wake,
+               const std::function<void()>& answers)
+        : wake_(std::move(wake)),
+          reader_(url, open, timeout, wake_, CommandConnection::Connecting::one_attempt, nullptr, answers),
+          invalidations_(open, timeout, wake_, PubSubConnection::Channels::invalidations, answers) {}
+    KeyTracker(const KeyTracker&) = delete;
+    KeyTracker& operator=(const KeyTracker&) = delete;
+
+    // --- any thread -------------------------------------------------------------------------------------------
+
+    void track(const Command& read, Completion done) {
+        if (std::optional<Reply> refusal = want()) return done(std::move(*refusal));
+        const std::int64_t id = invalidations_.client_id();
+        if (id == 0) return done(Reply::of(Reply::Kind::not_sent, "the server's messages do not arrive yet"));
+        const NumberText redirect(id);
+        const std::array<std::string_view, 6> on{"CLIENT", "TRACKING", "ON", "REDIRECT", redirect, "OPTIN"};
+        const std::array<std::string_view, 3> caching{"CLIENT", "CACHING", "yes"};
+        const std::array<Command, size> commands{Command{on, 0}, Command{caching, 0}, read};
+        auto answers = std::make_shared<Answers>(std::move(done));
+        std::array<Completion, size> receivers;
+        for (std::size_t i = 0; i < size; ++i)
+            receivers[i] = [answers, i](Reply reply) { answers->take(i, std::move(reply)); };
+        reader_.post_all(commands, receivers);
+    }
+
+    // Called when another connection has shown that the server is up. Returns true if there was a pause.
+    bool try_again() noexcept {
+        const bool has_ended_pause = invalidations_.try_again();
+        return reader_.try_again() || has_ended_pause;
+    }
+
+    // Leaves a server that is not the one of this epoch.
+    void leave_before(std::uint64_t epoch) { reader_.leave_before(epoch); }
+
+    // --- the serving thread -----------------------------------------------------------------------------------
+
+    template <class Watch>
+    void each_duty(Watch watch) {
+        watch(invalidations_.duty());
+        watch(reader_.duty(true));
+    }
+
+    void serve(Listener& listener, Instant limit) {
+        News news(*this, listener);
+        invalidations_.serve(news, limit);
+        reader_.drive(limit, true);
+        // In this order: a connection that is made in between counts in the next round.
+        const std::uint64_t made = reader_.connections();
+        const std::uint64_t ended = made - (reader_.is_connected() && made > 0 ? 1 : 0);
+        if (ended <= ended_) return;
+        news.disconnected();
+        ended_ = ended;
+    }
+
+    void leave_before(std::uint64_t epoch, Listener& listener) {
+        leave_before(epoch);
+        News news(*this, listener);
+        invalidations_.leave_before(epoch, news);
+    }
+
+    // Called for a server that gets no more commands.
+    void leave(Listener& listener) {
+        {
+            const std::lock_guard lock(mutex_);
+            wanted_ = false;
+        }
+        invalidations_.forget(channel_);
+        News news(*this, listener);
+        invalidations_.leave_before(std::numeric_limits<std::uint64_t>::max(), news);
+        reader_.turn_away();
+    }
+
+    // --- a waiting thread: see PubSubConnection -----------------------------------------------------------------
+
+    PubSubConnection::Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
+        News news(*this, listener);
+        return invalidations_.watch(news, deadline, interrupts, seen);
+    }
+
+    // ----------------------------------------------------------------------------------------------------------
+
+    void close_inherited() noexcept {
+        reader_.close_inherited();
+        invalidations_.close_inherited();
+    }
+
+    // Called at the end. Afterwards neither the opener nor a completion is called any more.
+    void finish() noexcept {
+        invalidations_.finish();
+        reader_.forget_posted();
+    }
+
+    bool is_opening_aside() const noexcept { return invalidations_.is_opening_aside() || reader_.is_opening_aside(); }
+
+private:
+    static constexpr std::size_t size = 3;  // commands to track a key
+
+    // The replies to the commands that track one key. They may arrive on different threads.
+    class Answers {
+    public:
+        explicit Answers(Completion done) : done_(std::move(done)) {}
+
+        void take(std::size_t which, Reply reply) {
+            replies_[which] = std::move(reply);
+            if (missing_.fetch_sub(1) != 1) return;
+            for (Reply& reply_to_client : std::array<std::reference_wrapper<Reply>, 2>{replies_[0], replies_[1]})
+                if (reply_to_client.is_error() || !reply_to_client.answered())
+                    return done_(is_for_now(reply_to_client) ? Reply::of(Reply::Kind::not_sent, reply_to_client.text)
+                                                             : std::move(reply_to_client));
+            done_(std::move(replies_[2]));
+        }
+
+    private:
+        // The subscriber is gone, which the listener hears soon.
+        static bool is_for_now(const Reply& reply) {
+            return reply.is_error() && reply.text.find("redirect to does not exist") != std::string::npos;
+        }
+
+        const Completion done_;
+        std::array<Reply, size> replies_;
+        std::atomic<std::size_t> missing_{size};
+    };
+
+    // Sits between the subscription and the listener.
+    struct News final : Listener {
+        News(KeyTracker& t, Listener& l) : tracker(t), listener(l) {}
+
+        void subscribed(const std::string&) override { listener.invalidated({}); }
+        void refused(const std::string&, const Reply& why) override { tracker.refused(why); }
+        void message(const std::string&, std::string_view key) override { listener.invalidated(std::string(key)); }
+        void disconnected() override { listener.invalidated({}); }
+
+        KeyTracker& tracker;
+        Listener& listener;
+    };
+
+    // Subscribes, the first time. Returns why that is useless, if it is.
+    std::optional<Reply> want() {
+        {
+            const std::lock_guard lock(mutex_);
+            if (refusal_ || wanted_) return refusal_;
+            wanted_ = true;
+        }
+        try {
+            invalidations_.subscribe(channel_);
+        } catch (...) {  // no memory: the next key subscribes
+            const std::lock_guard lock(mutex_);
+            wanted_ = false;
+            throw;
+        }
+        wake_();
+        return std::nullopt;
+    }
+
+    void refused(const Reply& why) {
+        {
+            const std::lock_guard lock(mutex_);
+            wanted_ = false;  // a temporary refusal: the next key subscribes again
+            if (classify(why) != ReplyClass::refused_now) refusal_ = why;
+        }
+        invalidations_.unsubscribe(channel_);
+    }
+
+    const std::string channel_ = "__redis__:invalidate";
+    const std::function<void()> wake_;
+    std::mutex mutex_;
+    bool wanted_ = false;
+    std::optional<Reply> refusal_;
+    std::uint64_t ended_ = 0;  // how many connections of the reader have ended, as far as the listener knows
+    CommandConnection reader_;
+    PubSubConnection invalidations_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/redis/own_connections.hpp
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Connections for commands that delay all that follow on the same connection (WAIT). Each is used by one caller at a
+// time, or by one group of posted commands, until these are answered. So no other caller waits for them, or takes the
+// connection for dead. There are as many connections as were ever needed at once. They are created and opened on first
+// use.
+//
+// mutex_ guards who uses which line. While it is held, connections are made and inspected, but not used. The list of
+// lines only grows, and is read without the mutex: a child visits it after a fork, when a thread of its parent may have
+// held the mutex. The connections are thread-safe.
+class OwnConnections {
+public:
+    explicit OwnConnections(std::function<std::unique_ptr<CommandConnection>()> make) : make_(std::move(make)) {}
+    OwnConnections(const OwnConnections&) = delete;
+    OwnConnections& operator=(const OwnConnections&) = delete;
+
+    ~OwnConnections() {
+        for (Line* line = first_.load(std::memory_order_acquire); line;) delete std::exchange(line, line->next);
+    }
+
+    // Calls `use(link)` with a connection that carries nothing else until all of this is answered.
+    template <class Use>
+    auto with_one(Use use) {
+        const InUse line(*this);
+        return use(*line.of.link);
+    }
+
+    // Visits all connections. Takes no lock.
+    template <class Visit>
+    void each(Visit visit) const {
+        for (const Line* line = first_.load(std::memory_order_acquire); line; line = line->next) visit(*line->link);
+    }
+
+private:
+    struct Line {
+        const std::unique_ptr<CommandConnection> link;
+        Line* const next;
+        bool in_use;
+    };
+
+    // A line between take() and its return.
+    struct InUse {
+        explicit InUse(OwnConnections& lines) : all(lines), of(lines.take()) {}
+        InUse(const InUse&) = delete;
+        InUse& operator=(const InUse&) = delete;
+        ~InUse() {
+            const std::lock_guard lock(all.mutex_);
+            of.in_use = false;
+        }
+        OwnConnections& all;
+        Line& of;
+    };
+
+    Line& take() {
+        const std::lock_guard lock(mutex_);
+        Line* const first = first_.load(std::memory_order_relaxed);
+        for (Line* line = first; line; line = line->next)
+            if (!line->in_use && line->link->is_idle()) {
+                line->in_use = true;
+                return *line;
+            }
+        Line* const line = new Line{make_(), first, true};
+        first_.store(line, std::memory_order_release);
+        return *line;
+    }
+
+    const std::function<std::unique_ptr<CommandConnection>()> make_;
+    std::mutex mutex_;
+    std::atomic<Line*> first_{nullptr};
 };
 
 }  // namespace detail
@@ -9779,7 +10653,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// One node of a cluster: a connection for commands and one for sharded subscriptions, opened on first use. Commands that
+// One node of a cluster: a connection for commands, one for sharded subscriptions and two that track keys, opened on
+// first use. Commands that
 // are sent together use a connection of their own until they are answered, because they may wait for replicas.
 //
 // The connections are thread-safe. The other fields, SlotMapNode's too, are guarded by the mutex of the ClusterTopology.
@@ -9837,7 +10712,7 @@ public:
     }
 
     bool is_opening_aside() {
-        bool is_opening = subscriber.is_opening_aside();
+        bool is_opening = subscriber.is_opening_aside() || tracker.is_opening_aside();
         each_connection([&](const CommandConnection& one) { is_opening = is_opening || one.is_opening_aside(); });
         return is_opening;
     }
@@ -9845,12 +10720,14 @@ public:
     // Called at the end: drops the posted commands, which keep their node alive.
     void finish() noexcept {
         subscriber.finish();
+        tracker.finish();
         each_connection([](CommandConnection& one) { one.forget_posted(); });
     }
 
     void close_inherited() noexcept {
         each_connection([](CommandConnection& one) { one.close_inherited(); });
         subscriber.close_inherited();
+        tracker.close_inherited();
     }
 
     // Returns the number of connections made, and how many of them replaced an earlier one.
@@ -9878,6 +10755,7 @@ private:
     // Called when one of its connections has received a reply: ends the reconnect pauses of the others.
     void answers() noexcept {
         bool has_ended_pause = subscriber.try_again();
+        has_ended_pause |= tracker.try_again();
         each_connection([&](CommandConnection& one) { has_ended_pause |= one.try_again(); });
         if (has_ended_pause) request_poll_();
     }
@@ -9890,7 +10768,9 @@ private:
 public:
     CommandConnection shared = make_connection();
     OwnConnections own{[this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
-    PubSubConnection subscriber{opener(), timeout_, request_poll_, true, [this] { answers(); }};  // to sharded channels
+    PubSubConnection subscriber{opener(), timeout_, request_poll_, PubSubConnection::Channels::sharded,
+                                [this] { answers(); }};
+    KeyTracker tracker{url_, opener(), timeout_, request_poll_, [this] { answers(); }};
     std::atomic<bool> is_down{false};  // the node reports that it is down; read without the mutex, too
     Reply down_words;                  // its error reply
     Instant next_probe{};              // gets no command before this, while it is down
@@ -10253,13 +11133,13 @@ public:
         topology_.request_poll();
     }
 
-    // Returns the command that scripts publish with. While that is unknown, queries the nodes for a short time, then
-    // returns PUBLISH.
+    // Returns the command that scripts publish with, in lower case for channels of all nodes: see Routes. While that is unknown, queries the nodes for a short time, then
+    // returns that, too.
     std::string_view publish_command() {
         Lock lock = topology_.lock();
         const Instant deadline = Clock::now() + topology_.patience();
         while (!topology_.sharded(lock) && Clock::now() < deadline) topology_.query_or_wait(lock, deadline);
-        return topology_.sharded(lock).value_or(false) ? "SPUBLISH" : "PUBLISH";
+        return topology_.sharded(lock).value_or(false) ? "SPUBLISH" : "publish";
     }
 
     // --- the serving thread -----------------------------------------------------------------------------------
@@ -10731,6 +11611,8 @@ public:
     virtual void unsubscribe(const std::string& channel) = 0;
     virtual void run(Listener& listener, Instant deadline) = 0;
     virtual bool watch(Listener& listener, Instant deadline, std::uint64_t seen) = 0;
+    virtual void track(const Command& read, Completion done) = 0;
+    virtual bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) = 0;
     virtual std::uint32_t route(std::string_view key) const noexcept = 0;
     virtual std::string_view publish_command() = 0;
 
@@ -10818,6 +11700,7 @@ public:
         watch(channels_.classic().duty());
         for (const auto& node : served_) {
             watch(node->subscriber.duty());
+            node->tracker.each_duty(watch);
             node->each_connection([&](CommandConnection& one) { watch(one.duty()); });
         }
         ::poll(ready_.data(), converted<nfds_t>(ready_.size()), poll_timeout(due));
@@ -10829,6 +11712,7 @@ public:
         channels_.classic().serve(listener, limit);
         for (const auto& node : served_) {
             channels_.serve(*node, listener, limit);
+            node->tracker.serve(listener, limit);
             node->each_connection([&](CommandConnection& one) {
                 one.drive(limit);
                 if (!one.is_connected()) one.hand_over_to(node->shared);
@@ -10838,6 +11722,19 @@ public:
 
     // A waiting thread leaves the messages to run(): they come from several nodes.
     bool watch(Listener&, Instant, std::uint64_t) override { return false; }
+
+    // Tracks the key at the node that serves it. If another one does so by now, its reply says so, and nothing is tracked.
+    void track(const Command& read, Completion done) override {
+        ClusterTopology::NodePtr node;
+        {
+            const Lock lock = topology_.lock();
+            ClusterTopology::Node* const owner = topology_.map(lock).owner_of(key_slot(read.words[read.key]));
+            if (owner && !owner->is_down) node = owner->shared_from_this();
+        }
+        if (!node) return done(Reply::of(Reply::Kind::not_sent, "no node that serves the key is known"));
+        node->tracker.track(read, std::move(done));
+    }
+    bool watch_invalidations(Listener&, Instant, std::uint64_t) override { return false; }
 
     // The keys of one slot may go into one command.
     std::uint32_t route(std::string_view key) const noexcept override { return key_slot(key); }
@@ -10884,7 +11781,10 @@ private:
             if (node_changes_ != map.node_changes()) left = update_nodes(lock);
         }
         for (const std::string& channel : interrupted) listener.interrupted(channel);
-        for (const auto& node : left) channels_.leave(*node, listener);
+        for (const auto& node : left) {
+            channels_.leave(*node, listener);
+            node->tracker.leave(listener);
+        }
         if (has_moved) listener.on_failover();
     }
 
@@ -11490,7 +12390,7 @@ namespace detail {
 // first use, so a program with one thread has one. If a further one cannot be opened (for example, because the password
 // was changed), the existing ones carry everything. Commands that are sent together use a connection of their own until
 // they are answered, because they may wait for replicas and would delay all that follows. One more connection carries
-// the subscriptions.
+// the subscriptions, and two track keys.
 //
 // After a time-out or a malformed reply a connection is closed and never reused. It is opened again with exponential
 // back-off and jitter, and logs in again. There is no thread here: see run().
@@ -11554,6 +12454,7 @@ public:
             if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
         };
         watch(subscriber_.duty());
+        tracker_.each_duty(watch);
         each_connection([&](CommandConnection& one) { watch(one.duty()); });
         due = std::min(due, watch_more(ready_));
         ::poll(ready_.data(), converted<nfds_t>(ready_.size()), poll_timeout(due));
@@ -11562,6 +12463,7 @@ public:
         serve_more(listener);
         const Instant limit = Clock::now() + timeout_;
         subscriber_.serve(listener, limit);
+        tracker_.serve(listener, limit);
         each_connection([&](CommandConnection& one) {
             one.drive(limit);
             if (one.is_connected()) return;
@@ -11570,9 +12472,13 @@ public:
     }
 
     bool watch(Listener& listener, Instant deadline, std::uint64_t seen) override {
-        const PubSubConnection::Watch outcome = subscriber_.watch(listener, deadline, interrupts_, seen);
-        if (outcome == PubSubConnection::Watch::lost) wake();
-        return outcome == PubSubConnection::Watch::done;
+        return has_watched(subscriber_.watch(listener, deadline, interrupts_, seen));
+    }
+
+    void track(const Command& read, Completion done) override { tracker_.track(read, std::move(done)); }
+
+    bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) override {
+        return has_watched(tracker_.watch(listener, deadline, interrupts_, seen));
     }
 
     // All keys are on the one server.
@@ -11582,6 +12488,7 @@ public:
     void close_inherited() noexcept override {
         each_connection([](CommandConnection& one) { one.close_inherited(); });
         subscriber_.close_inherited();
+        tracker_.close_inherited();
     }
 
     std::uint64_t connections() const override {
@@ -11604,7 +12511,9 @@ protected:
           timeout_(timeout),
           open_(reporting(std::move(open))),
           subscriber_(
-              open_, timeout, [this] { wake(); }, false, [this] { answers(); }) {}
+              open_, timeout, [this] { wake(); }, PubSubConnection::Channels::classic, [this] { answers(); }),
+          tracker_(
+              url_, open_, timeout, [this] { wake(); }, [this] { answers(); }) {}
 
     template <class Visit>
     void each_connection(Visit visit) {
@@ -11620,15 +12529,18 @@ protected:
     // Leaves a server that is not the one of this epoch.
     void leave_before(std::uint64_t epoch) {
         each_connection([&](CommandConnection& one) { one.leave_before(epoch); });
+        tracker_.leave_before(epoch);
     }
     void leave_before(std::uint64_t epoch, Listener& listener) {
         leave_before(epoch);
         subscriber_.leave_before(epoch, listener);
+        tracker_.leave_before(epoch, listener);
     }
 
     // Called at the end. Afterwards neither the opener nor a completion is called any more.
     void finish() noexcept {
         subscriber_.finish();
+        tracker_.finish();
         each_connection([](CommandConnection& one) { one.forget_posted(); });
     }
 
@@ -11636,6 +12548,11 @@ private:
     // What else run() watches, and until when, and what else it serves afterwards.
     virtual Instant watch_more(std::vector<pollfd>&) { return never; }
     virtual void serve_more(Listener&) {}
+
+    bool has_watched(PubSubConnection::Watch outcome) {
+        if (outcome == PubSubConnection::Watch::lost) wake();
+        return outcome == PubSubConnection::Watch::done;
+    }
 
     // The one of the calling thread.
     CommandConnection& connection() { return shared_[this_thread_number() % shared]; }
@@ -11653,6 +12570,7 @@ private:
     // Called when one connection has received a reply: ends the reconnect pauses of the others.
     void answers() noexcept {
         bool has_ended_pause = subscriber_.try_again();
+        has_ended_pause |= tracker_.try_again();
         each_connection([&](CommandConnection& one) { has_ended_pause |= one.try_again(); });
         if (has_ended_pause) wake();
     }
@@ -11706,6 +12624,7 @@ private:
     const Opener open_;
     std::vector<pollfd> ready_;  // run()'s own
     PubSubConnection subscriber_;
+    KeyTracker tracker_;
     std::array<CommandConnection, shared> shared_ = make_connections(std::make_index_sequence<shared>());
     OwnConnections own_{
         [this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
@@ -11896,6 +12815,14 @@ REDLATCH_INLINE void HiredisTransport::wake() { deployment_->wake(); }
 
 REDLATCH_INLINE bool HiredisTransport::watch(Listener& listener, Instant deadline, std::uint64_t seen) {
     return deployment_->watch(listener, deadline, seen);
+}
+
+REDLATCH_INLINE void HiredisTransport::track(const Command& read, Completion done) {
+    deployment_->track(read, std::move(done));
+}
+
+REDLATCH_INLINE bool HiredisTransport::watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) {
+    return deployment_->watch_invalidations(listener, deadline, seen);
 }
 
 REDLATCH_INLINE std::uint64_t HiredisTransport::interrupts() const noexcept { return deployment_->interrupts(); }
@@ -12112,8 +13039,97 @@ struct LatchInspection {
     std::optional<std::chrono::milliseconds> expires_in;  // when the key expires, if it does
 };
 
+// The state of a barrier.
+struct BarrierInspection {
+    bool exists = false;         // false before the first arrival
+    std::uint64_t phase = 0;     // how many phases have begun
+    std::ptrdiff_t parties = 0;  // how many have to arrive in this phase
+    std::ptrdiff_t arrived = 0;  // how many of them have, without those whose process has died
+};
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
+
+// redlatch/protocol/permit_id.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// Returns two hex digits for each byte.
+inline std::string hex_of(std::string_view bytes) {
+    static constexpr char digits[] = "0123456789abcdef";
+    std::string hex;
+    for (const char byte : bytes) {
+        hex += digits[static_cast<unsigned char>(byte) >> 4];
+        hex += digits[static_cast<unsigned char>(byte) & 15];
+    }
+    return hex;
+}
+
+}  // namespace detail
+
+// Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
+// text it has 32 hex digits, the same that Redisson shows.
+class PermitId {
+public:
+    // Returns an id of 16 random bytes. Throws std::system_error if the system has none.
+    static PermitId random() { return PermitId(detail::random_bytes<16>()); }
+
+    // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
+    static PermitId parse(std::string_view text) {
+        std::array<unsigned char, 16> bytes{};
+        bool proper = text.size() == 32;
+        for (std::size_t i = 0; proper && i < 16; ++i) {
+            const int high = value_of(text[2 * i]), low = value_of(text[2 * i + 1]);
+            proper = high >= 0 && low >= 0;
+            bytes[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
+        }
+        if (!proper) throw Error(errc::invalid_argument, {}, "a permit id must consist of 32 hex digits");
+        return PermitId(bytes);
+    }
+
+    // Returns 32 hex digits, in lower case.
+    std::string text() const { return detail::hex_of(bytes()); }
+
+    // Returns the bytes as stored in Redis.
+    std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+
+    // Compares the bytes.
+    friend auto operator<=>(const PermitId&, const PermitId&) = default;
+
+    // Writes text().
+    template <class Traits>
+    friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const PermitId& id) {
+        return out << id.text().c_str();
+    }
+
+private:
+    explicit PermitId(const std::array<unsigned char, 16>& bytes) : bytes_(bytes) {}
+
+    static int value_of(char digit) {
+        if (digit >= '0' && digit <= '9') return digit - '0';
+        if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
+        if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
+        return -1;
+    }
+
+    std::array<unsigned char, 16> bytes_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+template <>
+struct std::hash<redlatch::PermitId> {
+    // The bytes are random already.
+    std::size_t operator()(const redlatch::PermitId& id) const noexcept {
+        std::size_t some;
+        std::memcpy(&some, id.bytes().data(), sizeof some);
+        return some;
+    }
+};
 
 // redlatch/session/call_options.hpp
 
@@ -12127,11 +13143,15 @@ template <class Argument>
 inline constexpr bool is_forever = std::same_as<std::remove_cvref_t<Argument>, Lease::Forever>;
 
 template <class Argument>
-inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Owner>                           ? 1
-                                 : std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> ? 2
-                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>               ? 3
-                                 : std::same_as<Argument, std::error_code&>                                   ? 4
-                                                                                                              : 0;
+inline constexpr bool is_bounds = std::same_as<std::remove_cvref_t<Argument>, Lease::Bounds>;
+
+template <class Argument>
+inline constexpr int tail_rank =
+    std::same_as<std::remove_cvref_t<Argument>, Owner>                                                  ? 1
+    : std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> || is_bounds<Argument> ? 2
+    : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>                                      ? 3
+    : std::same_as<Argument, std::error_code&>                                                          ? 4
+                                                                                                        : 0;
 
 template <class... Tail>
 constexpr bool is_tail() {
@@ -12179,7 +13199,7 @@ Result answer(Function call, Result otherwise, Tail&... tail) {
     }
 }
 
-// Trailing options of a call that waits for a lock: Owner, Lease, std::stop_token, std::error_code&.
+// Trailing options of a call that waits for a lock: Owner, Lease or Lease::Bounds, std::stop_token, std::error_code&.
 template <class... Tail>
 concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
 
@@ -12197,7 +13217,7 @@ concept StopOption = detail::is_tail<Tail...>() && !detail::has_owner<Tail...> &
 
 // Trailing options of a call that acquires permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
 template <class... Tail>
-concept PermitOption = detail::is_tail<Tail...>() && !detail::has_owner<Tail...>;
+concept PermitOption = detail::is_tail<Tail...>() && !detail::has_owner<Tail...> && !(... || detail::is_bounds<Tail>);
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -12324,536 +13344,183 @@ WaitRequest wait_until(Instant deadline, const Tail&... tail) {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/count_down_latch.hpp
+// redlatch/barrier.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-// Lets any number of threads in many processes wait until a shared count reaches zero: a std::latch across processes,
-// and the counterpart of Redisson's RCountDownLatch. It differs from std::latch in three ways:
-//   - try_set_count() sets the count, and may set it again after it has ended.
-//   - Counting down by more than is left ends the count at zero.
-//   - While there is no count, waiting returns at once.
+// Lets a fixed number of parties, in any threads and processes, wait for each other again and again: a std::barrier across
+// processes, without a completion function. When as many have arrived as there are parties, the phase ends, all that wait
+// go on, and the next phase begins.
 //
-// Neither copyable nor movable. Any number of threads may use one object. Two objects with the same name are the same
-// latch. Each member throws Error; with a trailing std::error_code& it stores the code and throws only std::bad_alloc.
-// If the server cannot be reached, a call retries for unreachable_timeout (of ObjectOptions or ClientOptions), then
-// fails with errc::unreachable. A command may be resent after a lost reply and still takes effect once.
-class CountDownLatch {
+// An arrival has a lease, which the client's watchdog renews until the phase ends. If its process dies, it ends with that
+// lease and no longer counts, so the phase waits for another party in its place. Who waits with an arrival that the server
+// no longer has gets errc::hold_lost: the process was paused for longer than the lease, or the barrier was removed, or the
+// server lost its data.
+//
+// The first arrival makes the barrier. It stays until remove(), or until all parties have dropped out. Neither copyable nor
+// movable. Any number of threads may use one object; two objects with the same name are the same barrier, and all must name
+// the same number of parties. Each member throws Error; with a trailing std::error_code& it stores the code and throws only
+// std::bad_alloc. If the server cannot be reached, a call retries for unreachable_timeout (of ObjectOptions or
+// ClientOptions), then fails with errc::unreachable. A command may be resent after a lost reply and still takes effect once.
+// If an arrival fails, it is taken back, unless it has ended its phase. With require_replicas it also fails with
+// errc::not_replicated if they do not confirm it.
+class Barrier {
 public:
-    // Makes an object for the latch of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
-    // than 1,024 bytes, or has braces other than one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
-    // another slot. Options that cannot work are refused: see ObjectOptions. Sends nothing.
-    CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options = {});
+    // An arrival, to be waited with once: a std::barrier::arrival_token. Destroying it takes nothing back: see withdraw().
+    class Arrival {
+    public:
+        // Makes an object without an arrival.
+        Arrival() = default;
+
+        // Takes over the arrival of the other one, which has none then.
+        Arrival(Arrival&& other) noexcept
+            : id_(std::exchange(other.id_, std::nullopt)),
+              born_(std::move(other.born_)),
+              phase_(other.phase_),
+              ended_phase_(other.ended_phase_) {}
+        // Does the same. The arrival that this object had stays on the server.
+        Arrival& operator=(Arrival&& other) noexcept {
+            id_ = std::exchange(other.id_, std::nullopt);
+            born_ = std::move(other.born_);
+            phase_ = other.phase_;
+            ended_phase_ = other.ended_phase_;
+            return *this;
+        }
+
+        // Returns true if there is an arrival.
+        explicit operator bool() const noexcept { return id_.has_value(); }
+
+        // Returns the number of the phase that it belongs to, from 1 on; 0 without one.
+        std::uint64_t phase() const noexcept { return id_ ? static_cast<std::uint64_t>(phase_) : 0; }
+
+    private:
+        friend class Barrier;
+
+        std::optional<PermitId> id_{};
+        std::string born_{};  // which barrier of the name it was
+        std::int64_t phase_ = 0;
+        bool ended_phase_ = false;
+    };
+    // The name that std::barrier has for it.
+    using arrival_token = Arrival;
+
+    // Makes an object for the barrier of this name. Throws Error(errc::invalid_argument) if the number of parties is not from
+    // 1 to max(), if the name is empty, is longer than 1,024 bytes, or has braces other than one non-empty {tag}, and for
+    // options that cannot work: see ObjectOptions. Sends nothing.
+    Barrier(Client& client, std::string_view name, std::ptrdiff_t parties, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return handle_.name(); }
 
-    // Returns the largest count, which is the largest that Redisson can read.
+    // Returns the number of parties, as given.
+    std::ptrdiff_t parties() const noexcept { return parties_; }
+
+    // Returns the largest number of parties.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
 
-    // Sets the count if there is none. Returns true if it was set. One round trip, like every member that does not
-    // wait. Throws Error(errc::invalid_argument) if `count` is not from 1 to max().
-    bool try_set_count(std::ptrdiff_t count);
-    bool try_set_count(std::ptrdiff_t count, std::error_code& ec) {
-        return detail::answer([&] { return try_set_count(count); }, false, ec);
-    }
+    // Arrives at the current phase and does not wait: one round trip. Throws Error(errc::invalid_argument) if the barrier has
+    // another number of parties.
+    [[nodiscard]] Arrival arrive() { return arrive_once(false); }
+    [[nodiscard]] Arrival arrive(std::error_code& ec);
 
-    // Returns the number left to count down, or 0 if there is no count.
-    std::ptrdiff_t count() const;
-    std::ptrdiff_t count(std::error_code& ec) const {
-        return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
-    }
+    // Arrives at the current phase for the last time: in the next ones there is one party less. This arrival has no lease, so
+    // the process may end. One round trip.
+    void arrive_and_drop() { static_cast<void>(arrive_once(true)); }
+    void arrive_and_drop(std::error_code& ec);
 
-    // Counts down by n. At zero all waiters return. Does nothing if there is no count or n is 0. Throws
-    // Error(errc::invalid_argument) if n is negative.
-    //
-    // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the
-    // count-down is not lost: the client retries it in the background for a minute and a half or more, while the
-    // process lives. So do not count down again after such an error. If the retries fail too, the event
-    // unlock_not_delivered reports it.
-    void count_down(std::ptrdiff_t n = 1);
-    void count_down(std::ptrdiff_t n, std::error_code& ec) {
-        detail::answer([&] { return count_down(n), true; }, false, ec);
-    }
-    void count_down(std::error_code& ec) { count_down(1, ec); }
-
-    // Returns true if there is nothing left to count down.
-    [[nodiscard]] bool try_wait() const { return wait_for_end({.one_try = true}); }
-    [[nodiscard]] bool try_wait(std::error_code& ec) const {
-        return detail::answer([&] { return try_wait(); }, false, ec);
-    }
-
-    // Waits until the count that was set at the time of the call has ended: it reached zero, was reset, or its key
-    // expired. A count set after that does not matter. A waiting thread sends one query every 5 to 10 seconds, in case
-    // a message was lost. A process with many waiting threads sends no more than that.
-    //   wait(token)   returns early if a stop is requested; only this form returns a bool: true if the count has ended
-    //   wait(…, ec)   stores the error instead of throwing it
+    // Waits until the phase of the arrival has ended. Returns at once, without a round trip, if this arrival has ended it. A
+    // process with any number of waiting threads sends one query every 5 to 10 seconds, in case a message was lost. Throws
+    // hold_lost if the server no longer has the arrival, and invalid_argument for an object without one.
+    //   wait(arrival, token)   gives up when a stop is requested; only this form returns a bool: true if the phase has ended.
+    //                          The arrival still counts, and can be waited with again
+    //   wait(arrival, …, ec)   stores the error instead of throwing it
     template <class... Tail>
     requires detail::StopOption<Tail...>
-    [[nodiscard]] auto wait(Tail&&... tail) const {
+    [[nodiscard]] auto wait(Arrival& arrival, Tail&&... tail) {
         const bool ended =
-            detail::answer([&] { return wait_for_end(detail::wait_until(never, tail...)); }, false, tail...);
+            detail::answer([&] { return await(arrival, detail::wait_until(never, tail...)); }, false, tail...);
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] auto wait(Arrival&& arrival, Tail&&... tail) { return wait(arrival, tail...); }
 
-    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the count
-    // has ended. Timeouts are rounded up to the next millisecond; zero or less checks once; the largest value waits
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the phase has ended; otherwise the
+    // arrival still counts. Timeouts are rounded up to the next millisecond; zero or less asks once; the largest value waits
     // indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires detail::StopOption<Tail...>
-    [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
-        return timed(deadline_after(Clock::now(), timeout), tail...);
+    [[nodiscard]] bool wait_for(Arrival& arrival, std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return timed(arrival, deadline_after(Clock::now(), timeout), tail...);
     }
 
     // Does the same as wait_for(), until an instant of any clock, which is read once.
     template <class AnyClock, class Duration, class... Tail>
     requires detail::StopOption<Tail...>
-    [[nodiscard]] bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
-        return timed(deadline_at(when), tail...);
+    [[nodiscard]] bool wait_until(Arrival& arrival, std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return timed(arrival, deadline_at(when), tail...);
     }
 
-    // Wait for the end of the count without a thread that waits: see Operation. The result is true if the count has ended.
-    // Accept a std::stop_token, which cancels the operation.
-    template <class... Tail>
-    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<bool> async_wait(Tail&&... tail)
-    const { return later(detail::wait_until(never, tail...)); }
-
-    // Does the same as async_wait(), for this time at most. It begins to run with this call.
-    template <class Rep, class Period, class... Tail>
-    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<bool> async_wait_for(
-        std::chrono::duration<Rep, Period> timeout, Tail&&... tail)
-    const { return later(detail::wait_until(deadline_after(Clock::now(), timeout), tail...)); }
-
-    // Calls count_down(n), then wait(…) for the end of the same count. Takes one round trip if this call ended the
-    // count.
+    // Arrives and waits for the end of the phase. One round trip if this arrival ends it.
+    //   arrive_and_wait(token)   takes the arrival back when a stop is requested; only this form returns a bool: false if it
+    //                            was taken back, true if the phase has ended
+    //   arrive_and_wait(…, ec)   stores the error instead of throwing it
     template <class... Tail>
     requires detail::StopOption<Tail...>
-    [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
-        const bool ended =
-            detail::answer([&] { return arrive(n, detail::wait_until(never, tail...)); }, false, tail...);
+    [[nodiscard]] auto arrive_and_wait(Tail&&... tail) {
+        const bool ended = detail::answer([&] { return meet(detail::wait_until(never, tail...)); }, false, tail...);
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
-    template <class... Tail>
+
+    // Arrives and waits at most until `timeout` has passed. Returns true if the phase has ended. Otherwise the arrival is taken
+    // back: it no longer counts. Accepts std::stop_token and std::error_code&.
+    template <class Rep, class Period, class... Tail>
     requires detail::StopOption<Tail...>
-    [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
-
-    // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
-    bool reset();
-    bool reset(std::error_code& ec) {
-        return detail::answer([&] { return reset(); }, false, ec);
+    [[nodiscard]] bool arrive_and_wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return timed_meeting(deadline_after(Clock::now(), timeout), tail...);
     }
 
-    // Returns true if there is a count.
-    bool exists() const;
-    bool exists(std::error_code& ec) const {
-        return detail::answer([&] { return exists(); }, false, ec);
+    // Does the same as arrive_and_wait_for(), until an instant of any clock, which is read once.
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] bool arrive_and_wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return timed_meeting(deadline_at(when), tail...);
     }
 
-    // Does the same as reset(): deletes the latch, and all waiters return.
-    bool remove() { return reset(); }
-    bool remove(std::error_code& ec) {
-        return detail::answer([&] { return remove(); }, false, ec);
-    }
+    // Takes an arrival back: it no longer counts, and the object has none then. Returns false if its phase has ended, so that
+    // it did count. One round trip. If no server replies, the call fails, and the arrival ends with its lease.
+    bool withdraw(Arrival&& arrival);
+    bool withdraw(Arrival&& arrival, std::error_code& ec);
 
-    // Lets the count end after this duration, rounded down to milliseconds, unless it reaches zero before. Waiters may
-    // notice that end up to 10 s later, because the server publishes no message. Replaces an earlier expiry. Returns
-    // false if there is no count. Throws Error(errc::invalid_argument) if the duration is below 1 ms or above 100 years.
-    template <class Rep, class Period>
-    bool expire(std::chrono::duration<Rep, Period> after) {
-        return expire_after(Lease(after).length());
-    }
-    template <class Rep, class Period>
-    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
-        return detail::answer([&] { return expire(after); }, false, ec);
-    }
+    // Deletes the barrier. Who waits at it gets errc::hold_lost. Returns true if there was one. One round trip.
+    bool remove();
+    bool remove(std::error_code& ec);
 
-    // Returns the state on the server: see LatchInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
-    // to something else.
-    LatchInspection inspect() const;
-    LatchInspection inspect(std::error_code& ec) const {
-        return detail::answer([&] { return inspect(); }, LatchInspection(), ec);
-    }
+    // Returns the state on the server: see BarrierInspection. One round trip. Changes nothing. Throws wrong_type if the key
+    // belongs to something else.
+    BarrierInspection inspect();
+    BarrierInspection inspect(std::error_code& ec);
 
 private:
-    bool expire_after(Milliseconds after);
-    bool wait_for_end(detail::WaitRequest request) const;
-    bool arrive(std::ptrdiff_t n, detail::WaitRequest request);
-    Operation<bool> later(detail::WaitRequest request) const;
+    Arrival arrive_once(bool drops_out);
+    bool await(Arrival& arrival, detail::WaitRequest request);
+    bool meet(const detail::WaitRequest& request);
 
     template <class... Tail>
-    bool timed(Instant deadline, Tail&... tail) const {
-        return detail::answer([&] { return wait_for_end(detail::wait_until(deadline, tail...)); }, false, tail...);
+    bool timed(Arrival& arrival, Instant deadline, Tail&... tail) {
+        return detail::answer([&] { return await(arrival, detail::wait_until(deadline, tail...)); }, false, tail...);
     }
 
-    // Waiting is const, as it is for std::latch.
-    mutable detail::StateHandle handle_;
+    template <class... Tail>
+    bool timed_meeting(Instant deadline, Tail&... tail) {
+        return detail::answer([&] { return meet(detail::wait_until(deadline, tail...)); }, false, tail...);
+    }
+
+    const std::ptrdiff_t parties_;
+    detail::StateHandle handle_;
 };
 
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/giving_back.hpp
-
-// The common parts of the scripts that release locks. Before the first two stands a function release(owner, remaining
-// count, lease in ms for a remaining hold, publish command, tag).
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts::parts {
-
-inline constexpr std::string_view release_levels{R"lua(
--- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag (if there is one).
-return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
-)lua"};
-
-// For owners of which no client knows what they hold, because a reply did not come.
-inline constexpr std::string_view give_up{R"lua(
--- ARGV: publish command, tag (if there is one), owners that give up.
--- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
-local now, refusal = time_in_ms(), nil
-for i = 3, #ARGV do
-    local answer = release(ARGV[i], '0', '0', ARGV[1], ARGV[2])
-    if type(answer) == 'table' then refusal = answer end
-end
-return refusal or now
-)lua"};
-
-// For a key that never becomes free.
-inline constexpr std::string_view no_lease{R"lua(
-local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
-)lua"};
-
-}  // namespace scripts::parts
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/all_or_none.hpp
-
-// Access rights may allow some commands of a script and refuse others in its middle. Redis does not roll back: what was
-// written before a refusal stays. So commands that may be refused come first, or are undone.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts::parts {
-
-// Precedes the scripts that use it.
-inline constexpr std::string_view all_or_none{R"lua(
--- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
--- the command that undoes it. Returns nil, or the error.
-local function all_or_none(changes)
-    for i = 1, #changes do
-        local reply = redis.pcall(unpack(changes[i]))
-        if type(reply) == 'table' and reply.err then
-            for k = i - 1, 1, -1 do
-                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
-            end
-            return reply
-        end
-    end
-end
-)lua"};
-
-}  // namespace scripts::parts
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/hold_levels.hpp
-
-// Writes for the locks whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. If a
-// command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
-// of.
-//
-// A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
-// error. The waiters ask again when the lease would have ended.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts::parts {
-
-inline constexpr std::string_view first_level{R"lua(
--- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
-local function give_lease(lock, lease)
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) ~= 'table' then return nil end
-    redis.call('del', lock)
-    return limited
-end
-)lua"};
-
-inline constexpr std::string_view more_levels{R"lua(
--- Sets the count of an existing hold; its lease becomes no shorter. Returns nil, or the error.
-local function enter_again(lock, owner, current, count, lease)
-    local left = redis.call('pttl', lock)
-    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-    if left >= tonumber(lease) then return nil end
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) ~= 'table' then return nil end
-    if current ~= count then redis.call('hincrby', lock, owner, current - count) end
-    return limited
-end
-)lua"};
-
-inline constexpr std::string_view fewer_levels{R"lua(
--- The same with fewer levels. Returns -1 = still held, or the error.
-local function leave_level(lock, owner, current, count, lease)
-    local left = redis.call('pttl', lock)
-    -- In the last millisecond of a lease the TTL is 0. PEXPIRE with 0 deletes the key, and HINCRBY creates it without one.
-    local changes = {{'pexpire', lock, math.max(1, left, lease), undo = left > 0 and {'pexpire', lock, left}}}
-    if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
-    return all_or_none(changes) or -1
-end
-)lua"};
-
-inline constexpr std::string_view next_owner{R"lua(
--- Restores the hold of the owner, whatever was written since.
-local function put_back(lock, owner, count, left)
-    redis.pcall('del', lock)
-    redis.pcall('hset', lock, owner, count)
-    if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
-end
--- Puts the next owner in the owner's place. Returns nil, or the error.
-local function replace(lock, owner, count, heir, lease, left)
-    redis.call('pexpire', lock, lease)
-    local reply = redis.pcall('hincrby', lock, heir, '1')
-    if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
-    if type(reply) ~= 'table' then return nil end
-    put_back(lock, owner, count, left)
-    return reply
-end
-)lua"};
-
-inline constexpr std::string_view levels{joined<first_level, more_levels>};
-inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
-
-}  // namespace scripts::parts
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/wanted_until.hpp
-
-// A command may reach the server long after its sender has given up: a closed connection may still be delivered for
-// half a minute, and a proxy may delay one for longer. So a command that would do harm then carries a time until which
-// it is wanted, in milliseconds since 1970 by the server's clock. After that time it changes nothing and returns the
-// error LATE with the time of the server.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts::parts {
-
-// Precedes the scripts that use it.
-inline constexpr std::string_view wanted_until{R"lua(
--- Milliseconds since 1970.
-local function time_in_ms()
-    local time = redis.call('time')
-    return time[1] * 1000 + math.floor(time[2] / 1000)
-end
--- Returns the reply to a command that came too late: it took no effect.
-local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
-)lua"};
-
-}  // namespace scripts::parts
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/rlock.hpp
-
-// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write the same as
-// Redisson's RLock (its keys, field, channel and message). But they take the hold count from the holder as an absolute
-// number, so a command that is sent twice takes effect once. An owner has a new number for each first hold: a late
-// command names a hold that is gone, and does nothing.
-//
-// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before. Releasing and
-// renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
-// numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts {
-
-namespace parts {
-
-inline constexpr std::string_view rlock_acquire{R"lua(
--- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
--- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold to re-enter is gone.
-local lock = KEYS[1]
-local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
-if redis.call('exists', lock) == 0 then
-    if count ~= '1' then return -2 end
-    redis.call('hincrby', lock, owner, count)
-    return give_lease(lock, lease)
-end
-local current = redis.call('hget', lock, owner)
-if not current and count ~= '1' then return -2 end
--- In a read-write lock this owner may be a reader, which is not a hold of this lock.
-if redis.call('hexists', lock, 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-end
-if not current then
-    local left = redis.call('pttl', lock)
-    if left == -1 then return no_lease() end
-    return left
-end
-return enter_again(lock, owner, current, count, lease)
-)lua"};
-
-// Releases levels of a hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners; n = released,
-// n listeners notified; -1 = still held.
-inline constexpr std::string_view rlock_release{R"lua(
--- KEYS: lock, channel.
-local lock, channel = KEYS[1], KEYS[2]
-local function release(owner, count, lease, publish)
-    local current = redis.call('hget', lock, owner)
-    if not current then return nil end
-    if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
-    redis.call('del', lock)
-    return redis.call(publish, channel, '0')
-end
-)lua"};
-
-inline constexpr std::string_view rlock_hand_over{R"lua(
--- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
--- Answer: 1 = the next owner holds it; nil = neither of them does.
-local lock, channel = KEYS[1], KEYS[2]
-local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
--- An earlier copy has done it.
-if redis.call('hexists', lock, heir) == 1 then return 1 end
-local count = redis.call('hget', lock, owner)
-if not count then return nil end
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
-local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, heir, lease, left)
-if refusal then return refusal end
--- Other waiters rely on the earlier, longer lease: wake them.
-if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
-return 1
-)lua"};
-
-inline constexpr std::string_view rlock_renew{R"lua(
--- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
--- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
-local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
-local renewed = {}
-for i, lock in ipairs(KEYS) do
-    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 2])
-    if type(renewed[i]) == 'table' then
-        -- A key of another type is lost, but the other locks must not expire for that.
-        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
-        renewed[i] = 0
-    end
-    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
-end
-return renewed
-)lua"};
-
-}  // namespace parts
-
-inline constexpr std::string_view rlock_acquire =
-    joined<parts::wanted_until, parts::no_lease, parts::levels, parts::rlock_acquire>;
-inline constexpr std::string_view rlock_release =
-    joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
-inline constexpr std::string_view rlock_give_up =
-    joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
-inline constexpr std::string_view rlock_hand_over =
-    joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
-inline constexpr std::string_view rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
-
-inline constexpr std::string_view rlock_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = not held.
-if redis.call('hlen', KEYS[1]) == 0 then return -2 end
-return redis.call('pttl', KEYS[1])
-)lua"};
-
-}  // namespace scripts
-// The digests, written by cmake/digests.cmake.
-// clang-format off
-template <>
-inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
-    "9177ae7e76a78db8bb54f124515935c85c1eef43"};
-template <>
-inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
-    "14957194dc3e50fe6a59b9953a2b87a2797801be"};
-template <>
-inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
-    "44938e4772a2932a4d55d9c6c5e15d753ce5d28f"};
-template <>
-inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
-    "342e55ea9632ec0c89efd0d856bd8c9e8de6e0d9"};
-template <>
-inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
-    "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
-template <>
-inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
-    "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
-// clang-format on
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/protocol/lock_queries.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The queries of a lock that is a hash of owner -> hold count on the server.
-
-// Returns the list of owners that hold the lock.
-inline Call hash_holders(const std::string& key) { return Call::command({"HKEYS", key}); }
-
-// Returns the number of owners. Uses HLEN rather than EXISTS: a key of another type is an error, not a lock.
-inline Call hash_size(const std::string& key) { return Call::command({"HLEN", key}); }
-
-// Returns the hold count of one owner, or nil.
-inline Call hash_count(const std::string& key, const OwnerText& owner) { return Call::command({"HGET", key, owner}); }
-
-// Returns the PTTL of the lock, or -2 if it is free.
-inline Call key_lease(const std::string& key) { return {digested<scripts::rlock_remaining_lease>, {key}, {}}; }
-
-// --- replies ---------------------------------------------------------------------------------------------------------
-
-// Reads the number of owners.
-inline bool read_is_locked(const Reply& reply, std::string_view key) {
-    if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
-    return reply.integer > 0;
-}
-
-// Reads nil for none, or the text of a number.
-inline int read_count(const Reply& reply, std::string_view key) {
-    if (reply.is_nil()) return 0;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    int count = 0;
-    const char* const last = reply.text.data() + reply.text.size();
-    const auto [end, error] = std::from_chars(reply.text.data(), last, count);
-    if (error != std::errc{} || end != last || count < 0) throw unexpected(reply, key);
-    return count;
-}
-
-// Reads nil or a text.
-inline std::optional<std::string> read_text(Reply reply, std::string_view key) {
-    if (reply.is_nil()) return std::nullopt;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    return std::move(reply.text);
-}
-
-// Reads a PTTL, or -2 if the lock is free.
-inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_view key) {
-    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
-    if (reply.integer == -2) return std::nullopt;
-    return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
-}
-
-}  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -12877,319 +13544,6 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
                     "the key holds " + in_quotes(reply.text, 40) +
                         " instead of a number; something else uses this key; choose another name");
     return number;
-}
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/protocol/permit_id.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-
-namespace detail {
-
-// Returns two hex digits for each byte.
-inline std::string hex_of(std::string_view bytes) {
-    static constexpr char digits[] = "0123456789abcdef";
-    std::string hex;
-    for (const char byte : bytes) {
-        hex += digits[static_cast<unsigned char>(byte) >> 4];
-        hex += digits[static_cast<unsigned char>(byte) & 15];
-    }
-    return hex;
-}
-
-}  // namespace detail
-
-// Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
-// text it has 32 hex digits, the same that Redisson shows.
-class PermitId {
-public:
-    // Returns an id of 16 random bytes. Throws std::system_error if the system has none.
-    static PermitId random() { return PermitId(detail::random_bytes<16>()); }
-
-    // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
-    static PermitId parse(std::string_view text) {
-        std::array<unsigned char, 16> bytes{};
-        bool proper = text.size() == 32;
-        for (std::size_t i = 0; proper && i < 16; ++i) {
-            const int high = value_of(text[2 * i]), low = value_of(text[2 * i + 1]);
-            proper = high >= 0 && low >= 0;
-            bytes[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
-        }
-        if (!proper) throw Error(errc::invalid_argument, {}, "a permit id must consist of 32 hex digits");
-        return PermitId(bytes);
-    }
-
-    // Returns 32 hex digits, in lower case.
-    std::string text() const { return detail::hex_of(bytes()); }
-
-    // Returns the bytes as stored in Redis.
-    std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
-
-    // Compares the bytes.
-    friend auto operator<=>(const PermitId&, const PermitId&) = default;
-
-    // Writes text().
-    template <class Traits>
-    friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const PermitId& id) {
-        return out << id.text().c_str();
-    }
-
-private:
-    explicit PermitId(const std::array<unsigned char, 16>& bytes) : bytes_(bytes) {}
-
-    static int value_of(char digit) {
-        if (digit >= '0' && digit <= '9') return digit - '0';
-        if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
-        if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
-        return -1;
-    }
-
-    std::array<unsigned char, 16> bytes_;
-};
-
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-template <>
-struct std::hash<redlatch::PermitId> {
-    // The bytes are random already.
-    std::size_t operator()(const redlatch::PermitId& id) const noexcept {
-        std::size_t some;
-        std::memcpy(&some, id.bytes().data(), sizeof some);
-        return some;
-    }
-};
-
-// redlatch/scripts/inspection.hpp
-
-// The scripts that read the whole state of a primitive at one moment. They change nothing, not even what has expired.
-// Their answers are limited, because a client refuses replies of more than 8,192 elements.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts {
-
-namespace parts {
-
-inline constexpr std::string_view holders_in_hash{R"lua(
--- Returns the owner of the lock and its count, in turn; nil and the error if the hash is no lock of this kind.
-local function holders_in(lock)
-    if redis.call('hexists', lock, 'mode') == 1 then
-        return nil, redis.error_reply('WRONGTYPE the key holds a read-write lock')
-    end
-    if redis.call('hlen', lock) > 1 then return nil, redis.error_reply('WRONGTYPE the key holds no lock') end
-    return redis.call('hgetall', lock)
-end
-)lua"};
-
-inline constexpr std::string_view hash_inspect{R"lua(
--- KEYS: lock, and for a fenced lock the token counter.
--- Answer: PTTL, -2 = free; owner and count; the last token, a text, nil = none.
-local lock, counter = KEYS[1], KEYS[2]
-local holders, refusal = holders_in(lock)
-if refusal then return refusal end
-return {redis.call('pttl', lock), holders, counter and redis.call('get', counter)}
-)lua"};
-
-inline constexpr std::string_view fair_inspect{R"lua(
--- KEYS: lock, queue, timeouts, slots.
--- Answer: PTTL, -2 = free; owner and count; each waiter that is alive, in the order of service, and for how many ms it
--- certainly is. At most the first 1,000 places.
-local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local holders, refusal = holders_in(lock)
-if refusal then return refusal end
-local now, waiting = time_in_ms(), {}
-for _, waiter in ipairs(redis.call('lrange', queue, '0', '999')) do
-    local ends = redis.call('zscore', slots, waiter) or redis.call('zscore', timeouts, waiter) or '0'
-    if tonumber(ends) > now then
-        table.insert(waiting, waiter)
-        table.insert(waiting, math.ceil(ends - now))
-    end
-end
-return {redis.call('pttl', lock), holders, waiting}
-)lua"};
-
-}  // namespace parts
-
-inline constexpr std::string_view hash_inspect = joined<parts::holders_in_hash, parts::hash_inspect>;
-inline constexpr std::string_view fair_inspect =
-    joined<parts::wanted_until, parts::holders_in_hash, parts::fair_inspect>;
-
-inline constexpr std::string_view value_inspect{R"lua(
--- KEYS: a string.  Answer: the text, nil = none; PTTL.
-return {redis.call('get', KEYS[1]), redis.call('pttl', KEYS[1])}
-)lua"};
-
-}  // namespace scripts
-
-// The digests, written by cmake/digests.cmake.
-// clang-format off
-template <>
-inline constexpr Script digested<scripts::fair_inspect>{scripts::fair_inspect,
-    "17bebd53c28e434e1ce33b1d30dac04f9124fe08"};
-template <>
-inline constexpr Script digested<scripts::hash_inspect>{scripts::hash_inspect,
-    "328529720746a3b5ff99a5f0e0774bfe4653bda6"};
-template <>
-inline constexpr Script digested<scripts::value_inspect>{scripts::value_inspect,
-    "930a04f86794c0ace61253a2fe7814c07384986e"};
-// clang-format on
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/protocol/inspection.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The calls that read the state of a primitive, for inspect(), and how their replies are read. All readers throw
-// Error(errc::protocol_error) for a reply that the script never sends.
-
-inline Call inspect_hash(const std::string& key) { return {digested<scripts::hash_inspect>, {key}, {}}; }
-inline Call inspect_value(const std::string& key) { return {digested<scripts::value_inspect>, {key}, {}}; }
-
-// --- parts of replies ------------------------------------------------------------------------------------------------
-
-// Returns the elements of an array of at least `least`, in groups of `group`.
-inline const std::vector<Reply>& elements_of(const Reply& reply, std::size_t least, std::size_t group,
-                                             std::string_view key) {
-    if (reply.kind != Reply::Kind::array || reply.elements.size() < least || reply.elements.size() % group != 0)
-        throw unexpected(reply, key);
-    return reply.elements;
-}
-
-// Reads a PTTL of something that exists: -1 is no end.
-inline Milliseconds time_left(const Reply& reply, std::string_view key) {
-    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
-    return reply.integer == -1 ? Milliseconds::max() : Milliseconds(reply.integer < 0 ? 0 : reply.integer);
-}
-
-// Reads the PTTL of a key: nothing if it has none, or does not exist.
-inline std::optional<Milliseconds> time_to_live(const Reply& reply, std::string_view key) {
-    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
-    return reply.integer < 0 ? std::nullopt : std::optional(Milliseconds(reply.integer));
-}
-
-inline int level_of(const Reply& reply, std::string_view key) {
-    if (!reply.is_integer()) return read_count(reply, key);
-    if (reply.integer < 0) throw unexpected(reply, key);
-    return static_cast<int>(reply.integer);
-}
-
-// Sets the owner and, if it has their form, the client id and the number.
-template <class Named>
-void name_owner(Named& named, const Reply& reply, std::string_view key) {
-    constexpr std::size_t id_size = 36;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    named.owner = reply.text;
-    if (reply.text.size() < id_size + 2 || reply.text[id_size] != ':') return;
-    const char* const last = reply.text.data() + reply.text.size();
-    std::uint64_t number = 0;
-    const auto [end, error] = std::from_chars(reply.text.data() + id_size + 1, last, number);
-    if (error != std::errc{} || end != last) return;
-    named.client = reply.text.substr(0, id_size);
-    named.number = number;
-}
-
-// --- locks -----------------------------------------------------------------------------------------------------------
-
-// Reads the part that hash_inspect and fair_inspect have in common.
-inline Inspection holders_of_hash(const Reply& reply, std::string_view key) {
-    Inspection found;
-    const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
-    const std::vector<Reply>& holders = elements_of(parts[1], 0, 2, key);
-    for (std::size_t i = 0; i < holders.size(); i += 2) {
-        Holder& holder = found.holders.emplace_back();
-        name_owner(holder, holders[i], key);
-        holder.level = level_of(holders[i + 1], key);
-        holder.lease = time_left(parts[0], key);
-    }
-    return found;
-}
-
-inline Inspection inspection_of_hash(const Reply& reply, std::string_view key) {
-    Inspection found = holders_of_hash(reply, key);
-    if (reply.elements.size() > 2 && !reply.elements[2].is_nil()) found.token = number_of(reply.elements[2], key);
-    return found;
-}
-
-inline Inspection inspection_of_queue(const Reply& reply, std::string_view key) {
-    Inspection found = holders_of_hash(reply, key);
-    const std::vector<Reply>& waiting = elements_of(elements_of(reply, 3, 1, key)[2], 0, 2, key);
-    for (std::size_t i = 0; i < waiting.size(); i += 2) {
-        Queued& waiter = found.waiting.emplace_back();
-        name_owner(waiter, waiting[i], key);
-        waiter.expires_in = time_left(waiting[i + 1], key);
-    }
-    return found;
-}
-
-// The key of a Mutex holds any text, so it always has one level.
-inline Inspection inspection_of_value(const Reply& reply, std::string_view key) {
-    Inspection found;
-    const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
-    if (parts[0].is_nil()) return found;
-    Holder& holder = found.holders.emplace_back();
-    name_owner(holder, parts[0], key);
-    holder.lease = time_left(parts[1], key);
-    return found;
-}
-
-// A writer's field is its owner with a suffix.
-inline Inspection inspection_of_read_write(const Reply& reply, std::string_view key) {
-    constexpr std::string_view suffix = ":write";
-    Inspection found;
-    const std::vector<Reply>& holds = elements_of(reply, 0, 3, key);
-    for (std::size_t i = 0; i < holds.size(); i += 3) {
-        Reply owner = holds[i];
-        const bool writes = owner.text.ends_with(suffix);
-        if (writes) owner.text.resize(owner.text.size() - suffix.size());
-        Holder& holder = found.holders.emplace_back();
-        name_owner(holder, owner, key);
-        holder.level = level_of(holds[i + 1], key);
-        holder.lease = time_left(holds[i + 2], key);
-        holder.shared = !writes;
-    }
-    return found;
-}
-
-// --- semaphores and latches ------------------------------------------------------------------------------------------
-
-inline SemaphoreInspection inspection_of_semaphore(const Reply& reply, std::string_view key) {
-    const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
-    SemaphoreInspection found;
-    found.exists = !parts[0].is_nil();
-    found.available = converted<std::ptrdiff_t>(number_of(parts[0], key));
-    found.expires_in = time_to_live(parts[1], key);
-    return found;
-}
-
-inline SemaphoreInspection inspection_of_permits(const Reply& reply, std::string_view key) {
-    const std::vector<Reply>& parts = elements_of(reply, 4, 1, key);
-    if (!parts[1].is_integer()) throw unexpected(reply, key);
-    SemaphoreInspection found;
-    found.exists = !parts[0].is_nil();
-    found.available = converted<std::ptrdiff_t>(number_of(parts[0], key));
-    found.acquired = static_cast<std::ptrdiff_t>(parts[1].integer);
-    found.expires_in = time_to_live(parts[2], key);
-    const std::vector<Reply>& held = elements_of(parts[3], 0, 2, key);
-    for (std::size_t i = 0; i < held.size(); i += 2) {
-        if (held[i].kind != Reply::Kind::text) throw unexpected(reply, key);
-        found.permits.push_back({hex_of(held[i].text), time_left(held[i + 1], key)});
-    }
-    return found;
-}
-
-inline LatchInspection inspection_of_latch(const Reply& reply, std::string_view key) {
-    const SemaphoreInspection counter = inspection_of_semaphore(reply, key);
-    return {counter.available > 0, std::max<std::ptrdiff_t>(0, counter.available), counter.expires_in};
 }
 
 }  // namespace detail
@@ -13237,6 +13591,37 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/scripts/all_or_none.hpp
+
+// Access rights may allow some commands of a script and refuse others in its middle. Redis does not roll back: what was
+// written before a refusal stays. So commands that may be refused come first, or are undone.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+// Precedes the scripts that use it.
+inline constexpr std::string_view all_or_none{R"lua(
+-- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
+-- the command that undoes it. Returns nil, or the error.
+local function all_or_none(changes)
+    for i = 1, #changes do
+        local reply = redis.pcall(unpack(changes[i]))
+        if type(reply) == 'table' and reply.err then
+            for k = i - 1, 1, -1 do
+                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
+            end
+            return reply
+        end
+    end
+end
+)lua"};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/scripts/exact_count.hpp
 
 // A key that should hold a number may hold something else. Lua accepts texts as numbers that Redis does not: '0x10',
@@ -13256,6 +13641,33 @@ local function count_in(text)
     if math.abs(number) < 9007199254740992 then return number end
     return nil
 end
+)lua"};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/wanted_until.hpp
+
+// A command may reach the server long after its sender has given up: a closed connection may still be delivered for
+// half a minute, and a proxy may delay one for longer. So a command that would do harm then carries a time until which
+// it is wanted, in milliseconds since 1970 by the server's clock. After that time it changes nothing and returns the
+// error LATE with the time of the server.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+// Precedes the scripts that use it.
+inline constexpr std::string_view wanted_until{R"lua(
+-- Milliseconds since 1970.
+local function time_in_ms()
+    local time = redis.call('time')
+    return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+-- Returns the reply to a command that came too late: it took no effect.
+local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
 )lua"};
 
 }  // namespace scripts::parts
@@ -13432,6 +13844,7 @@ namespace detail {
 struct Answer {
     Milliseconds hint;       // how long to wait before a retry may help
     std::int64_t there = 0;  // how many permits there are, as far as the reply shows
+    bool is_set_up = true;   // False if there is no such semaphore
 };
 
 // Sets `served` for those of `wants` that the `taken` permits serve, in the order of the script. Returns false if the
@@ -13454,14 +13867,13 @@ bool share(std::int64_t taken, std::span<Want> wants) {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/scripts/count_down_latch.hpp
+// redlatch/scripts/permit_expirable_semaphore.hpp
 
-// The scripts of the count-down latch. Key: a string, the remaining count; absent means zero. Message: "0" if the count
-// reached zero or the latch was deleted, "1" if a count was set. The channel is no KEY: for a name with a {tag} it is
-// in another slot than the latch.
-//
-// A second key, the round, is ours alone. It changes whenever a count ends. It exists long enough for waiters that look
-// only after the next count was set: they see that theirs has ended.
+// The scripts of the semaphore whose permits have leases. Keys: a string, the number of available permits, as for the
+// semaphore; and a sorted set of the permits that are taken: id -> the end of its lease, in ms since 1970 by the
+// server's clock. A permit whose lease has ended counts as available; the next script that finds it puts it back.
+// Message: the new number of permits, if there are any. It is published before the number changes, as for the
+// semaphore.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -13469,627 +13881,688 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view count_down_latch_set{R"lua(
--- KEYS: latch, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
--- publish command.
--- Answer: 1 = set; 0 = there is a count already.
-local latch, marks = KEYS[1], KEYS[2]
-local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local count, channel, publish = ARGV[6], ARGV[7], ARGV[8]
-local before = outcome_of(marks, lane, request)
-if before then return before end
-local now = time_in_ms()
-if now > wanted_until then return late(now) end
-local ends = wanted_until + margin
-if redis.call('get', latch) then
-    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
+inline constexpr std::string_view permit_clock{R"lua(
+-- The end of a permit without a lease, as in Redisson.
+local never = 922337203685477
+local function ends_at(now, lease)
+    return string.format('%.0f', lease == '-1' and never or now + lease)
 end
-return all_or_none({mark(marks, lane, request, 1), keep(marks, now, ends), {publish, channel, '1'},
-                    {'set', latch, count}}) or 1
 )lua"};
 
-inline constexpr std::string_view count_down_latch_lower{R"lua(
--- KEYS: latch, marks, round.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, by how much
--- ('all' = delete), channel, publish command.
--- Answer: the count before, 0 = there was none; and the round, a text, if the count goes on, nil for none. If the
--- request was carried out before, the count alone. At zero, never below, the key is deleted and waiters are notified.
-local latch, marks, round = KEYS[1], KEYS[2], KEYS[3]
+inline constexpr std::string_view permit_sweep{R"lua(
+local function no_count() return redis.error_reply('WRONGTYPE the key holds no number of permits') end
+-- Returns how many permits have an ended lease, and the change that removes their ids. That change must come last,
+-- because nothing undoes it. If there would be more permits than Redisson can read, the permits stay until there is
+-- room.
+local function leases_over(leases, now, available)
+    local over = redis.call('zcount', leases, '0', whole(now))
+    if available + over > most then over = 0 end
+    return over, {'zremrangebyscore', leases, '0', whole(now)}
+end
+-- Adds to `changes`: that many permits become available (fewer, if negative). Before that come commands of the kinds
+-- that follow later and might be refused; they remove nothing. Redis allows the first one when its memory is full, and
+-- then all later writes.
+local function put_back(changes, semaphore, leases, channel, publish, available, permits)
+    table.insert(changes, {'zrem', leases, ''})
+    table.insert(changes, {'zremrangebyscore', leases, '1', '0'})
+    if available + permits > 0 then table.insert(changes, {publish, channel, whole(available + permits)}) end
+    table.insert(changes, {'incrby', semaphore, whole(permits), undo = {'incrby', semaphore, whole(-permits)}})
+end
+-- Puts back the permits whose lease has ended, and does nothing else. Returns nil, or the error.
+local function sweep(semaphore, leases, channel, publish, available, now)
+    local over, removal = leases_over(leases, now, available)
+    if over == 0 then return end
+    local changes = {}
+    put_back(changes, semaphore, leases, channel, publish, available, over)
+    table.insert(changes, removal)
+    return all_or_none(changes)
+end
+)lua"};
+
+template <const std::string_view& Body>
+inline constexpr std::string_view changes_permits =
+    joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, permit_sweep, Body>;
+
+inline constexpr std::string_view permit_acquire{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command; then for each caller, in the order of service: how many permits (negative if callers behind may be served
+-- when there are too few for this one), their lease in ms (-1 = without a lease), their ids.
+-- Answer: the number of permits taken: by the callers in their order, as far as there are enough; after how many ms the
+-- next lease ends, -1 = unknown; and, if none were taken, how many permits there are in all, nil = there is no such
+-- semaphore.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local by, channel, publish = ARGV[6], ARGV[7], ARGV[8]
+local publish = ARGV[6]
 local before = outcome_of(marks, lane, request)
-if before then return {before} end
+if before then return {before, -1} end
 local now = time_in_ms()
 if now > wanted_until then return late(now) end
 local ends = wanted_until + margin
-local text = redis.call('get', latch)
-local count = count_in(text or '0')
-if not count then return redis.error_reply('WRONGTYPE the key holds no count') end
-if not text then
-    local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
-    return refusal or {0, false}
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local over, removal = leases_over(leases, now, present)
+local available = present + over
+local taken, served, i = 0, {}, 7
+while i <= #ARGV do
+    local wanted = math.abs(tonumber(ARGV[i]))
+    if taken + wanted <= available then
+        taken = taken + wanted
+        table.insert(served, i)
+    elseif tonumber(ARGV[i]) > 0 then
+        break
+    end
+    i = i + 2 + wanted
 end
-local old = redis.call('get', round)
+if taken == 0 then
+    -- Permits whose lease has ended bring a removed semaphore back.
+    local exists = over > 0 or redis.call('exists', semaphore) == 1
+    local all = exists and present + redis.call('zcard', leases)
+    local first = redis.call('zrange', leases, whole(over), whole(over), 'withscores')[2]
+    local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or
+                        sweep(semaphore, leases, channel, publish, present, now)
+    if refusal then return refusal end
+    if not first or tonumber(first) >= never then return {0, -1, all} end
+    return {0, math.max(1, tonumber(first) - now), all}
+end
+-- First a write that Redis refuses when its memory is full.
+local changes = {mark(marks, lane, request, whole(taken)), keep(marks, now, ends)}
+if over > 0 then
+    put_back(changes, semaphore, leases, channel, publish, present, over - taken)
+else
+    table.insert(changes, {'decrby', semaphore, whole(taken), undo = {'decrby', semaphore, whole(-taken)}})
+end
+for _, at in ipairs(served) do
+    local wanted, lease_ends = math.abs(tonumber(ARGV[at])), ends_at(now, ARGV[at + 1])
+    for k = at + 2, at + 1 + wanted do
+        table.insert(changes, {'zadd', leases, lease_ends, ARGV[k], undo = {'zrem', leases, ARGV[k]}})
+    end
+end
+local left = redis.call('pttl', semaphore)
+if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
+if over > 0 then table.insert(changes, removal) end
+local refusal = all_or_none(changes)
+return refusal or {taken, -1}
+)lua"};
+
+inline constexpr std::string_view permit_take_back{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know,
+-- wanted until of that acquire, margin in ms, '1' for a resend, publish command, the ids that it may have taken.
+-- Answer: the number of these ids that were taken; they are given back, once. Copies of the acquire in flight take
+-- none.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local before, own = outcome_of(marks, lane, request)
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local now = time_in_ms()
 -- First a write that Redis allows when its memory is full.
-local changes = {keep(marks, now, ends), mark(marks, lane, request, text), keep(marks, now, ends)}
-if by ~= 'all' and tonumber(by) < count then
-    table.insert(changes, {'decrby', latch, by})
-    return all_or_none(changes) or {count, old}
+local changes = {{'zrem', leases, ''}}
+if own then
+    table.insert(changes, mark(marks, lane, request, 0, before))
+elseif not before and now <= wanted_until then
+    table.insert(changes, mark(marks, lane, request, 0))
+    table.insert(changes, keep(marks, now, wanted_until + margin))
 end
-local left = math.max(redis.call('pttl', round), 1)
-table.insert(changes, {publish, channel, '0'})
-table.insert(changes, {'set', round, marks .. ' ' .. request, 'px', whole(ends - now),
-                       undo = {'set', round, old or '', 'px', whole(left)}})
-table.insert(changes, {'del', latch})
-return all_or_none(changes) or {count, false}
+local held = {}
+for i = 7, #ARGV do
+    if redis.call('zscore', leases, ARGV[i]) then table.insert(held, ARGV[i]) end
+end
+if #held > 0 then put_back(changes, semaphore, leases, channel, publish, present, #held) end
+for _, id in ipairs(held) do table.insert(changes, {'zrem', leases, id}) end
+return all_or_none(changes) or #held
 )lua"};
 
-}  // namespace parts
-
-inline constexpr std::string_view count_down_latch_set{with_request_marks<parts::count_down_latch_set>};
-
-inline constexpr std::string_view count_down_latch_lower{with_request_marks<parts::count_down_latch_lower>};
-
-inline constexpr std::string_view count_down_latch_look{R"lua(
--- KEYS: latch, round.  Answer: the count as text, nil for none; and the round, a text, nil for none.
-return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
-)lua"};
-
-}  // namespace scripts
-// The digests, written by cmake/digests.cmake.
-// clang-format off
-template <>
-inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_down_latch_look,
-    "137908b775803334b04e89c958399043944915b9"};
-template <>
-inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
-    "292b056d342b6d04d7f91acb50bac820f6f7e330"};
-template <>
-inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
-    "e05513790da8fa223037ba88e27b877bcff2ce13"};
-// clang-format on
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/scripts/counter_upkeep.hpp
-
-// The scripts that delete the key of a semaphore or a latch, or let it expire; and with it the sorted set of the permits
-// that are taken, if they have leases. As in Redisson nothing is published: permits that are gone serve no waiter.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts {
-
-namespace parts {
-
-inline constexpr std::string_view counter_remove{R"lua(
--- KEYS: counter, marks, and the leases of permits if there are any.
--- ARGV: lane, request, wanted until, margin in ms, '1' for a resend.
--- Answer: 1 = deleted; 0 = there was nothing.
-local counter, marks, leases = KEYS[1], KEYS[2], KEYS[3]
-local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+inline constexpr std::string_view permit_release{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, permit ids.
+-- Answer: 1 = all were released; 0 = at least one is unknown or its lease has ended, and none was released.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local before = outcome_of(marks, lane, request)
 if before then return before end
 local now = time_in_ms()
 if now > wanted_until then return late(now) end
-local ends = wanted_until + margin
-local number = redis.call('get', counter)
-if not count_in(number or '0') then return redis.error_reply('WRONGTYPE the key holds no number') end
-if not number and not (leases and redis.call('zcard', leases) > 0) then
-    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local ids, seen = {}, {}
+for i = 7, #ARGV do
+    local ends = redis.call('zscore', leases, ARGV[i])
+    if not ends or tonumber(ends) <= now then
+        return sweep(semaphore, leases, channel, publish, present, now) or 0
+    end
+    if not seen[ARGV[i]] then table.insert(ids, ARGV[i]) end
+    seen[ARGV[i]] = true
 end
+local over, removal = leases_over(leases, now, present + #ids)
+local ends = wanted_until + margin
 -- First a write that Redis allows when its memory is full.
-return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
-                    {'del', counter, leases}}) or 1
-)lua"};
-
-inline constexpr std::string_view counter_expire{R"lua(
--- KEYS: counter, marks, and the leases of permits if there are any.
--- ARGV: lane, request, wanted until, margin in ms, '1' for a resend, after how many ms to expire.
--- Answer: 1 = done; 0 = there is no counter.
-local counter, marks, leases = KEYS[1], KEYS[2], KEYS[3]
-local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local ttl = ARGV[6]
-local before = outcome_of(marks, lane, request)
-if before then return before end
-local now = time_in_ms()
-if now > wanted_until then return late(now) end
-local ends = wanted_until + margin
-local number = redis.call('get', counter)
-if not count_in(number or '0') then return redis.error_reply('WRONGTYPE the key holds no number') end
-if not number then
-    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
-end
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
--- SET removes a TTL. If the leases expired alone, their permits would never become available again.
-local left = redis.call('pttl', counter)
-table.insert(changes, {'pexpire', counter, ttl,
-                       undo = left >= 0 and {'pexpire', counter, whole(math.max(left, 1))} or {'set', counter, number}})
-if leases then table.insert(changes, {'pexpire', leases, ttl}) end
+put_back(changes, semaphore, leases, channel, publish, present, #ids + over)
+for _, id in ipairs(ids) do table.insert(changes, {'zrem', leases, id}) end
+if over > 0 then table.insert(changes, removal) end
 return all_or_none(changes) or 1
 )lua"};
 
+inline constexpr std::string_view permit_set_lease{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, permit id, lease in ms (-1 = without a lease).
+-- Answer: 1 = done; 0 = the permit is unknown or its lease has ended.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local id, lease = ARGV[7], ARGV[8]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local old = redis.call('zscore', leases, id)
+if not old or tonumber(old) <= now then
+    return sweep(semaphore, leases, channel, publish, present, now) or 0
+end
+local ends = wanted_until + margin
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
+                 {'zadd', leases, ends_at(now, lease), id, undo = {'zadd', leases, old, id}}}
+local over, removal = leases_over(leases, now, present)
+if over > 0 then
+    put_back(changes, semaphore, leases, channel, publish, present, over)
+    table.insert(changes, removal)
+end
+return all_or_none(changes) or 1
+)lua"};
+
+inline constexpr std::string_view permit_set_total{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, number of permits, including those that are taken.
+-- Answer: 1.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local permits = ARGV[7]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local present = redis.call('get', semaphore)
+if not count_in(present or '0') then return no_count() end
+local missing = permits - (present or 0) - (present and redis.call('zcard', leases) or 0)
+local changes = {mark(marks, lane, request, 1), keep(marks, now, wanted_until + margin)}
+if missing > 0 then table.insert(changes, {publish, channel, permits}) end
+if not present then
+    table.insert(changes, {'set', semaphore, permits})
+elseif missing ~= 0 then
+    table.insert(changes, {'incrby', semaphore, whole(missing)})
+end
+return all_or_none(changes) or 1
+)lua"};
+
+inline constexpr std::string_view permit_add{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, the change of the number of permits.
+-- Answer: 1.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local permits = tonumber(ARGV[7])
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local total = present + permits
+-- All taken permits may be put back one day.
+if permits > 0 and total + redis.call('zcard', leases) > most or permits < 0 and total < -most then
+    return too_many()
+end
+local ends = wanted_until + margin
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
+if total > 0 and permits > 0 then table.insert(changes, {publish, channel, whole(total)}) end
+table.insert(changes, {'incrby', semaphore, whole(permits)})
+return all_or_none(changes) or 1
+)lua"};
+
+inline constexpr std::string_view permit_count{R"lua(
+-- KEYS: semaphore, leases, channel.  ARGV: publish command.
+-- Answer: how many permits are available, how many are taken; nil for the first = there is no such semaphore.
+local semaphore, leases, channel = KEYS[1], KEYS[2], KEYS[3]
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local now = time_in_ms()
+local taken = redis.call('zcard', leases) - leases_over(leases, now, present)
+local refusal = sweep(semaphore, leases, channel, ARGV[1], present, now)
+return refusal or {redis.call('get', semaphore), taken}
+)lua"};
+
+inline constexpr std::string_view permit_inspect{R"lua(
+-- KEYS: semaphore, leases.
+-- Answer: how many permits are available, a text, nil = there is no such semaphore; how many are taken; PTTL; then for
+-- each taken one, the first 1,000 to expire, its id and how many ms its lease has left, -1 = it never ends. Changes
+-- nothing: a permit whose lease has ended counts as available, and stays where it is.
+local semaphore, leases = KEYS[1], KEYS[2]
+local present = redis.call('get', semaphore)
+local available = count_in(present or '0')
+if not available then return no_count() end
+local now = time_in_ms()
+local over = leases_over(leases, now, available)
+local held = redis.call('zrange', leases, whole(over), whole(over + 999), 'withscores')
+for at = 2, #held, 2 do
+    local ends = tonumber(held[at])
+    held[at] = ends >= never and -1 or math.max(0, ends - now)
+end
+return {present and whole(available + over), redis.call('zcard', leases) - over, redis.call('pttl', semaphore), held}
+)lua"};
+
+inline constexpr std::string_view permit_remaining{R"lua(
+-- KEYS: leases.  ARGV: permit id.
+-- Answer: how many ms its lease has left, -1 = it has no lease, nil = it is unknown or its lease has ended.
+local ends = tonumber(redis.call('zscore', KEYS[1], ARGV[1]) or '0')
+if ends >= never then return -1 end
+local left = ends - time_in_ms()
+if left <= 0 then return nil end
+return left
+)lua"};
+
+inline constexpr std::string_view permit_renew{R"lua(
+-- KEYS: leases.  ARGV: lease in ms, wanted until, up to 1,000 permit ids.
+-- Answer: for each permit 1 = renewed, 0 = it is not held any more. Never shortens a lease.
+local leases, lease, wanted_until = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = now + lease
+local renewed = {}
+-- First a write that Redis allows when its memory is full; it removes nothing.
+redis.call('zrem', leases, '')
+for i = 3, #ARGV do
+    local old = tonumber(redis.call('zscore', leases, ARGV[i]) or '0')
+    renewed[i - 2] = 0
+    if old > now then
+        renewed[i - 2] = 1
+        if old < ends then redis.call('zadd', leases, string.format('%.0f', ends), ARGV[i]) end
+    end
+end
+return renewed
+)lua"};
+
 }  // namespace parts
 
-inline constexpr std::string_view counter_remove{with_request_marks<parts::counter_remove>};
-inline constexpr std::string_view counter_expire{with_request_marks<parts::counter_expire>};
+inline constexpr std::string_view permit_acquire = parts::changes_permits<parts::permit_acquire>;
+inline constexpr std::string_view permit_take_back = parts::changes_permits<parts::permit_take_back>;
+inline constexpr std::string_view permit_release = parts::changes_permits<parts::permit_release>;
+inline constexpr std::string_view permit_set_lease = parts::changes_permits<parts::permit_set_lease>;
+inline constexpr std::string_view permit_set_total = parts::changes_permits<parts::permit_set_total>;
+inline constexpr std::string_view permit_add = parts::changes_permits<parts::permit_add>;
+inline constexpr std::string_view permit_count = parts::changes_permits<parts::permit_count>;
+inline constexpr std::string_view permit_inspect = parts::changes_permits<parts::permit_inspect>;
+inline constexpr std::string_view permit_remaining{
+    joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
+inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
 
 }  // namespace scripts
-
 // The digests, written by cmake/digests.cmake.
 // clang-format off
 template <>
-inline constexpr Script digested<scripts::counter_expire>{scripts::counter_expire,
-    "5caa5415a6195564daa09ee529a275714acd4171"};
+inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
+    "a1d6d1e2e1e70c023718b64d81cbb60252f4914b"};
 template <>
-inline constexpr Script digested<scripts::counter_remove>{scripts::counter_remove,
-    "86f2bf697b215ffe6bf1c67d430d1e7eb0b939ef"};
+inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
+    "5be84d10a4bc4de8a3192399700593383eb68cb8"};
+template <>
+inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
+    "619aaa3b2c8f26b201f118ed98dd538dafa3855b"};
+template <>
+inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
+    "f8ab85520f100a999d88411b61744ddfcdbc655d"};
+template <>
+inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
+    "bae32ae2f6a5062d096c94ab62a35ef8ea74d0ff"};
+template <>
+inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
+    "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
+template <>
+inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
+    "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
+template <>
+inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
+    "d2677464bdcc0c4d67de7f3705b834222b508975"};
+template <>
+inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
+    "435b2d1008e904c74be8dc39efacc798209f2811"};
+template <>
+inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
+    "a5b9d32eb5aaa11f50a54f39e5b3622b710f65e0"};
 // clang-format on
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/protocol/count_down_latch.hpp
+// redlatch/scripts/barrier.hpp
+
+// The scripts of the barrier. Keys: a hash with `born` (a text that no other barrier of that name ever has), `phase` (from
+// 1 on), `parties` (in this phase), `initial` (as given) and `drops` (how many have dropped out in this phase); and a
+// sorted set of the arrivals of this phase: id -> the end of its lease, in ms since 1970 by the server's clock. An arrival
+// whose lease has ended does not count; the next arrival removes it. permit_renew prolongs the leases.
+// Message: the number of the new phase, or "0" if the barrier was removed.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+// Precedes the scripts that use it.
+inline constexpr std::string_view barrier_state{R"lua(
+local function no_barrier() return redis.error_reply('WRONGTYPE the key holds no barrier') end
+-- Returns the state of the barrier: without `born` if there is none; nil if the key holds something else.
+local function state_of(barrier)
+    local state = {born = redis.call('hget', barrier, 'born')}
+    if not state.born then
+        if redis.call('exists', barrier) == 1 then return nil end
+        return state
+    end
+    for _, field in ipairs({'phase', 'parties', 'initial', 'drops'}) do
+        state[field] = count_in(redis.call('hget', barrier, field) or '')
+        if not state[field] then return nil end
+    end
+    return state
+end
+)lua"};
+
+template <const std::string_view& Body>
+inline constexpr std::string_view of_barrier =
+    joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, barrier_state, Body>;
+
+inline constexpr std::string_view barrier_arrive{R"lua(
+-- KEYS: barrier, marks, arrivals, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, number of parties, id of the arrival, its lease in ms, '1' if the party drops out.
+-- Answer: the phase of the arrival, `born`, the phase after it. With 0 for the phase of the arrival: nothing was done,
+-- because the barrier has another number of parties, which is the third.
+local barrier, marks, arrivals, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local publish, parties, id, lease, drops_out = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10] == '1'
+local state = state_of(barrier)
+if not state then return no_barrier() end
+local before = outcome_of(marks, lane, request)
+if before then return {before, state.born, state.phase or before + 1} end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
+if state.born and state.initial ~= parties then
+    local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
+    return refusal or {0, state.born, state.initial}
+end
+local is_new = not state.born
+local born, phase, drops = state.born or marks .. ' ' .. request, state.phase or 1, state.drops or 0
+parties = state.parties or parties
+local over = redis.call('zcount', arrivals, '0', whole(now))
+local arrived = redis.call('zcard', arrivals) - over + drops + 1
+local dropped = drops + (drops_out and 1 or 0)
+-- The change of the hash, with what undoes it.
+local function set(to_phase, to_parties, to_drops)
+    local undo = {'del', barrier}
+    if not is_new then
+        undo = {'hset', barrier, 'phase', whole(phase), 'parties', whole(parties), 'drops', whole(drops)}
+    end
+    return {'hset', barrier, 'born', born, 'initial', ARGV[7], 'phase', whole(to_phase), 'parties', whole(to_parties),
+            'drops', whole(to_drops), undo = undo}
+end
+if arrived < parties then
+    -- First a write that Redis refuses when its memory is full.
+    local changes = {mark(marks, lane, request, phase), keep(marks, now, ends),
+                     {'zremrangebyscore', arrivals, '1', '0'}}
+    if is_new or drops_out then
+        table.insert(changes, set(phase, parties, dropped))
+    end
+    if not drops_out then
+        table.insert(changes, {'zadd', arrivals, ends_at(now, lease), id, undo = {'zrem', arrivals, id}})
+    end
+    if over > 0 then table.insert(changes, {'zremrangebyscore', arrivals, '0', whole(now)}) end
+    return all_or_none(changes) or {phase, born, phase}
+end
+-- First a write that Redis allows when its memory is full.
+local changes = {keep(marks, now, ends), mark(marks, lane, request, phase), keep(marks, now, ends),
+                 {'zremrangebyscore', arrivals, '1', '0'}, {publish, channel, whole(phase + 1)}}
+if parties > dropped then
+    table.insert(changes, set(phase + 1, parties - dropped, 0))
+else
+    table.insert(changes, {'del', barrier})
+end
+table.insert(changes, {'zremrangebyscore', arrivals, '0', whole(never)})
+return all_or_none(changes) or {phase, born, phase + 1}
+)lua"};
+
+inline constexpr std::string_view barrier_call_off{R"lua(
+-- KEYS: barrier, marks, arrivals.  ARGV: lane, request of an arrival whose outcome its sender does not know, wanted until
+-- of that arrival, margin in ms, '1' for a resend, id of the arrival.
+-- Answer: 1. The arrival is taken back unless it has ended its phase, and copies in flight will not arrive.
+local marks, arrivals = KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin, id = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local changes = {}
+local now = time_in_ms()
+if not outcome_of(marks, lane, request) and now <= wanted_until then
+    changes = {keep(marks, now, wanted_until + margin), mark(marks, lane, request, 0),
+               keep(marks, now, wanted_until + margin)}
+end
+table.insert(changes, {'zrem', arrivals, id})
+return all_or_none(changes) or 1
+)lua"};
+
+inline constexpr std::string_view barrier_remove{R"lua(
+-- KEYS: barrier, marks, arrivals, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command.
+-- Answer: 1 = removed; 0 = there was none.
+local barrier, marks, arrivals, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local publish = ARGV[6]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local state = state_of(barrier)
+if not state then return no_barrier() end
+local ends = wanted_until + margin
+if not state.born then
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
+end
+return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
+                    {publish, channel, '0'}, {'del', barrier, arrivals}}) or 1
+)lua"};
+
+inline constexpr std::string_view barrier_look{R"lua(
+-- KEYS: barrier, arrivals.  ARGV: ids of arrivals.
+-- Answer: `born` and the phase, nil = there is no barrier; then for each id 1 = it is an arrival of this phase, 0 = not, or
+-- its lease has ended.
+local now = time_in_ms()
+local answer = {redis.call('hget', KEYS[1], 'born'), redis.call('hget', KEYS[1], 'phase')}
+for i = 1, #ARGV do
+    local ends = tonumber(redis.call('zscore', KEYS[2], ARGV[i]) or '0')
+    answer[i + 2] = ends > now and 1 or 0
+end
+return answer
+)lua"};
+
+inline constexpr std::string_view barrier_withdraw{R"lua(
+-- KEYS: barrier, arrivals.  ARGV: id of an arrival.
+-- Answer: `born` and the phase, nil = there is no barrier. The arrival counts no more in this phase.
+redis.call('zrem', KEYS[2], ARGV[1])
+return {redis.call('hget', KEYS[1], 'born'), redis.call('hget', KEYS[1], 'phase')}
+)lua"};
+
+inline constexpr std::string_view barrier_inspect{R"lua(
+-- KEYS: barrier, arrivals.
+-- Answer: the phase, 0 = there is no barrier; the number of parties; how many have arrived in this phase.
+local state = state_of(KEYS[1])
+if not state then return no_barrier() end
+if not state.born then return {0, 0, 0} end
+local alive = redis.call('zcount', KEYS[2], '(' .. whole(time_in_ms()), whole(never))
+return {state.phase, state.parties, alive + state.drops}
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view barrier_arrive = parts::of_barrier<parts::barrier_arrive>;
+inline constexpr std::string_view barrier_call_off = parts::of_barrier<parts::barrier_call_off>;
+inline constexpr std::string_view barrier_remove = parts::of_barrier<parts::barrier_remove>;
+inline constexpr std::string_view barrier_look{joined<parts::wanted_until, parts::barrier_look>};
+inline constexpr std::string_view barrier_withdraw{parts::barrier_withdraw};
+inline constexpr std::string_view barrier_inspect = parts::of_barrier<parts::barrier_inspect>;
+
+}  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::barrier_arrive>{scripts::barrier_arrive,
+    "62228e618d225f74b1b6b816cf5851ce95389404"};
+template <>
+inline constexpr Script digested<scripts::barrier_call_off>{scripts::barrier_call_off,
+    "a924217c08a18c25868184843b73fa127ed2d5aa"};
+template <>
+inline constexpr Script digested<scripts::barrier_inspect>{scripts::barrier_inspect,
+    "8d05cf2727c4c173de3cf4d65a3edb397f63afad"};
+template <>
+inline constexpr Script digested<scripts::barrier_look>{scripts::barrier_look,
+    "ded6778215f92c94ed7887df721e64de86442c81"};
+template <>
+inline constexpr Script digested<scripts::barrier_remove>{scripts::barrier_remove,
+    "042f7f8452cfba7befd6224acccf47cea5a95fd8"};
+template <>
+inline constexpr Script digested<scripts::barrier_withdraw>{scripts::barrier_withdraw,
+    "74c060e5171e6141da5cecb94811b11b69385b9e"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/barrier.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Makes the calls of the count-down latch and reads the replies.
-class LatchProtocol {
+// An arrival at a barrier. A barrier that was removed and made anew has another `born`.
+struct ArrivalFacts {
+    PermitId id;
+    std::string born{};
+    std::int64_t phase = 0;
+    bool ended_phase = false;  // True if it was the last one of its phase
+};
+
+// Makes the calls of the barrier and reads the replies.
+class BarrierProtocol {
 public:
-    static constexpr std::string_view kind = "latch ";
+    static constexpr std::string_view kind = "barrier ";
     static constexpr bool takes = false;
     static constexpr std::size_t most_at_once = std::numeric_limits<std::size_t>::max();
 
-    // A caller waits until the count that it first found reaches zero. `round` names the last end of a count at that
-    // time; nothing before the first reply.
+    // A caller waits until the phase of its arrival has ended.
     struct Want {
-        std::optional<std::string> round{};
+        ArrivalFacts arrival;
         bool served = false;
+        bool lost = false;  // True if the phase cannot end with this arrival: the server does not have it any more
     };
 
-    LatchProtocol(const ProtocolContext& context, std::string key)
-        : marks_(context, std::move(key), "redlatch_latch_requests"),
-          // The channel has Redisson's name.
-          channel_("redisson_countdownlatch__channel__{" + marks_.key() + "}"),
-          round_(prefixed_key("redlatch_latch_round", marks_.key())) {}
+    BarrierProtocol(const ProtocolContext& context, std::string key)
+        : marks_(context, std::move(key), "redlatch_barrier_requests"),
+          channel_(prefixed_key("redlatch_barrier", marks_.key())),
+          arrivals_(suffixed_key(marks_.key(), "arrivals")) {}
 
     const RequestMarks& marks() const noexcept { return marks_; }
     const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Call ask(std::span<const Want>, const RequestId&) const {
-        return {digested<scripts::count_down_latch_look>, {key(), round_}, {}};
+    Call ask(std::span<const Want> wants, const RequestId&) const {
+        Call call(digested<scripts::barrier_look>, {key(), arrivals_}, {});
+        for (const Want& want : wants) call.append(Word::copy(want.arrival.id.bytes()));
+        return call;
     }
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
-        if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 ||
-            !(reply.elements[1].is_nil() || reply.elements[1].kind == Reply::Kind::text))
-            throw unexpected(reply, key());
-        const bool open = number_of(reply.elements[0], key()) <= 0;
-        const std::string& round = reply.elements[1].text;
-        for (Want& want : wants) {
-            // While the latch is closed, only another round proves that the count has ended. An empty one does not:
-            // its key expired long after its end, or never existed.
-            want.served = open || (want.round && !round.empty() && *want.round != round);
-            if (!want.round) want.round = round;
+        const Now now = now_in(reply, 2 + wants.size());
+        for (std::size_t i = 0; i < wants.size(); ++i) {
+            const Reply& is_there = reply.elements[2 + i];
+            if (!is_there.is_integer()) throw unexpected(reply, key());
+            Want& want = wants[i];
+            const bool same = now.born == want.arrival.born;
+            want.served = same && now.phase != want.arrival.phase;
+            want.lost = !want.served && (!same || is_there.integer != 1);
+            want.served = want.served || want.lost;
         }
         return {Milliseconds::max()};
     }
 
-    // The reply to counting down: the count before, and what its caller would wait for.
-    struct Lowered {
-        std::int64_t before;
-        Want want{};
-    };
-    Lowered decode_lower(const Reply& reply) const {
-        if (reply.kind != Reply::Kind::array || reply.elements.empty() || !reply.elements[0].is_integer())
+    Call arrive(const RequestId& request_id, std::int64_t parties, const PermitId& id, Milliseconds lease,
+                bool drops_out) const {
+        return marks_.call(digested<scripts::barrier_arrive>, request_id, {arrivals_, channel_},
+                           {PublishCommand(), parties, Word::copy(id.bytes()), lease, drops_out ? "1" : "0"},
+                           Effect::grants);
+    }
+
+    // Throws Error(errc::invalid_argument) if the barrier has another number of parties.
+    ArrivalFacts decode_arrival(const Reply& reply, const PermitId& id) const {
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 3 || !reply.elements[0].is_integer() ||
+            !reply.elements[2].is_integer() ||
+            !(reply.elements[1].is_nil() || reply.elements[1].kind == Reply::Kind::text))
             throw unexpected(reply, key());
-        Lowered lowered{reply.elements[0].integer};
-        if (reply.elements.size() > 1) lowered.want.round = reply.elements[1].text;
-        return lowered;
+        const std::int64_t phase = reply.elements[0].integer, then = reply.elements[2].integer;
+        if (phase == 0)
+            throw Error(errc::invalid_argument, key(),
+                        "the barrier is for " + std::to_string(then) + " parties; all objects must name that number");
+        return {id, reply.elements[1].text, phase, then != phase};
     }
 
-    Call set(const RequestId& request_id, std::int64_t count) const {
-        return marks_.call(digested<scripts::count_down_latch_set>, request_id, {},
-                           {count, channel_, PublishCommand()});
+    // Calls off an arrival of unknown outcome.
+    Call call_off(const RequestId& request_id, const PermitId& id) const {
+        return marks_.call(digested<scripts::barrier_call_off>, request_id, {arrivals_}, {Word::copy(id.bytes())});
     }
 
-    // A value of `by` that deletes the latch.
-    static constexpr std::int64_t all = -1;
-    Call lower(const RequestId& request_id, std::int64_t by) const {
-        return marks_.call(digested<scripts::count_down_latch_lower>, request_id, {round_},
-                           {by == all ? Word("all") : Word(by), channel_, PublishCommand()});
+    // Takes back an arrival, if its phase has not ended. May be repeated at will.
+    Call withdraw(const PermitId& id) const {
+        return {digested<scripts::barrier_withdraw>, {key(), arrivals_}, {Word::copy(id.bytes())}};
     }
 
-    Call expire(const RequestId& request_id, Milliseconds after) const {
-        return marks_.call(digested<scripts::counter_expire>, request_id, {}, {after});
+    // Returns true if it does not count in its phase, false if that has ended.
+    bool decode_withdrawal(const Reply& reply, const ArrivalFacts& arrival) const {
+        const Now now = now_in(reply, 2);
+        return now.born != arrival.born || now.phase == arrival.phase;
     }
 
-    Call count() const { return Call::command({"GET", key()}); }
+    // `until`: the server time until which it is wanted. Never shortens a lease.
+    Call renew(std::span<const PermitId> ids, Milliseconds lease, std::int64_t until) const {
+        Call call(digested<scripts::permit_renew>, {arrivals_}, {lease, until}, Effect::grants);
+        for (const PermitId& id : ids) call.append(Word::copy(id.bytes()));
+        return call;
+    }
 
-    Call inspect() const { return inspect_value(key()); }
-    LatchInspection read_inspection(const Reply& reply) const { return inspection_of_latch(reply, key()); }
+    Call remove(const RequestId& request_id) const {
+        return marks_.call(digested<scripts::barrier_remove>, request_id, {arrivals_, channel_}, {PublishCommand()});
+    }
+
+    Call inspect() const { return {digested<scripts::barrier_inspect>, {key(), arrivals_}, {}}; }
+    BarrierInspection read_inspection(const Reply& reply) const {
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 3) throw unexpected(reply, key());
+        for (const Reply& one : reply.elements)
+            if (!one.is_integer() || one.integer < 0) throw unexpected(reply, key());
+        return {reply.elements[0].integer > 0, static_cast<std::uint64_t>(reply.elements[0].integer),
+                static_cast<std::ptrdiff_t>(reply.elements[1].integer),
+                static_cast<std::ptrdiff_t>(reply.elements[2].integer)};
+    }
 
 private:
+    // The state that a reply begins with; an empty `born` if there is no barrier.
+    struct Now {
+        std::string_view born;
+        std::int64_t phase;
+    };
+    Now now_in(const Reply& reply, std::size_t size) const {
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != size ||
+            !(reply.elements[0].is_nil() || reply.elements[0].kind == Reply::Kind::text))
+            throw unexpected(reply, key());
+        return {reply.elements[0].text, number_of(reply.elements[1], key())};
+    }
+
     const RequestMarks marks_;
     const std::string channel_;
-    const std::string round_;
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/semaphore/permits.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-
-namespace detail {
-
-// The semaphore that the permits of one object belong to, as that object sees it. Any thread may call anything.
-class PermitsKeeper {
-public:
-    virtual ~PermitsKeeper() = default;
-
-    // Returns false in a child that was forked since. Then nothing else may be called.
-    virtual bool is_of_this_process() const noexcept = 0;
-
-    // Returns true for the keeper of another object of the same semaphore.
-    virtual bool is_same(const PermitsKeeper& other) const noexcept = 0;
-
-    // Returns the keeper of another object, which gets these permits.
-    virtual std::shared_ptr<PermitsKeeper> split(const std::vector<PermitId>& ids) = 0;
-
-    // Takes over the permits of another object of the same semaphore.
-    virtual void merge(PermitsKeeper& other) noexcept = 0;
-
-    // The defaults are those of permits without a lease.
-    virtual Instant valid_until() { return never; }
-    virtual std::stop_token lost() { return {}; }
-
-    // Both give back permits: the first waits for the reply, the second does not, and without memory leaves permits with
-    // leases to the end of these.
-    virtual std::error_code give_back(std::ptrdiff_t n, const std::vector<PermitId>& ids) noexcept = 0;
-    virtual void give_back_later(std::ptrdiff_t n, std::vector<PermitId> ids) noexcept = 0;
-};
-
-struct PermitsAccess;
-
-}  // namespace detail
-
-// Holds permits of a Semaphore or a PermitExpirableSemaphore for whoever has the object: it can be moved into another
-// thread, a task or a container. The destructor gives them back. It keeps alive what it needs, so it may outlive the
-// semaphore and the client. Movable, not copyable. Different threads may use different objects at once; one object needs
-// the care of a std::unique_ptr.
-//
-// After a fork the child holds nothing: there its copies do nothing.
-class [[nodiscard]] Permits {
-public:
-    // Holds nothing.
-    Permits() noexcept = default;
-
-    // Takes over the permits of the other one, which is empty then.
-    Permits(Permits&& other) noexcept
-        : keeper_(std::move(other.keeper_)), count_(std::exchange(other.count_, 0)), ids_(std::move(other.ids_)) {}
-
-    // Gives its own permits back as the destructor does, and takes over those of the other one.
-    Permits& operator=(Permits&& other) noexcept {
-        Permits old(std::move(*this));
-        keeper_ = std::move(other.keeper_);
-        count_ = std::exchange(other.count_, 0);
-        ids_ = std::move(other.ids_);
-        return *this;
-    }
-
-    // Gives the permits back without waiting for the server, and never throws. Preserves errno.
-    ~Permits();
-
-    // Returns true if it holds at least one permit.
-    explicit operator bool() const noexcept { return count_ > 0; }
-
-    // Returns how many permits it holds.
-    std::ptrdiff_t count() const noexcept { return count_; }
-
-    // Returns the ids of permits of a PermitExpirableSemaphore; those of a Semaphore have none.
-    const std::vector<PermitId>& ids() const noexcept { return ids_; }
-
-    // Returns the instant until which all of the permits are certain: see RLock::valid_until(). Returns
-    // time_point::max() if none of them has a lease: those of a Semaphore, and with Lease::forever(). Returns
-    // time_point::min() if one is lost, or if the object holds nothing. Sends nothing.
-    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const;
-
-    // Returns a token that is requested when one of the permits is lost: the server no longer has it, this program
-    // released it by its id, or it is no longer certain, so shortly before valid_until() at the latest. Once the
-    // permits are given back, it is not requested any more. Callbacks run on the thread of the client that reports
-    // losses: see RLock::lost(). If the object holds nothing, the token is requested already. Sends nothing.
-    //
-    // The watchdog asks for its permits at each renewal. Those with a lease of their own, or none, are asked for after
-    // a failover. Permits of a Semaphore have neither leases nor ids, so no one can notice that they are gone: their
-    // token is never requested.
-    [[nodiscard]] std::stop_token lost() const;
-
-    // Moves n of the permits into an object of their own. Its lost() is about these only; a token from before is about
-    // the permits that stay. To split off all of them is to move the object, with its token. Sends nothing. Throws
-    // Error(errc::invalid_argument) if n is not from 0 to count().
-    [[nodiscard]] Permits split(std::ptrdiff_t n);
-
-    // Takes over the permits of the other object. From then on the tokens of both are requested when any of them is
-    // lost. Sends nothing. Throws Error(errc::invalid_argument) if they belong to another semaphore.
-    void merge(Permits&& other);
-
-    // Gives the permits back and waits for the reply: one round trip. Afterwards it holds nothing, whatever the outcome:
-    // unknown_permit if one was lost (the others are given back without waiting), unreachable if no server answered in
-    // time (the background goes on for a while), not_owner if it held nothing. Preserves errno.
-    std::error_code release() noexcept;
-
-private:
-    friend struct detail::PermitsAccess;
-
-    void leak() noexcept;
-
-    std::shared_ptr<detail::PermitsKeeper> keeper_{};
-    std::ptrdiff_t count_ = 0;
-    std::vector<PermitId> ids_{};
-};
-
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/semaphore/permits.ipp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-
-namespace detail {
-
-// Makes permits, for the semaphores.
-struct PermitsAccess {
-    static Permits make(std::shared_ptr<PermitsKeeper> keeper, std::ptrdiff_t n, std::vector<PermitId> ids = {}) {
-        Permits permits;
-        permits.keeper_ = std::move(keeper);
-        permits.count_ = n;
-        permits.ids_ = std::move(ids);
-        return permits;
-    }
-};
-
-}  // namespace detail
-
-REDLATCH_INLINE Permits::~Permits() {
-    if (count_ == 0) return;
-    const detail::KeepErrno kept;
-    if (keeper_->is_of_this_process())
-        keeper_->give_back_later(count_, std::move(ids_));
-    else
-        leak();
-}
-
-// In a forked child the parent's objects must not be destroyed: threads that do not exist here may have locked their
-// mutexes.
-REDLATCH_INLINE void Permits::leak() noexcept {
-    static_cast<void>(new (std::nothrow) std::shared_ptr<detail::PermitsKeeper>(std::move(keeper_)));
-}
-
-REDLATCH_INLINE Instant Permits::valid_until() const {
-    if (count_ == 0 || !keeper_->is_of_this_process()) return Instant::min();
-    return keeper_->valid_until();
-}
-
-REDLATCH_INLINE std::stop_token Permits::lost() const {
-    if (count_ == 0 || !keeper_->is_of_this_process()) return detail::requested_token();
-    return keeper_->lost();
-}
-
-REDLATCH_INLINE Permits Permits::split(std::ptrdiff_t n) {
-    if (n < 0 || n > count_)
-        throw Error(errc::invalid_argument, {}, "cannot split off more permits than the object holds");
-    if (n == 0) return {};
-    if (n == count_) return std::move(*this);
-    std::vector<PermitId> ids;
-    if (!ids_.empty()) ids.assign(ids_.end() - n, ids_.end());
-    // In a forked child both objects do nothing.
-    auto keeper = keeper_->is_of_this_process() ? keeper_->split(ids) : keeper_;
-    Permits others = detail::PermitsAccess::make(std::move(keeper), n, std::move(ids));
-    if (!ids_.empty()) ids_.erase(ids_.end() - n, ids_.end());
-    count_ -= n;
-    return others;
-}
-
-REDLATCH_INLINE void Permits::merge(Permits&& other) {
-    if (&other == this || other.count_ == 0) return;
-    if (count_ == 0) {
-        *this = std::move(other);
-        return;
-    }
-    if (!keeper_->is_same(*other.keeper_))
-        throw Error(errc::invalid_argument, {}, "these permits belong to different semaphores");
-    ids_.insert(ids_.end(), other.ids_.begin(), other.ids_.end());
-    if (keeper_->is_of_this_process())
-        keeper_->merge(*other.keeper_);
-    else
-        other.leak();
-    count_ += std::exchange(other.count_, 0);
-    other.ids_.clear();
-    other.keeper_.reset();
-}
-
-REDLATCH_INLINE std::error_code Permits::release() noexcept {
-    if (count_ == 0) return errc::not_owner;
-    const detail::KeepErrno kept;
-    const std::ptrdiff_t n = std::exchange(count_, 0);
-    if (!keeper_->is_of_this_process()) {
-        leak();
-        ids_.clear();
-        return errc::hold_lost;
-    }
-    const auto keeper = std::exchange(keeper_, nullptr);
-    const std::error_code ec = keeper->give_back(n, ids_);
-    ids_.clear();
-    return ec;
-}
-
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/semaphore/keeper_of.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The state of a semaphore or latch in this process, kept in use for an operation or an object.
-template <class State>
-class KeptState {
-public:
-    KeptState(std::shared_ptr<SessionHandle> session, State& state, const Settings& settings)
-        : session_(std::move(session)), use_(state.session().share_state(state)), state_(state), settings_(settings) {}
-
-    // The options of the object that it was made from.
-    const Settings& settings() const noexcept { return settings_; }
-
-    State& operator*() const noexcept { return state_; }
-    State* operator->() const noexcept { return &state_; }
-
-    // Returns true if `want` was served. Throws errc::cancelled to a coroutine that was told to stop.
-    Task<bool> obtain(typename State::Want& want, WaitRequest request, std::stop_token stop, WaitBy by) const {
-        request.stop = std::move(stop);
-        request.by = by;
-        request.settings = settings_;
-        const bool served = co_await state_.obtain(want, request);
-        if (!served && by && request.stop.stop_requested())
-            throw Error(errc::cancelled, state_.key(), "it was cancelled before it succeeded");
-        co_return served;
-    }
-
-private:
-    // The state refers to the session, so it is destroyed first.
-    std::shared_ptr<SessionHandle> session_;
-    std::shared_ptr<NamedState> use_;
-    State& state_;
-    Settings settings_;
-};
-
-// The common part of the keepers of permits. `State` is the semaphore's state in this process.
-template <class State>
-class KeeperOf : public PermitsKeeper {
-public:
-    explicit KeeperOf(KeptState<State> state) : state_(std::move(state)) {}
-
-    bool is_of_this_process() const noexcept override { return state_->session().is_of_this_process(); }
-    bool is_same(const PermitsKeeper& other) const noexcept override {
-        const auto* same_kind = dynamic_cast<const KeeperOf*>(&other);
-        return same_kind && &*same_kind->state_ == &*state_;
-    }
-
-protected:
-    const KeptState<State> state_;
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/semaphore/pending_requests.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// A request of a semaphore or latch for the background to deliver, because no server answered in time.
-struct PendingRequest {
-    enum class Kind {
-        change,    // must take effect: sent again as a new request if it came too late
-        undoing,   // takes back what another request may have done; if it comes too late, that request has done nothing
-        call_off,  // the same, but an outcome that stays unknown is not reported
-    };
-    using Make = std::function<Call(const RequestId&)>;
-
-    Kind kind;
-    RequestId request_id;
-    Make make;  // builds the call of the request
-    Instant give_up;
-    Instant next;
-    std::uint64_t number = 0;
-    std::function<void(const std::error_code&)> answered{};  // called once a server has done or refused it
-    Instant sent{};
-    bool on_the_way = false;
-    Backoff backoff{Milliseconds(50), longest_pause};
-};
-
-// The requests that are still to be delivered for one name. Each is resent after pauses until it is answered or its
-// time is over. Plain data.
-class PendingRequests {
-public:
-    void add(PendingRequest request) {
-        request.number = ++last_number_;
-        pending_.push_back(std::move(request));
-    }
-
-    bool empty() const { return pending_.empty(); }
-
-    // Returns the request of this number; null if it is delivered or expired.
-    PendingRequest* find(std::uint64_t number) {
-        const auto found =
-            std::find_if(pending_.begin(), pending_.end(), [&](const PendingRequest& e) { return e.number == number; });
-        return found == pending_.end() ? nullptr : &*found;
-    }
-
-    // Returns the requests to send now and marks them as in flight.
-    std::vector<PendingRequest> take_due(Instant now) {
-        std::vector<PendingRequest> due;
-        due.reserve(pending_.size());
-        for (const PendingRequest& request : pending_)
-            if (is_due(request, now)) due.push_back(request);
-        for (PendingRequest& request : pending_)
-            if (is_due(request, now)) request.on_the_way = true;
-        return due;
-    }
-
-    // Removes and returns the requests whose time is over.
-    std::vector<PendingRequest> take_expired(Instant now) {
-        std::vector<PendingRequest> expired;
-        for (const PendingRequest& request : pending_)
-            if (now >= request.give_up) expired.push_back(request);
-        std::erase_if(pending_, [&](const PendingRequest& e) { return now >= e.give_up; });
-        return expired;
-    }
-
-    void remove(std::uint64_t number) {
-        std::erase_if(pending_, [&](const PendingRequest& e) { return e.number == number; });
-    }
-
-    // Records that a request got no reply. It is resent after a pause.
-    void failed(std::uint64_t number, Instant now) {
-        PendingRequest* const request = find(number);
-        if (!request) return;
-        request->on_the_way = false;
-        request->next = now + request->backoff.next();
-    }
-
-    // Ends the pauses, so that all requests are due now.
-    void hurry(Instant now) {
-        for (PendingRequest& request : pending_) request.next = std::min(request.next, now);
-    }
-
-    Instant next_deadline() const {
-        Instant at = never;
-        for (const PendingRequest& request : pending_)
-            at = std::min({at, request.give_up, request.on_the_way ? never : request.next});
-        return at;
-    }
-
-private:
-    static bool is_due(const PendingRequest& request, Instant now) {
-        return !request.on_the_way && request.next <= now;
-    }
-
-    std::vector<PendingRequest> pending_;
-    std::uint64_t last_number_ = 0;
+    const std::string arrivals_;
 };
 
 }  // namespace detail
@@ -14213,6 +14686,244 @@ struct SynchronizerCore {
 
     std::mutex mutex;
     RequestLanes lanes;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/registrations.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The part of a synchronizer whose callers leave something on the server that ends with a lease unless this process renews
+// it: an arrival at a barrier, a waiter of a condition variable. It keeps these leases under the watchdog, and drops from
+// its record what the server no longer has. `Protocol` has renew(ids, lease, until), whose reply has 1 for each id that was
+// renewed and 0 for the others.
+template <class Protocol>
+class Registrations {
+public:
+    template <class Deliveries>
+    Registrations(SynchronizerCore<Protocol>& core, Deliveries&) : core_(core) {}
+
+    // --- called by the public class, without the mutex ----------------------------------------------------------
+
+    // Makes room, so that record() cannot fail. Starts the thread that renews.
+    void make_room() {
+        core_.session.start_background();
+        const std::lock_guard lock(core_.mutex);
+        records_.reserve(records_.size() + 1);
+    }
+
+    // Renews this from now on. It was registered by a command that was sent at `sent`.
+    void record(const PermitId& id, Milliseconds lease, Instant sent) {
+        const std::lock_guard lock(core_.mutex);
+        records_.push_back({id, lease, sent + lease / 3});
+        core_.task.schedule();
+    }
+
+    // Renews it no longer.
+    void forget(const PermitId& id) noexcept {
+        const std::lock_guard lock(core_.mutex);
+        std::erase_if(records_, [&](const Record& record) { return record.id == id; });
+        if (records_.empty()) core_.forget_later();
+    }
+
+    // --- called by Synchronizer, with the mutex; what the leases of permits need besides is nothing here -----------
+
+    bool empty() const { return records_.empty(); }
+    void release_all(const std::shared_ptr<ReleaseRound>&) {}
+    Instant next_loss() const { return never; }
+    void prepare() {}
+    template <class Want>
+    void discard(const Want&) {}
+    void expire(Instant) {}
+
+    Instant next_deadline() const {
+        Instant at = never;
+        for (const Record& record : records_)
+            if (!record.renewing) at = std::min(at, record.renew_at);
+        return at;
+    }
+
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) {
+        for (;;) {
+            std::vector<PermitId> ids;
+            Milliseconds lease{0};
+            for (Record& record : records_) {
+                if (record.renewing || record.renew_at > now || ids.size() == core_.session.options().renewal_batch ||
+                    (!ids.empty() && record.lease != lease))
+                    continue;
+                ids.push_back(record.id);
+                lease = record.lease;
+                record.renewing = true;
+            }
+            if (ids.empty()) return;
+            lock.unlock();
+            renew(std::move(ids), lease);
+            lock.lock();
+        }
+    }
+
+    // The new server may not have all of them.
+    void on_failover() {
+        for (Record& record : records_) record.renew_at = Clock::now();
+        core_.task.schedule();
+    }
+
+private:
+    struct Record {
+        PermitId id;
+        Milliseconds lease;
+        Instant renew_at;
+        bool renewing = false;  // True if a renewal is in flight
+    };
+
+    void renew(std::vector<PermitId> ids, Milliseconds lease) {
+        const Instant sent = Clock::now();
+        try {
+            const Call call = core_.protocol.renew(ids, lease, core_.session.wanted_until(core_.key()));
+            core_.session.post(call, [this, keep = core_.keep(), ids, sent](const Reply& reply) {
+                core_.session.learn_if_late(core_.key(), sent, reply);
+                renewed(ids, reply, sent);
+            });
+        } catch (...) {  // no memory: tried again after a pause
+            renewed(ids, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+        }
+    }
+
+    void renewed(const std::vector<PermitId>& ids, const Reply& reply, Instant sent) {
+        std::unique_lock lock(core_.mutex);
+        const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == ids.size();
+        bool is_any_gone = false;
+        for (std::size_t i = 0; i < ids.size(); ++i) {
+            const auto record =
+                std::find_if(records_.begin(), records_.end(), [&](const Record& one) { return one.id == ids[i]; });
+            if (record == records_.end()) continue;
+            record->renewing = false;
+            if (!whole || !reply.elements[i].is_integer()) {
+                record->renew_at = Clock::now() + std::max(Milliseconds(10), record->lease / 60);
+            } else if (reply.elements[i].integer != 1) {
+                records_.erase(record);
+                is_any_gone = true;
+            } else {
+                core_.session.count_renewal();
+                record->renew_at = sent + record->lease / 3;
+            }
+        }
+        if (records_.empty()) core_.forget_later();
+        core_.task.schedule();
+        lock.unlock();
+        // Who waits for it asks what has become of it.
+        if (is_any_gone) core_.task.message({}, {});
+    }
+
+    SynchronizerCore<Protocol>& core_;
+    std::vector<Record> records_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/pending_requests.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// A request of a semaphore or latch for the background to deliver, because no server answered in time.
+struct PendingRequest {
+    enum class Kind {
+        change,    // must take effect: sent again as a new request if it came too late
+        undoing,   // takes back what another request may have done; if it comes too late, that request has done nothing
+        call_off,  // the same, but an outcome that stays unknown is not reported
+    };
+    using Make = std::function<Call(const RequestId&)>;
+
+    Kind kind;
+    RequestId request_id;
+    Make make;  // builds the call of the request
+    Instant give_up;
+    Instant next;
+    std::uint64_t number = 0;
+    std::function<void(const std::error_code&)> answered{};  // called once a server has done or refused it
+    Instant sent{};
+    bool on_the_way = false;
+    Backoff backoff{Milliseconds(50), longest_pause};
+};
+
+// The requests that are still to be delivered for one name. Each is resent after pauses until it is answered or its
+// time is over. Plain data.
+class PendingRequests {
+public:
+    void add(PendingRequest request) {
+        request.number = ++last_number_;
+        pending_.push_back(std::move(request));
+    }
+
+    bool empty() const { return pending_.empty(); }
+
+    // Returns the request of this number; null if it is delivered or expired.
+    PendingRequest* find(std::uint64_t number) {
+        const auto found =
+            std::find_if(pending_.begin(), pending_.end(), [&](const PendingRequest& e) { return e.number == number; });
+        return found == pending_.end() ? nullptr : &*found;
+    }
+
+    // Returns the requests to send now and marks them as in flight.
+    std::vector<PendingRequest> take_due(Instant now) {
+        std::vector<PendingRequest> due;
+        due.reserve(pending_.size());
+        for (const PendingRequest& request : pending_)
+            if (is_due(request, now)) due.push_back(request);
+        for (PendingRequest& request : pending_)
+            if (is_due(request, now)) request.on_the_way = true;
+        return due;
+    }
+
+    // Removes and returns the requests whose time is over.
+    std::vector<PendingRequest> take_expired(Instant now) {
+        std::vector<PendingRequest> expired;
+        for (const PendingRequest& request : pending_)
+            if (now >= request.give_up) expired.push_back(request);
+        std::erase_if(pending_, [&](const PendingRequest& e) { return now >= e.give_up; });
+        return expired;
+    }
+
+    void remove(std::uint64_t number) {
+        std::erase_if(pending_, [&](const PendingRequest& e) { return e.number == number; });
+    }
+
+    // Records that a request got no reply. It is resent after a pause.
+    void failed(std::uint64_t number, Instant now) {
+        PendingRequest* const request = find(number);
+        if (!request) return;
+        request->on_the_way = false;
+        request->next = now + request->backoff.next();
+    }
+
+    // Ends the pauses, so that all requests are due now.
+    void hurry(Instant now) {
+        for (PendingRequest& request : pending_) request.next = std::min(request.next, now);
+    }
+
+    Instant next_deadline() const {
+        Instant at = never;
+        for (const PendingRequest& request : pending_)
+            at = std::min({at, request.give_up, request.on_the_way ? never : request.next});
+        return at;
+    }
+
+private:
+    static bool is_due(const PendingRequest& request, Instant now) {
+        return !request.on_the_way && request.next <= now;
+    }
+
+    std::vector<PendingRequest> pending_;
+    std::uint64_t last_number_ = 0;
 };
 
 }  // namespace detail
@@ -14625,7 +15336,7 @@ namespace detail {
 struct Waiter {
     explicit Waiter(WaitBy by = by_thread) : slot(by) {}
 
-    enum class Phase {
+    enum class Phase : unsigned char {
         waiting,  // in the queue
         asking,   // queries the server
         served,   // has what it wants
@@ -14636,9 +15347,10 @@ struct Waiter {
     Waiter& operator=(const Waiter&) = delete;
 
     Phase phase = Phase::waiting;
-    bool queued = false;       // the queue's, as the next two: true while it is a member
     bool listens = true;       // false if it retries after pauses of its own and needs no messages
-    std::uint64_t number = 0;  // in the order of arrival; set by the queue
+    bool queued = false;       // set by the queue: true while it is a member
+    ShortTime pause{0};        // the bound of its last pause, if it retries after pauses
+    std::uint64_t number = 0;  // set by the queue, as the next two: in the order of arrival
     Waiter* before = nullptr;
     Waiter* behind = nullptr;
     std::exception_ptr error{};  // set in phase failed
@@ -14675,8 +15387,10 @@ struct RequestWaiter : Waiter {
 
     Want want;
     unsigned require_replicas = 0;
+    bool require_fsync = false;
     std::optional<RefusedQuery> refusal{};  // of its query before it joined the queue
     std::uint64_t refused_at = 0;           // the generation at its last refused query
+    bool is_told = false;                   // True once it was reported that there is nothing to wait for
 };
 
 // The queue of the threads of this process that wait for one name. The representative queries the server for all of
@@ -14697,8 +15411,13 @@ public:
     using WaitQueue<Member>::last_number;
 
     // The representative queries again after this time, up to twice as long, even without a notification. A message may
-    // be lost, and not every end of a wait sends one (a key that expires).
-    static constexpr Milliseconds slow_poll{5000};
+    // be lost, and not every end of a wait sends one (a key that expires). Wants may name a time of their own.
+    static constexpr Milliseconds slow_poll = [] {
+        if constexpr (requires { Want::slow_poll; })
+            return Want::slow_poll;
+        else
+            return Milliseconds(5000);
+    }();
 
     static constexpr Milliseconds first_turn{1000};
     static constexpr Milliseconds longest_turn{10'000};
@@ -14837,6 +15556,60 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/wait/subscription.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The interest of one state in a channel, for as long as it wants messages. The mutex of that state guards it.
+class Subscription {
+public:
+    // `listener` receives the messages of `channel`, and forwards them.
+    Subscription(Session& session, BackgroundTask& listener, std::string channel)
+        : session_(session), listener_(listener), channel_(std::move(channel)) {}
+    Subscription(const Subscription&) = delete;
+    Subscription& operator=(const Subscription&) = delete;
+    ~Subscription() { session_.subscriptions().remove(channel_, listener_); }
+
+    const std::string& channel() const noexcept { return channel_; }
+
+    // Returns true if the server confirmed the subscription, so messages arrive.
+    bool is_confirmed() const noexcept { return confirmed_; }
+
+    // Begins to listen. Returns true if a message since the last query may have been missed: another state of this client
+    // is already subscribed to this channel, and received it alone.
+    bool listen() {
+        if (listening_) return false;
+        session_.start_background();
+        const bool was_confirmed = confirmed_;
+        confirmed_ = session_.subscriptions().acquire(channel_, listener_);
+        listening_ = true;
+        return confirmed_ && !was_confirmed;
+    }
+
+    void stop() {
+        if (std::exchange(listening_, false)) session_.subscriptions().release(channel_, listener_);
+    }
+
+    // --- events of the channel --------------------------------------------------------------------------------
+
+    void confirmed() noexcept { confirmed_ = true; }
+    void disconnected() noexcept { confirmed_ = false; }
+    void refused() noexcept { confirmed_ = listening_ = false; }
+
+private:
+    Session& session_;
+    BackgroundTask& listener_;
+    const std::string channel_;
+    bool listening_ = false;  // true while it wants messages
+    bool confirmed_ = false;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/wait/wait_loop.hpp
 
 namespace redlatch {
@@ -14963,18 +15736,17 @@ public:
 
     // `listener` receives the messages of `channel`, and forwards them.
     WaitingRoom(std::mutex& mutex, Session& session, BackgroundTask& listener, std::string channel)
-        : mutex_(mutex), session_(session), listener_(listener), channel_(std::move(channel)) {}
+        : mutex_(mutex), session_(session), subscription_(session, listener, std::move(channel)) {}
 
     WaitingRoom(const WaitingRoom&) = delete;
     WaitingRoom& operator=(const WaitingRoom&) = delete;
-    ~WaitingRoom() { session_.subscriptions().remove(channel_, listener_); }
 
     Queue queue;
 
-    const std::string& channel() const noexcept { return channel_; }
+    const std::string& channel() const noexcept { return subscription_.channel(); }
 
     // Returns true if the server confirmed the subscription, so messages arrive.
-    bool is_subscribed() const noexcept { return subscribed_; }
+    bool is_subscribed() const noexcept { return subscription_.is_confirmed(); }
 
     void wake(Member& member) { member.slot.wake(session_); }
 
@@ -14991,16 +15763,15 @@ public:
     // --- events of the channel --------------------------------------------------------------------------------
 
     void subscribed() {
-        subscribed_ = true;
+        subscription_.confirmed();
         notify();
     }
 
-    void disconnected() { subscribed_ = false; }
+    void disconnected() { subscription_.disconnected(); }
 
     // Fails the waiters that need messages.
     void refused(const Error& why) {
-        subscribed_ = false;
-        listening_ = false;
+        subscription_.refused();
         while (Member* member = queue.first_that([](const Member& m) { return m.listens; })) {
             member->fail(std::make_exception_ptr(why));
             wake(*member);
@@ -15030,15 +15801,11 @@ public:
 
     // Subscribes to the channel for as long as there are waiters.
     void listen() {
-        if (listening_) return;
-        session_.start_background();
-        const bool listened = subscribed_;
-        subscribed_ = session_.subscriptions().acquire(channel_, listener_);
-        listening_ = true;
-        // Another state of this client is already subscribed to this channel. A message since the last query reached
-        // only that state.
-        if (subscribed_ && !listened) queue.notify();
+        if (subscription_.listen()) queue.notify();
     }
+
+    // Ends the subscription while there are waiters: they have other means.
+    void stop_listening() { subscription_.stop(); }
 
 private:
     // A host in this room, for wait_loop().
@@ -15090,7 +15857,7 @@ private:
         const bool was_front = queue.is_front(me);
         queue.leave(me);
         if (queue.empty()) {
-            if (std::exchange(listening_, false)) session_.subscriptions().release(channel_, listener_);
+            subscription_.stop();
         } else if (was_front) {
             wake_front();
         }
@@ -15099,10 +15866,7 @@ private:
 
     std::mutex& mutex_;
     Session& session_;
-    BackgroundTask& listener_;
-    const std::string channel_;
-    bool listening_ = false;  // True while it wants messages
-    bool subscribed_ = false;
+    Subscription subscription_;
 };
 
 }  // namespace detail
@@ -15196,10 +15960,12 @@ public:
     Task<bool> obtain(Want& want, WaitRequest& request) {
         request.settings.unreachable_timeout = patience_of(request.settings);
         if (request.stop.stop_requested()) co_return false;
+        const Instant begun = Clock::now();
         std::unique_lock lock(core_.mutex);
         if (room_.queue.empty()) patience_.answered();
         Member me(want, request.by);
         me.require_replicas = request.settings.require_replicas;
+        me.require_fsync = request.settings.require_fsync;
         if (request.one_try || room_.queue.empty() || !Protocol::takes) {
             const std::uint64_t generation = room_.queue.generation();
             const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(&want, 1), request, true);
@@ -15207,6 +15973,7 @@ public:
             if (!answer || request.one_try) co_return false;
             me.want = want;
             me.refusal = {generation, *answer};
+            if (begun < request.deadline) tell_if_not_set_up(me, *answer);
         }
         lock.unlock();
         const bool is_served = co_await room_.wait(*this, me, request);
@@ -15230,9 +15997,10 @@ public:
     };
 
     // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
-    // unreachable_timeout. Throws Error or std::bad_alloc; `failure` then says what is known.
+    // unreachable_timeout. Throws Error or std::bad_alloc; `failure` then says what is known. `call_off` makes the call
+    // that calls the change off, if that takes more than to void its request; then it must own what it uses.
     Reply change(const Settings& settings, const MakeCall& make, Undelivered then = Undelivered::call_off,
-                 Failure* failure = nullptr) {
+                 Failure* failure = nullptr, MakeCall call_off = {}) {
         Failure known{};
         if (!failure) failure = &known;
         *failure = Failure::not_made;
@@ -15251,9 +16019,11 @@ public:
                 deliveries_.add(lock, PendingRequest::Kind::change, request_id, make);
                 *failure = Failure::left;
             } else if (request_id.may_be_done) {
-                deliveries_.add(lock, PendingRequest::Kind::call_off, request_id, [this](const RequestId& given_up) {
-                    return core_.protocol.marks().void_request(given_up);
-                });
+                if (!call_off)
+                    call_off = [this](const RequestId& given_up) {
+                        return core_.protocol.marks().void_request(given_up);
+                    };
+                deliveries_.add(lock, PendingRequest::Kind::call_off, request_id, std::move(call_off));
             } else {
                 core_.lanes.give_back(request_id);
             }
@@ -15283,6 +16053,10 @@ public:
         const Instant now = Clock::now();
         if (me.refusal && room_.queue.is_front(me))
             room_.queue.refused(me, me.refusal->generation, me.refusal->answer.hint, now, me.refusal->answer.there);
+        // A message since this caller's query was answered for the others only, who may wait for something else.
+        if constexpr (!Protocol::takes)
+            if (!room_.queue.is_front(me) && me.refusal && me.refusal->generation != room_.queue.generation())
+                room_.notify();
         // The representative may let this caller pass.
         if (!room_.queue.is_front(me) && !room_.queue.is_within_reach(room_.queue.front()->want, now))
             room_.wake_front();
@@ -15304,8 +16078,8 @@ public:
         std::vector<std::uint64_t> numbers;
         const Instant asked = Clock::now();
         for (const Member* member : room_.queue.first(Protocol::most_at_once)) {
-            // One request is confirmed by one number of replicas. Who requires another number asks next.
-            if (member->require_replicas != me.require_replicas) break;
+            // One request is confirmed in one way. Who requires another number of replicas, or a disk, asks next.
+            if (member->require_replicas != me.require_replicas || member->require_fsync != me.require_fsync) break;
             wants.push_back(member->want);
             if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
             if constexpr (Protocol::takes) wants.back().lets_pass = room_.queue.lets_pass(member->want, asked);
@@ -15315,7 +16089,9 @@ public:
         unclaimed.reserve(wants.size());  // once the server has answered, nothing may fail for want of memory
         const std::uint64_t generation = room_.queue.generation();
         const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(wants), request, false);
-        if (answer) hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
+        if (!answer) co_return;
+        tell_if_not_set_up(me, *answer);
+        hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
     }
 
     void left(std::unique_lock<std::mutex>&, Member&) {
@@ -15378,6 +16154,13 @@ public:
     }
 
 private:
+    // Raises an event if nobody has set up what the caller waits for: once in a wait. Someone may still do so.
+    void tell_if_not_set_up(Member& me, const Answer& answer) noexcept {
+        if (answer.is_set_up || std::exchange(me.is_told, true)) return;
+        core_.session.raise(Event::Kind::not_set_up, key(),
+                            "a caller waits for its permits, but nobody has set it up; call try_set_permits()");
+    }
+
     // Gives each caller what the request got for it. Gives back what it got for callers that have left, for whom
     // `unclaimed` has room.
     void hand_out(std::unique_lock<std::mutex>& lock, const Member& me, std::vector<Want>& wants,
@@ -15464,7 +16247,7 @@ private:
         try {
             const Answer answer = core_.protocol.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
-                throw not_replicated(key());
+                throw not_confirmed(reply, key());
             if constexpr (Protocol::takes) {
                 leases_.accept(lock, wants, begun_at);
                 for (const Want& want : wants)
@@ -15508,134 +16291,154 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/semaphore/upkeep.hpp
-
-// The operations on the key of a semaphore or a latch, whose state is `synchronizer`. All throw Error.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-template <class Synchronizer>
-bool exists(const Settings& settings, Synchronizer& synchronizer) {
-    const Reply reply = query(synchronizer.session(), settings, synchronizer.key(), synchronizer.protocol().exists());
-    number_of(reply, synchronizer.key());
-    return !reply.is_nil();
-}
-
-template <class Synchronizer>
-bool remove(const Settings& settings, Synchronizer& synchronizer) {
-    return synchronizer.is_one(synchronizer.change(
-        settings, [&](const RequestId& request_id) { return synchronizer.protocol().remove(request_id); }));
-}
-
-template <class Synchronizer>
-bool expire(const Settings& settings, Synchronizer& synchronizer, Milliseconds after) {
-    return synchronizer.is_one(synchronizer.change(
-        settings, [&](const RequestId& request_id) { return synchronizer.protocol().expire(request_id, after); }));
-}
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/count_down_latch.ipp
+// redlatch/barrier.ipp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
 namespace detail {
 
-using LatchState = Synchronizer<LatchProtocol>;
+using BarrierState = Synchronizer<BarrierProtocol, Registrations<BarrierProtocol>>;
 
-inline LatchState& latch_of(StateHandle& handle) { return static_cast<LatchState&>(handle.state()); }
+inline BarrierState& barrier_of(StateHandle& handle) { return static_cast<BarrierState&>(handle.state()); }
 
-// Throws Error(errc::invalid_argument).
-inline void check_count(std::ptrdiff_t n, std::ptrdiff_t least, std::string_view name, const char* rule) {
-    if (n < least || n > CountDownLatch::max()) throw Error(errc::invalid_argument, name, rule);
-}
-
-inline constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
-
-inline LatchProtocol::Lowered lower(const Settings& settings, LatchState& latch, std::ptrdiff_t n) {
-    const Reply reply = latch.change(
-        settings, [&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
-        LatchState::Undelivered::retry);
-    return latch.protocol().decode_lower(reply);
-}
-
-inline Task<bool> wait_for_end(KeptState<LatchState> latch, WaitRequest request, std::stop_token stop, WaitBy by) {
-    LatchProtocol::Want want;
-    co_return co_await latch.obtain(want, request, std::move(stop), by);
+// Takes an arrival back without waiting. Without memory for that, it ends with its lease.
+inline void withdraw_later(BarrierState& barrier, const PermitId& id) noexcept try {
+    barrier.leases().forget(id);
+    barrier.change_later([&barrier, id](const RequestId&) { return barrier.protocol().withdraw(id); });
+} catch (...) {
 }
 
 }  // namespace detail
 
-REDLATCH_INLINE CountDownLatch::CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options)
-    : handle_(detail::ClientAccess::session(client), detail::LatchState::maker, name, options) {}
+REDLATCH_INLINE Barrier::Barrier(Client& client, std::string_view name, std::ptrdiff_t parties,
+                                 const ObjectOptions& options)
+    : parties_(parties), handle_(detail::ClientAccess::session(client), detail::BarrierState::maker, name, options) {
+    if (parties < 1 || parties > max())
+        throw Error(errc::invalid_argument, name, "the number of parties must be from 1 to 2147483647");
+}
 
-REDLATCH_INLINE bool CountDownLatch::try_set_count(std::ptrdiff_t count) {
-    detail::check_count(count, 1, name(), "the count must be from 1 to 2147483647");
-    auto& latch = detail::latch_of(handle_);
-    return latch.is_one(latch.change(handle_.settings(), [&](const detail::RequestId& request_id) {
-        return latch.protocol().set(request_id, count);
+REDLATCH_INLINE Barrier::Arrival Barrier::arrive_once(bool drops_out) {
+    auto& barrier = detail::barrier_of(handle_);
+    const PermitId id = PermitId::random();
+    const Milliseconds lease = handle_.settings().watchdog_timeout;
+    if (!drops_out) barrier.leases().make_room();
+    const Instant sent = Clock::now();
+    const Reply reply = barrier.change(
+        handle_.settings(),
+        [&](const detail::RequestId& request_id) {
+            detail::Call call = barrier.protocol().arrive(request_id, parties_, id, lease, drops_out);
+            call.replication = handle_.settings().replication();
+            return call;
+        },
+        detail::BarrierState::Undelivered::call_off, nullptr,
+        [&barrier, id](const detail::RequestId& request_id) { return barrier.protocol().call_off(request_id, id); });
+    detail::ArrivalFacts facts = barrier.protocol().decode_arrival(reply, id);
+    if (!reply.replicated) {
+        if (!facts.ended_phase) detail::withdraw_later(barrier, id);
+        throw detail::not_confirmed(reply, name());
+    }
+    if (!drops_out && !facts.ended_phase) barrier.leases().record(id, lease, sent);
+    Arrival arrival;
+    arrival.id_ = id;
+    arrival.born_ = std::move(facts.born);
+    arrival.phase_ = facts.phase;
+    arrival.ended_phase_ = facts.ended_phase;
+    return arrival;
+}
+
+REDLATCH_INLINE bool Barrier::await(Arrival& arrival, detail::WaitRequest request) {
+    if (!arrival) throw Error(errc::invalid_argument, name(), "there is no arrival to wait with");
+    if (!arrival.ended_phase_) {
+        auto& barrier = detail::barrier_of(handle_);
+        detail::BarrierProtocol::Want want{{*arrival.id_, arrival.born_, arrival.phase_}};
+        request.settings = handle_.settings();
+        if (!barrier.obtain(want, request).run()) return false;
+        barrier.leases().forget(*arrival.id_);
+        if (want.lost) {
+            arrival.id_.reset();
+            throw Error(errc::hold_lost, name(), "the server no longer has this arrival; arrive again");
+        }
+    }
+    arrival.id_.reset();
+    return true;
+}
+
+REDLATCH_INLINE bool Barrier::meet(const detail::WaitRequest& request) {
+    if (request.stop.stop_requested()) return false;
+    Arrival arrival = arrive_once(false);
+    const PermitId id = *arrival.id_;
+    try {
+        if (await(arrival, request)) return true;
+        return !withdraw(std::move(arrival));
+    } catch (...) {
+        if (arrival) detail::withdraw_later(detail::barrier_of(handle_), id);
+        throw;
+    }
+}
+
+REDLATCH_INLINE bool Barrier::withdraw(Arrival&& arrival) {
+    if (!arrival) throw Error(errc::invalid_argument, name(), "there is no arrival to withdraw");
+    const Arrival given = std::move(arrival);
+    if (given.ended_phase_) return false;
+    auto& barrier = detail::barrier_of(handle_);
+    barrier.leases().forget(*given.id_);
+    return barrier.protocol().decode_withdrawal(
+        detail::query(barrier.session(), handle_.settings(), barrier.key(), barrier.protocol().withdraw(*given.id_)),
+        {*given.id_, given.born_, given.phase_});
+}
+
+REDLATCH_INLINE bool Barrier::remove() {
+    auto& barrier = detail::barrier_of(handle_);
+    return barrier.is_one(barrier.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return barrier.protocol().remove(request_id);
     }));
 }
 
-REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
-    auto& latch = detail::latch_of(handle_);
-    const Reply reply = detail::query(latch.session(), handle_.settings(), latch.key(), latch.protocol().count());
-    return detail::converted<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
+REDLATCH_INLINE BarrierInspection Barrier::inspect() {
+    auto& barrier = detail::barrier_of(handle_);
+    return barrier.protocol().read_inspection(
+        detail::query(barrier.session(), handle_.settings(), barrier.key(), barrier.protocol().inspect()));
 }
 
-REDLATCH_INLINE LatchInspection CountDownLatch::inspect() const {
-    auto& latch = detail::latch_of(handle_);
-    return latch.protocol().read_inspection(
-        detail::query(latch.session(), handle_.settings(), latch.key(), latch.protocol().inspect()));
+REDLATCH_INLINE Barrier::Arrival Barrier::arrive(std::error_code& ec) {
+    return detail::answer([&] { return arrive(); }, Arrival(), ec);
 }
 
-REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n) {
-    detail::check_count(n, 0, name(), detail::counts_down_by);
-    if (n > 0) detail::lower(handle_.settings(), detail::latch_of(handle_), n);
+REDLATCH_INLINE void Barrier::arrive_and_drop(std::error_code& ec) {
+    detail::answer([&] { return arrive_and_drop(), true; }, false, ec);
 }
 
-REDLATCH_INLINE bool CountDownLatch::exists() const { return count() > 0; }
-
-REDLATCH_INLINE bool CountDownLatch::expire_after(Milliseconds after) {
-    return detail::expire(handle_.settings(), detail::latch_of(handle_), after);
+REDLATCH_INLINE bool Barrier::withdraw(Arrival&& arrival, std::error_code& ec) {
+    return detail::answer([&] { return withdraw(std::move(arrival)); }, false, ec);
 }
 
-REDLATCH_INLINE bool CountDownLatch::reset() {
-    auto& latch = detail::latch_of(handle_);
-    const Reply reply = latch.change(handle_.settings(), [&](const detail::RequestId& request_id) {
-        return latch.protocol().lower(request_id, detail::LatchProtocol::all);
-    });
-    return latch.protocol().decode_lower(reply).before != 0;
+REDLATCH_INLINE bool Barrier::remove(std::error_code& ec) {
+    return detail::answer([&] { return remove(); }, false, ec);
 }
 
-REDLATCH_INLINE bool CountDownLatch::wait_for_end(detail::WaitRequest request) const {
-    detail::LatchProtocol::Want want;
-    request.settings = handle_.settings();
-    return detail::latch_of(handle_).obtain(want, request).run();
+REDLATCH_INLINE BarrierInspection Barrier::inspect(std::error_code& ec) {
+    return detail::answer([&] { return inspect(); }, BarrierInspection(), ec);
 }
 
-REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest request) const {
-    auto stop = std::exchange(request.stop, {});
-    const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_), handle_.settings());
-    return detail::OperationAccess::make_simple<bool>(
-        handle_.session_handle(),
-        [latch, request](const detail::Course& course) {
-            return detail::wait_for_end(latch, request, course.stop, course.by);
-        },
-        std::move(stop));
-}
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
 
-REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, detail::WaitRequest request) {
-    detail::check_count(n, 0, name(), detail::counts_down_by);
-    if (n == 0) return wait_for_end(request);
-    auto& latch = detail::latch_of(handle_);
-    auto [before, want] = detail::lower(handle_.settings(), latch, n);
-    request.settings = handle_.settings();
-    return before <= n || latch.obtain(want, request).run();
+// redlatch/base/version.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// The version is defined here only: CMake reads these three lines. A check compares the first two with the inline
+// namespace that contains everything. Include redlatch/fwd.hpp instead of forward-declaring names of the library.
+
+inline constexpr int version_major = 0;  // from 1 on, only a new one may change the interface
+inline constexpr int version_minor = 2;  // while the major version is 0, a new one may change the interface
+inline constexpr int version_patch = 0;  // a new one does not change the interface
+
+// Returns the version as text, "major.minor.patch".
+inline std::string version() {
+    return std::to_string(version_major) + '.' + std::to_string(version_minor) + '.' + std::to_string(version_patch);
 }
 
 }  // namespace REDLATCH_ABI
@@ -15649,8 +16452,11 @@ namespace detail {
 
 // Retries a lock without messages after pauses that double, with jitter.
 struct Polling {
-    Milliseconds first;
-    Milliseconds longest;
+    ShortTime first;
+    ShortTime longest;
+
+    // Returns the next pause. `bound`: that of the last one, zero before the first.
+    Clock::duration next(ShortTime& bound) const { return next_delay(bound, first, longest); }
 };
 
 // Whether an owner that holds a lock may have one more level of it.
@@ -15661,15 +16467,22 @@ struct LockRequest {
     OwnerNumber owner = 0;
     Instant deadline = never;
     std::optional<Milliseconds> lease;  // none: under the watchdog
-    std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
     WaitBy by = by_thread;
-    Settings settings{};      // of the object that it is made through
-    bool one_try = false;     // do not wait, whatever the deadline
-    bool precedence = false;  // true for a writer that keeps new readers out while it waits
+    Settings settings{};             // of the object that it is made through, and the bounds of this call
+    std::optional<Polling> polling;  // none: woken by messages
+    bool one_try = false;            // do not wait, whatever the deadline
+    bool precedence = false;         // true for a writer that keeps new readers out while it waits
     Reentry reentry = Reentry::allowed;
     bool again = false;  // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
 };
+
+// Takes the settings of the object through which the request is made.
+inline void take_settings(LockRequest& request, const Settings& of) {
+    const HoldBounds bounds = request.settings.bounds;
+    request.settings = of;
+    request.settings.bounds = bounds;
+}
 
 // Returns the Owner among the arguments; without one, `otherwise()`.
 template <class Otherwise, class... Tail>
@@ -15691,6 +16504,10 @@ LockRequest lock_request(OwnerNumber owner, Instant deadline, const Tail&... tai
     [[maybe_unused]] const auto take = [&](const auto& argument) {
         using Argument = std::remove_cvref_t<decltype(argument)>;
         if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
+        if constexpr (std::same_as<Argument, Lease::Bounds>) {
+            request.lease = argument.lease();
+            request.settings.bounds = HoldBounds::of(argument.least(), argument.most());
+        }
         if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
     };
     (take(tail), ...);
@@ -15745,6 +16562,9 @@ public:
     // Releases one level without waiting. Without memory for that, the hold ends with its lease.
     virtual void release_later(OwnerNumber owner) noexcept = 0;
 
+    // The caller that acquired a first level has given up before, so Lease::at_least() does not apply to it.
+    virtual void waive_minimum(OwnerNumber) noexcept {}
+
     virtual Instant valid_until(OwnerNumber owner) = 0;
     virtual std::stop_token lost(OwnerNumber owner) = 0;
 };
@@ -15776,8 +16596,15 @@ namespace detail {
 class LockApi;
 
 struct HoldAccess {
-    // Releases the hold, and waits as `by` says. Afterwards it holds nothing. The hold must outlive the task.
-    static Task<std::error_code> release(Hold& hold, WaitBy by);
+    // Makes the object for a level that its owner has acquired.
+    static Hold make(HeldLevel level) noexcept;
+
+    // Makes the task that releases the hold, and waits as `by` says. Afterwards the hold holds nothing, and `level` keeps
+    // alive what the task needs. Both must outlive the task.
+    static Task<std::error_code> release(Hold& hold, HeldLevel& level, WaitBy by);
+
+private:
+    static Task<std::error_code> unlock(Hold& hold);
 };
 }  // namespace detail
 
@@ -15898,6 +16725,8 @@ struct HoldRecord {
     Instant renew_at{};
     Instant check_at = never;  // for a hold without the watchdog: when to query whether the server still has it
     Instant held_since{};      // when it was acquired, while it counts as held in Stats
+    Instant ends_at = never;   // when it ends at the latest: see Lease::at_most()
+    Instant stays_until = Instant::min();  // the lock is not free before: see Lease::at_least(); min: no minimum
     Instant may_last = Instant::min();  // end of the longest lease that an unanswered command may have given; min: none
     bool renewing = false;              // True if a renewal, or the query of check_at, is in flight
     std::optional<LossSource> lost;     // created when lost() is first called
@@ -15911,8 +16740,10 @@ struct HoldRecord {
     Clock::duration check_suspension() noexcept {
         const Clock::duration grown = suspended_since(suspended);
         suspended += grown;
-        renew_at -= grown;
+        if (renew_at != never) renew_at -= grown;
         if (valid_until != Instant::min()) valid_until -= grown;
+        if (ends_at != never) ends_at -= grown;
+        if (stays_until != Instant::min()) stays_until -= grown;
         return grown;
     }
 
@@ -15920,19 +16751,41 @@ struct HoldRecord {
     bool watched() const noexcept { return watched_from > 0; }
     bool doubtful() const noexcept { return may_last != Instant::min(); }
 
-    // Adds one level, which the server confirmed for a command sent at `sent`.
-    void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
+    bool limited() const noexcept { return ends_at != never; }
+
+    // Adds one level, which the server confirmed for a command sent at `sent`. `now`: when its reply was there.
+    void enter(Instant sent, const std::optional<Milliseconds>& lease, Milliseconds watchdog_timeout,
+               const HoldBounds& bounds = {}, Instant now = Clock::now()) {
         if (live()) check_suspension();
         ++count;
-        if (!lease) {
-            if (!watched()) {
-                watched_from = count;
-                renew_at = sent + watchdog_timeout / 3;
-            }
-            lease = watchdog_timeout;
+        if (bounds.is_limited()) ends_at = std::min(ends_at, sent + bounds.most);
+        const Milliseconds granted = bounds.lease_of(lease, watchdog_timeout);
+        if (!lease && !watched()) {
+            watched_from = count;
+            renew_at = next_renewal(sent, granted, watchdog_timeout);
         }
-        valid_until = std::max(valid_until, redlatch::valid_until(sent, *lease));
+        valid_until = std::min(std::max(valid_until, redlatch::valid_until(sent, granted)), ends_at);
+        // The server has acquired it before the reply was there. Its clock may run slower than ours: see valid_until().
+        if (bounds.least > Milliseconds(0))
+            stays_until = std::max(
+                stays_until, now + bounds.least + std::chrono::duration_cast<Clock::duration>(bounds.least) / 500);
     }
+
+    // Returns the lease for a renewal: no longer than until the hold has to end.
+    Milliseconds renewal_lease(Instant now) const noexcept {
+        return limited() ? std::min(settings.watchdog_timeout, time_left(now)) : settings.watchdog_timeout;
+    }
+
+    // Returns how long the hold may still last if it is limited; at least 1 ms.
+    Milliseconds time_left(Instant now) const noexcept {
+        return std::max(Milliseconds(1), std::chrono::duration_cast<Milliseconds>(ends_at - now));
+    }
+
+    // Returns true if the watchdog has renewed the hold for the last time.
+    bool lasts_to_its_end() const noexcept { return watched() && renew_at == never; }
+
+    // Returns true if the lock is not free for others when this hold ends now.
+    bool stays(Instant now) const noexcept { return now < stays_until; }
 
     // Removes one level.
     void leave() {
@@ -15940,11 +16793,11 @@ struct HoldRecord {
         --count;
     }
 
-    void renewed(Instant sent, Milliseconds watchdog_timeout) {
+    void renewed(Instant sent, Milliseconds lease) {
         check_suspension();
         renewing = false;
-        valid_until = std::max(valid_until, redlatch::valid_until(sent, watchdog_timeout));
-        renew_at = sent + watchdog_timeout / 3;
+        valid_until = std::min(std::max(valid_until, redlatch::valid_until(sent, lease)), ends_at);
+        renew_at = next_renewal(sent, lease, lease);
     }
 
     // Records that the server still has the hold. Its lease is unchanged.
@@ -15978,6 +16831,12 @@ struct HoldRecord {
     // Sets how long before expiry the loss is reported: see notice_of().
     void set_notice(Clock::duration needed, Milliseconds lease) noexcept { notice = notice_of(needed, lease); }
     Instant lost_at() const noexcept { return valid_until - notice; }
+
+    // Returns when to renew a lease that was given by a command sent at `sent`; never if it lasts until the hold has to
+    // end. The lease of a limited hold is rounded down, and a command takes its time.
+    Instant next_renewal(Instant sent, Milliseconds lease, Milliseconds watchdog_timeout) const noexcept {
+        return limited() && sent + lease + Milliseconds(2) >= ends_at ? never : sent + watchdog_timeout / 3;
+    }
 
     // Returns when the background has to handle this hold.
     Instant next_deadline() const noexcept { return renewing ? never : ask_at(); }
@@ -16022,6 +16881,8 @@ public:
         hold->suspended = suspended();
         hold->check_at = never;
         hold->held_since = {};
+        hold->ends_at = never;
+        hold->stays_until = Instant::min();
         hold->may_last = Instant::min();
         hold->renewing = false;
         hold->lost.reset();
@@ -16128,27 +16989,31 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
     }
 }
 
-REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& hold, WaitBy by) {
-    if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) co_return hold.unlock();
+REDLATCH_INLINE Hold detail::HoldAccess::make(HeldLevel level) noexcept { return Hold(std::move(level)); }
+
+REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& hold, HeldLevel& level, WaitBy by) {
+    if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) return unlock(hold);
     // Without memory for this task the object keeps its level, and its destructor releases it.
     Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);
-    const HeldLevel level = std::exchange(hold.level_, {});
-    co_return co_await releasing;
+    level = std::exchange(hold.level_, {});
+    return releasing;
 }
+
+REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::unlock(Hold& hold) { co_return hold.unlock(); }
 
 REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     std::shared_ptr<detail::OperationHost> host = level_.host;
     return detail::OperationAccess::make_simple<std::error_code>(
-        std::move(host), [hold = std::move(*this)](const detail::Course& course) mutable {
-            return detail::HoldAccess::release(hold, course.by);
+        std::move(host), [hold = std::move(*this), level = detail::HeldLevel()](const detail::Course& course) mutable {
+            return detail::HoldAccess::release(hold, level, course.by);
         });
 }
 
 REDLATCH_INLINE Hold Hold::another_level(detail::LockRequest request) const {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     const bool is_ours = level_.keeper->is_of_this_process();
-    if (is_ours) request.settings = level_.keeper->settings(level_.owner);
+    if (is_ours) take_settings(request, level_.keeper->settings(level_.owner));
     if (!is_ours || !level_.keeper->acquire(request).run())
         throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
     detail::HeldLevel level = level_;
@@ -16176,65 +17041,81 @@ public:
 
     bool await_ready() const noexcept { return course_.by == by_thread; }
 
-    [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) {
-        OperationHost& host = *course_.host;
-        const AnyExecutor* const executor = course_.executor;
-        const auto ticket = std::make_shared<Ticket>(host.completions(), coroutine, dropped_);
-        try {
-            if (executor)
-                host.dispatcher().notify([ticket, executor] { dispatch(*executor, ticket); });
-            else
-                host.completions().notify([ticket] { ticket->go(); });
-        } catch (...) {  // no memory: the exception continues the coroutine
-            ticket->tear_up();
-            throw;
-        }
-    }
+    [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) { hop(coroutine); }
 
     bool await_resume() const noexcept { return !dropped_; }
 
 private:
-    // The right to continue the coroutine, once. It lives until then: also the coroutine, its operation and the client.
-    class Ticket {
-    public:
-        Ticket(Notifier& completions, std::coroutine_handle<> coroutine, bool& dropped)
-            : completions_(completions),
-              coroutine_(coroutine),
-              when_dropped_(std::make_unique<Notifier::FunctionJob>([coroutine, &dropped] {
-                  dropped = true;
-                  coroutine.resume();
-              })) {}
-        Ticket(const Ticket&) = delete;
-        Ticket& operator=(const Ticket&) = delete;
-        ~Ticket() {
-            if (!used_) completions_.notify(std::move(when_dropped_));
-        }
-
-        void go() {
-            if (!used_.exchange(true)) coroutine_.resume();
-        }
-
-        void tear_up() noexcept { used_ = true; }
-
-    private:
-        Notifier& completions_;
-        const std::coroutine_handle<> coroutine_;
-        std::unique_ptr<Notifier::FunctionJob> when_dropped_;  // made beforehand, because a destructor must not fail
-        std::atomic<bool> used_{false};
-    };
-
-    // If the executor refuses, this thread goes on.
-    static void dispatch(const AnyExecutor& executor, const std::shared_ptr<Ticket>& ticket) {
-        try {
-            executor.execute([ticket] { ticket->go(); });
-        } catch (...) {
-            ticket->go();
-        }
-    }
+    class Ticket;
+    void hop(std::coroutine_handle<> coroutine);
+    static void dispatch(const AnyExecutor& executor, const std::shared_ptr<Ticket>& ticket);
 
     const Course& course_;
     bool dropped_ = false;
 };
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/session/hop.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The right to continue the coroutine, once. It lives until then: also the coroutine, its operation and the client.
+class Hop::Ticket {
+public:
+    Ticket(Notifier& completions, std::coroutine_handle<> coroutine, bool& dropped)
+        : completions_(completions),
+          coroutine_(coroutine),
+          when_dropped_(std::make_unique<Notifier::FunctionJob>([coroutine, &dropped] {
+              dropped = true;
+              coroutine.resume();
+          })) {}
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+    ~Ticket() {
+        if (!used_) completions_.notify(std::move(when_dropped_));
+    }
+
+    void go() {
+        if (!used_.exchange(true)) coroutine_.resume();
+    }
+
+    void tear_up() noexcept { used_ = true; }
+
+private:
+    Notifier& completions_;
+    const std::coroutine_handle<> coroutine_;
+    std::unique_ptr<Notifier::FunctionJob> when_dropped_;  // made beforehand, because a destructor must not fail
+    std::atomic<bool> used_{false};
+};
+
+REDLATCH_INLINE void Hop::hop(std::coroutine_handle<> coroutine) {
+    OperationHost& host = *course_.host;
+    const AnyExecutor* const executor = course_.executor;
+    const auto ticket = std::make_shared<Ticket>(host.completions(), coroutine, dropped_);
+    try {
+        if (executor)
+            host.dispatcher().notify([ticket, executor] { dispatch(*executor, ticket); });
+        else
+            host.completions().notify([ticket] { ticket->go(); });
+    } catch (...) {  // no memory: the exception continues the coroutine
+        ticket->tear_up();
+        throw;
+    }
+}
+
+// If the executor refuses, this thread goes on.
+REDLATCH_INLINE void Hop::dispatch(const AnyExecutor& executor, const std::shared_ptr<Ticket>& ticket) {
+    try {
+        executor.execute([ticket] { ticket->go(); });
+    } catch (...) {
+        ticket->go();
+    }
+}
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -16336,7 +17217,8 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
         }
         in_time = Clock::now() < hold.valid_until();
     }
-    const std::error_code released = co_await HoldAccess::release(hold, course.by);
+    HeldLevel level;
+    const std::error_code released = co_await HoldAccess::release(hold, level, course.by);
     if (outcome.error) std::rethrow_exception(std::move(outcome.error));
     if (!in_time || released == errc::hold_lost)
         throw Error(errc::hold_lost, name, "the lock was lost before the function returned");
@@ -16379,6 +17261,8 @@ public:
     // wait.)
     //   lock(Owner{n})   for this logical owner, not for the calling thread
     //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
+    //   lock(Lease::at_least(d))  the lock is given back no earlier than d after the acquire: see Lease::at_least()
+    //   lock(Lease::at_most(d))   the hold ends d after the acquire at the latest: see Lease::at_most()
     //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
     //   lock(…, ec)      stores the error instead of throwing it
     template <class... Tail>
@@ -16661,6 +17545,11 @@ private:
             held_ = held;
         }
 
+        // Nobody wants what was acquired.
+        void unwanted() noexcept {
+            if (held_) keeper_->waive_minimum(request_.owner);
+        }
+
         Hold result(const std::shared_ptr<OperationHost>& host) {
             if (!std::exchange(held_, false)) return Hold();
             return Hold(HeldLevel{host, std::move(keeper_), request_.owner, facts_, request_.reentry});
@@ -16699,6 +17588,2061 @@ private:
 };
 
 }  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/condition_variable.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// A lock and a Hold of it as one lockable object, for ConditionVariable and whatever else takes one. Refers to both.
+//
+//   redlatch::Hold hold = orders.hold();
+//   redlatch::HeldLock held{orders, hold};
+//   changed.wait(held, [&] { return !queue.empty(); });
+class HeldLock {
+public:
+    // `lock` is any lock of this library, of which `hold` holds one level.
+    HeldLock(detail::LockApi& lock, Hold& hold) noexcept : lock_(lock), hold_(hold) {}
+
+    // Acquires the lock for the object, under the watchdog, with an owner of its own. Waits and fails as hold() of the lock
+    // does.
+    void lock() { hold_ = lock_.hold(); }
+
+    // Releases what the object holds. Throws Error(errc::not_owner) if it holds nothing.
+    void unlock() {
+        if (const std::error_code ec = hold_.unlock(); ec == errc::not_owner)
+            throw Error(errc::not_owner, {}, "this object holds nothing");
+    }
+
+private:
+    detail::LockApi& lock_;
+    Hold& hold_;
+};
+
+namespace detail {
+
+// What a condition variable releases while it waits.
+template <class Lock>
+concept Relockable = requires(Lock& lock) {
+    lock.lock();
+    lock.unlock();
+};
+
+// The same without its type.
+class AnyRelockable {
+public:
+    virtual ~AnyRelockable() = default;
+    virtual void lock() = 0;
+    virtual void unlock() = 0;
+};
+
+template <class Lock>
+class RelockableOf final : public AnyRelockable {
+public:
+    explicit RelockableOf(Lock& lock) : lock_(lock) {}
+    void lock() override { lock_.lock(); }
+    void unlock() override { lock_.unlock(); }
+
+private:
+    Lock& lock_;
+};
+
+}  // namespace detail
+
+// Lets threads of any processes wait until something has changed that a lock protects: a std::condition_variable_any across
+// processes. Use it with an RLock or any other lock of this library that the calling thread holds, a std::unique_lock of
+// one, or a Hold (see HeldLock). All that wait and notify must use the same lock. The lock must be held once: a second level
+// would keep the others out.
+//
+//   redlatch::RLock orders{redis, "orders"};
+//   redlatch::ConditionVariable changed{redis, "orders:changed"};
+//   std::unique_lock guard{orders};
+//   changed.wait(guard, [&] { return has_order(); });
+//
+// A waiter registers on the server before it releases the lock. So a notification by anyone who acquires the lock after that
+// is not lost. A registration has a lease, which the client's watchdog renews while the call waits. If a waiter that was
+// notified dies, or gives up, the next one gets its notification. Waiters are notified in the order of their registration. A
+// call may return without a notification: when the server has lost its data, or the process was paused for longer than the
+// lease. So use a predicate.
+//
+// The client sends nothing while it waits, except renewals, and one query every 5 to 10 seconds for all waiters of a
+// process, in case a message was lost. Waiting takes three round trips besides those of the lock.
+//
+// Neither copyable nor movable. Any number of threads may use one object; two objects with the same name are the same
+// condition variable. Each member throws Error; with a trailing std::error_code& it stores the code. A call that waits holds
+// the lock again when it returns or throws, unless the error is that of acquiring the lock: then it is not held, and
+// std::unique_lock::owns_lock(), is_held() or the Hold tell so.
+class ConditionVariable {
+public:
+    // Makes an object for the condition variable of this name. Throws Error(errc::invalid_argument) if the name is empty, is
+    // longer than 1,024 bytes, or has braces other than one non-empty {tag}, and for options that cannot work: see
+    // ObjectOptions. Sends nothing.
+    ConditionVariable(Client& client, std::string_view name, const ObjectOptions& options = {});
+
+    // Returns the name as given, without the client's key_prefix.
+    const std::string& name() const noexcept { return handle_.name(); }
+
+    // Releases the lock, waits for a notification, and acquires the lock again. Throws Error(errc::not_owner) if the lock is
+    // not held.
+    //   wait(lock, token)   gives up when a stop is requested; only this form returns a bool: true if it was notified
+    //   wait(lock, …, ec)   stores the error instead of throwing it
+    template <detail::Relockable Lock, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] auto wait(Lock& lock, Tail&&... tail) {
+        const bool notified =
+            detail::answer([&] { return wait_once(lock, detail::wait_until(never, tail...)); }, false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return notified;
+    }
+
+    // Waits until pred(), which is called with the lock held, returns true; does not wait if it does already. With a stop
+    // token it returns the last result of pred().
+    template <detail::Relockable Lock, std::predicate Pred, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] auto wait(Lock& lock, Pred pred, Tail&&... tail) {
+        const bool fulfilled =
+            detail::answer([&] { return wait_until_true(lock, pred, never, tail...); }, false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return fulfilled;
+    }
+
+    // Waits for a notification until `timeout` has passed, by a monotonic clock; acquiring the lock again may take longer.
+    // Returns true if it was notified. Timeouts are rounded up to the next millisecond; the largest value waits
+    // indefinitely. Accepts std::stop_token and std::error_code&.
+    template <detail::Relockable Lock, class Rep, class Period, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] bool wait_for(Lock& lock, std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return timed(lock, deadline_after(Clock::now(), timeout), tail...);
+    }
+
+    // Does the same until pred() returns true. Returns the last result of pred().
+    template <detail::Relockable Lock, class Rep, class Period, std::predicate Pred, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] bool wait_for(Lock& lock, std::chrono::duration<Rep, Period> timeout, Pred pred, Tail&&... tail) {
+        return timed_until_true(lock, pred, deadline_after(Clock::now(), timeout), tail...);
+    }
+
+    // Do the same as wait_for(), until an instant of any clock, which is read once.
+    template <detail::Relockable Lock, class AnyClock, class Duration, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] bool wait_until(Lock& lock, std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return timed(lock, deadline_at(when), tail...);
+    }
+    template <detail::Relockable Lock, class AnyClock, class Duration, std::predicate Pred, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] bool wait_until(Lock& lock, std::chrono::time_point<AnyClock, Duration> when, Pred pred,
+                                  Tail&&... tail) {
+        return timed_until_true(lock, pred, deadline_at(when), tail...);
+    }
+
+    // Notifies the waiter that has waited longest. Returns false if nobody waits. One round trip. The lock need not be held;
+    // if it is, the waiter goes on when it is released.
+    bool notify_one();
+    bool notify_one(std::error_code& ec);
+
+    // Notifies all that wait now. Returns how many. One round trip.
+    std::ptrdiff_t notify_all();
+    std::ptrdiff_t notify_all(std::error_code& ec);
+
+    // Returns how many wait now, in all processes, and are not notified yet. One that has died counts until it is found. One
+    // round trip.
+    std::ptrdiff_t waiters();
+    std::ptrdiff_t waiters(std::error_code& ec);
+
+private:
+    template <class Lock>
+    bool wait_once(Lock& lock, const detail::WaitRequest& request) {
+        detail::RelockableOf<Lock> relockable(lock);
+        return await(relockable, request);
+    }
+
+    template <class Lock, class Pred, class... Tail>
+    bool wait_until_true(Lock& lock, Pred& pred, Instant deadline, Tail&... tail) {
+        while (!pred())
+            if (!wait_once(lock, detail::wait_until(deadline, tail...))) return pred();
+        return true;
+    }
+
+    template <class Lock, class... Tail>
+    bool timed(Lock& lock, Instant deadline, Tail&... tail) {
+        return detail::answer([&] { return wait_once(lock, detail::wait_until(deadline, tail...)); }, false, tail...);
+    }
+
+    template <class Lock, class Pred, class... Tail>
+    bool timed_until_true(Lock& lock, Pred& pred, Instant deadline, Tail&... tail) {
+        return detail::answer([&] { return wait_until_true(lock, pred, deadline, tail...); }, false, tail...);
+    }
+
+    bool await(detail::AnyRelockable& lock, detail::WaitRequest request);
+
+    detail::StateHandle handle_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/condition_variable.hpp
+
+// The scripts of the condition variable. Keys: a sorted set of the waiters: id -> place, from 1 on in the order of their
+// registration, negative once the waiter is notified; and a sorted set of their leases: id -> end, in ms since 1970 by the
+// server's clock. permit_renew prolongs the leases. A waiter that is notified stays until it says that it goes on. If its
+// lease ends before, or it gives up, its notification goes to the next waiter; any script that finds that out passes it on.
+// notify_all removes the waiters. Message: how many were notified.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+// Precedes the scripts that use it.
+inline constexpr std::string_view condition_settle{R"lua(
+local last_place = '9007199254740991'
+local function place_of(waiters, id) return tonumber(redis.call('zscore', waiters, id) or '0') end
+-- Adds to `changes`: `notify` waiters are notified, and one more for each notified waiter whose lease has ended. The latter
+-- are removed, and so is the waiter that leaves, if there is one. Returns how many are notified. Before what is removed
+-- come commands of the kinds that might be refused; Redis allows the first one when its memory is full.
+local function settle(changes, waiters, leases, channel, publish, now, notify, leaver)
+    local gone, is_gone = redis.call('zrangebyscore', leases, '0', whole(now)), {}
+    for _, id in ipairs(gone) do
+        is_gone[id] = true
+        if id ~= leaver and place_of(waiters, id) < 0 then notify = notify + 1 end
+    end
+    if leaver and not is_gone[leaver] then
+        is_gone[leaver] = true
+        table.insert(gone, leaver)
+    end
+    local told = 0
+    table.insert(changes, {'zrem', waiters, ''})
+    if notify > 0 then
+        local next = redis.call('zrangebyscore', waiters, '1', last_place, 'withscores', 'limit', '0',
+                                whole(notify + #gone))
+        for i = 1, #next, 2 do
+            if told < notify and not is_gone[next[i]] then
+                told = told + 1
+                table.insert(changes, {'zadd', waiters, '-' .. next[i + 1], next[i],
+                                       undo = {'zadd', waiters, next[i + 1], next[i]}})
+            end
+        end
+    end
+    if told > 0 then table.insert(changes, {publish, channel, whole(told)}) end
+    for _, id in ipairs(gone) do
+        table.insert(changes, {'zrem', leases, id})
+        table.insert(changes, {'zrem', waiters, id})
+    end
+    return told, #gone
+end
+-- Puts the mark of this request before the changes. Redis allows that when its memory is full.
+local function marked(changes, marks, lane, request, outcome, now, ends)
+    table.insert(changes, 1, keep(marks, now, ends))
+    table.insert(changes, 1, mark(marks, lane, request, outcome))
+    table.insert(changes, 1, keep(marks, now, ends))
+    return changes
+end
+)lua"};
+
+template <const std::string_view& Body>
+inline constexpr std::string_view of_condition =
+    joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, condition_settle, Body>;
+
+inline constexpr std::string_view condition_register{R"lua(
+-- KEYS: waiters, marks, leases.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, id of the waiter, its
+-- lease in ms.
+-- Answer: 1.
+local waiters, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local id, lease = ARGV[6], ARGV[7]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local last = redis.call('zrange', waiters, '-1', '-1', 'withscores')[2]
+local place = math.max(tonumber(last or '0'), 0) + 1
+-- First a write that Redis refuses when its memory is full.
+return all_or_none({mark(marks, lane, request, 1), keep(marks, now, wanted_until + margin),
+                    {'zadd', waiters, whole(place), id, undo = {'zrem', waiters, id}},
+                    {'zadd', leases, ends_at(now, lease), id}}) or 1
+)lua"};
+
+inline constexpr std::string_view condition_call_off{R"lua(
+-- KEYS: waiters, marks, leases, channel.  ARGV: lane, request of a registration whose outcome its sender does not know,
+-- wanted until of that, margin in ms, '1' for a resend, publish command, id of the waiter.
+-- Answer: 1. The waiter is removed, its notification is passed on, and copies in flight will not register it.
+local waiters, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local publish, id = ARGV[6], ARGV[7]
+local now = time_in_ms()
+local changes = {}
+settle(changes, waiters, leases, channel, publish, now, place_of(waiters, id) < 0 and 1 or 0, id)
+if not outcome_of(marks, lane, request) and now <= wanted_until then
+    marked(changes, marks, lane, request, 0, now, wanted_until + margin)
+end
+return all_or_none(changes) or 1
+)lua"};
+
+inline constexpr std::string_view condition_leave{R"lua(
+-- KEYS: waiters, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, id of the waiter, '1' if it gives up, so that its notification is passed on.
+-- Answer: 0 = it was not notified; 1 = it was, and nobody else waits; 2 = it was, and the notification is passed on; 3 = all
+-- were notified, or its lease had ended.
+local waiters, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local publish, id, gives_up = ARGV[6], ARGV[7], ARGV[8] == '1'
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local place = place_of(waiters, id)
+local passes_on = place < 0 and gives_up
+local changes = {}
+local told = settle(changes, waiters, leases, channel, publish, now, passes_on and 1 or 0, id)
+local outcome = 0
+if place == 0 then outcome = 3 elseif place < 0 then outcome = passes_on and told > 0 and 2 or 1 end
+return all_or_none(marked(changes, marks, lane, request, outcome, now, wanted_until + margin)) or outcome
+)lua"};
+
+inline constexpr std::string_view condition_notify{R"lua(
+-- KEYS: waiters, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, '1' = notify one waiter, 'all' = all of them.
+-- Answer: how many are notified.
+local waiters, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local publish, how_many = ARGV[6], ARGV[7]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
+local changes = {}
+local told, gone
+if how_many == 'all' then
+    -- What was notified before, and has not gone on yet, needs no heir: nobody waits any longer.
+    local all = redis.call('zrangebyscore', waiters, '1', last_place)
+    told, gone = #all, 0
+    table.insert(changes, {'zrem', waiters, ''})
+    table.insert(changes, {'zremrangebyscore', waiters, '1', '0'})
+    if told > 0 then table.insert(changes, {publish, channel, whole(told)}) end
+    for _, id in ipairs(all) do table.insert(changes, {'zrem', leases, id}) end
+    table.insert(changes, {'zremrangebyscore', waiters, '1', last_place})
+else
+    told, gone = settle(changes, waiters, leases, channel, publish, now, 1, nil)
+    -- Only one of them is notified by this call.
+    told = math.min(told, 1)
+end
+if told == 0 and gone == 0 and again ~= '1' then return 0 end
+return all_or_none(marked(changes, marks, lane, request, told, now, ends)) or told
+)lua"};
+
+inline constexpr std::string_view condition_look{R"lua(
+-- KEYS: waiters, leases, channel.  ARGV: publish command, ids of waiters.
+-- Answer: after how many ms the next lease ends, -1 = there is none; then for each id 2 = notified, 1 = waiting, 0 = all
+-- were notified, or its lease has ended. Passes on the notifications of waiters whose lease has ended.
+local waiters, leases, channel = KEYS[1], KEYS[2], KEYS[3]
+local now = time_in_ms()
+local changes = {}
+local _, gone = settle(changes, waiters, leases, channel, ARGV[1], now, 0, nil)
+if gone > 0 then
+    local refusal = all_or_none(changes)
+    if refusal then return refusal end
+end
+local first = redis.call('zrange', leases, '0', '0', 'withscores')[2]
+local answer = {first and math.max(tonumber(first) - now, 1) or -1}
+for i = 2, #ARGV do
+    local place = place_of(waiters, ARGV[i])
+    answer[i] = place == 0 and 0 or place < 0 and 2 or 1
+end
+return answer
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view condition_register = parts::of_condition<parts::condition_register>;
+inline constexpr std::string_view condition_call_off = parts::of_condition<parts::condition_call_off>;
+inline constexpr std::string_view condition_leave = parts::of_condition<parts::condition_leave>;
+inline constexpr std::string_view condition_notify = parts::of_condition<parts::condition_notify>;
+inline constexpr std::string_view condition_look = parts::of_condition<parts::condition_look>;
+
+}  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::condition_call_off>{scripts::condition_call_off,
+    "3dd715a5154876953522902750ad86bd5baf87c3"};
+template <>
+inline constexpr Script digested<scripts::condition_leave>{scripts::condition_leave,
+    "2cc266456fb3b492f24bd0e3908d9bde72e1ed05"};
+template <>
+inline constexpr Script digested<scripts::condition_look>{scripts::condition_look,
+    "aed688ac0c905ab5a3930fab8f878ee907fcab87"};
+template <>
+inline constexpr Script digested<scripts::condition_notify>{scripts::condition_notify,
+    "c70c92965c5ff2bc5465f4573d4da2f03416d0b4"};
+template <>
+inline constexpr Script digested<scripts::condition_register>{scripts::condition_register,
+    "e27af10186cf7db8f90c7973ee677893520d1086"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/condition_variable.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Makes the calls of the condition variable and reads the replies.
+class ConditionProtocol {
+public:
+    static constexpr std::string_view kind = "condition ";
+    static constexpr bool takes = false;
+    static constexpr std::size_t most_at_once = std::numeric_limits<std::size_t>::max();
+
+    // A waiter is served when it goes on: it was notified, or the server does not have it any more.
+    struct Want {
+        PermitId id;
+        bool served = false;
+        bool owes = false;  // True if the server keeps its notification until it says that it goes on
+    };
+
+    ConditionProtocol(const ProtocolContext& context, std::string key)
+        : marks_(context, std::move(key), "redlatch_condition_requests"),
+          channel_(prefixed_key("redlatch_condition", marks_.key())),
+          leases_(suffixed_key(marks_.key(), "leases")) {}
+
+    const RequestMarks& marks() const noexcept { return marks_; }
+    const std::string& key() const noexcept { return marks_.key(); }
+    const std::string& channel() const noexcept { return channel_; }
+
+    Call ask(std::span<const Want> wants, const RequestId&) const {
+        Call call(digested<scripts::condition_look>, {key(), leases_, channel_}, {PublishCommand()});
+        for (const Want& want : wants) call.append(Word::copy(want.id.bytes()));
+        return call;
+    }
+
+    Answer decode(const Reply& reply, std::span<Want> wants) const {
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 1 + wants.size())
+            throw unexpected(reply, key());
+        for (const Reply& one : reply.elements)
+            if (!one.is_integer()) throw unexpected(reply, key());
+        for (std::size_t i = 0; i < wants.size(); ++i) {
+            const std::int64_t state = reply.elements[1 + i].integer;
+            if (state < 0 || state > 2) throw unexpected(reply, key());
+            wants[i].served = state != 1;
+            wants[i].owes = state == 2;
+        }
+        // One ms more: the lease lasts until the end of its last millisecond.
+        const std::int64_t over_in = reply.elements[0].integer;
+        return {over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max()
+                                                                      : Milliseconds(over_in + 1)};
+    }
+
+    Call enter(const RequestId& request_id, const PermitId& id, Milliseconds lease) const {
+        return marks_.call(digested<scripts::condition_register>, request_id, {leases_},
+                           {Word::copy(id.bytes()), lease});
+    }
+
+    // Calls off a registration of unknown outcome.
+    Call call_off(const RequestId& request_id, const PermitId& id) const {
+        return marks_.call(digested<scripts::condition_call_off>, request_id, {leases_, channel_},
+                           {PublishCommand(), Word::copy(id.bytes())});
+    }
+
+    // `gives_up`: true if a notification that it may have got is to be passed on.
+    Call leave(const RequestId& request_id, const PermitId& id, bool gives_up) const {
+        return marks_.call(digested<scripts::condition_leave>, request_id, {leases_, channel_},
+                           {PublishCommand(), Word::copy(id.bytes()), gives_up ? "1" : "0"});
+    }
+
+    // Returns true if a waiter that gave up was notified, and nobody else could take its notification.
+    bool decode_leave(const Reply& reply) const {
+        if (!reply.is_integer() || reply.integer < 0 || reply.integer > 3) throw unexpected(reply, key());
+        return reply.integer == 1 || reply.integer == 3;
+    }
+
+    Call notify(const RequestId& request_id, bool all) const {
+        return marks_.call(digested<scripts::condition_notify>, request_id, {leases_, channel_},
+                           {PublishCommand(), all ? "all" : "1"});
+    }
+
+    // `until`: the server time until which it is wanted. Never shortens a lease.
+    Call renew(std::span<const PermitId> ids, Milliseconds lease, std::int64_t until) const {
+        Call call(digested<scripts::permit_renew>, {leases_}, {lease, until}, Effect::grants);
+        for (const PermitId& id : ids) call.append(Word::copy(id.bytes()));
+        return call;
+    }
+
+    // Counts the waiters that are not notified.
+    Call count() const { return Call::command({"ZCOUNT", key(), "1", "9007199254740991"}); }
+
+private:
+    const RequestMarks marks_;
+    const std::string channel_;
+    const std::string leases_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/condition_variable.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+using ConditionState = Synchronizer<ConditionProtocol, Registrations<ConditionProtocol>>;
+
+inline ConditionState& condition_of(StateHandle& handle) { return static_cast<ConditionState&>(handle.state()); }
+
+// Removes a waiter without waiting for the server. Without memory for that, it ends with its lease. `gives_up`: its
+// notification is passed on, if it has one.
+inline void leave_condition_later(ConditionState& condition, const PermitId& id, bool gives_up) noexcept try {
+    condition.leases().forget(id);
+    condition.change_later([&condition, id, gives_up](const RequestId& request_id) {
+        return condition.protocol().leave(request_id, id, gives_up);
+    });
+} catch (...) {
+}
+
+// Registers a waiter, and renews its registration from then on.
+inline void enter_condition(const Settings& settings, ConditionState& condition, const PermitId& id) {
+    condition.leases().make_room();
+    const Instant sent = Clock::now();
+    const Reply reply = condition.change(
+        settings,
+        [&](const RequestId& request_id) {
+            return condition.protocol().enter(request_id, id, settings.watchdog_timeout);
+        },
+        ConditionState::Undelivered::call_off, nullptr,
+        [&condition, id](const RequestId& request_id) { return condition.protocol().call_off(request_id, id); });
+    if (!condition.is_one(reply)) throw unexpected(reply, condition.key());
+    condition.leases().record(id, settings.watchdog_timeout, sent);
+}
+
+// Returns true if a waiter that gives up was notified after all. Otherwise the next one has its notification, if there was
+// one.
+inline bool give_up_condition(const Settings& settings, ConditionState& condition, const PermitId& id) {
+    condition.leases().forget(id);
+    return condition.protocol().decode_leave(condition.change(
+        settings,
+        [&condition, id](const RequestId& request_id) { return condition.protocol().leave(request_id, id, true); },
+        ConditionState::Undelivered::retry));
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE ConditionVariable::ConditionVariable(Client& client, std::string_view name,
+                                                     const ObjectOptions& options)
+    : handle_(detail::ClientAccess::session(client), detail::ConditionState::maker, name, options) {}
+
+REDLATCH_INLINE bool ConditionVariable::await(detail::AnyRelockable& lock, detail::WaitRequest request) {
+    if (request.stop.stop_requested()) return false;
+    auto& condition = detail::condition_of(handle_);
+    detail::ConditionProtocol::Want want{PermitId::random()};
+    const PermitId id = want.id;
+    detail::enter_condition(handle_.settings(), condition, id);
+    try {
+        lock.unlock();
+    } catch (...) {
+        detail::leave_condition_later(condition, id, true);
+        throw;
+    }
+    bool notified = false;
+    std::exception_ptr failure;
+    try {
+        request.settings = handle_.settings();
+        notified = condition.obtain(want, request).run();
+        if (!notified)
+            notified = detail::give_up_condition(handle_.settings(), condition, id);
+        else if (want.owes)
+            detail::leave_condition_later(condition, id, false);
+        else
+            condition.leases().forget(id);
+    } catch (...) {
+        failure = std::current_exception();
+        detail::leave_condition_later(condition, id, true);
+    }
+    lock.lock();
+    if (failure) std::rethrow_exception(failure);
+    return notified;
+}
+
+REDLATCH_INLINE bool ConditionVariable::notify_one() {
+    auto& condition = detail::condition_of(handle_);
+    return condition.is_one(condition.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return condition.protocol().notify(request_id, false);
+    }));
+}
+
+REDLATCH_INLINE std::ptrdiff_t ConditionVariable::notify_all() {
+    auto& condition = detail::condition_of(handle_);
+    const Reply reply = condition.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return condition.protocol().notify(request_id, true);
+    });
+    if (!reply.is_integer() || reply.integer < 0) throw detail::unexpected(reply, condition.key());
+    return static_cast<std::ptrdiff_t>(reply.integer);
+}
+
+REDLATCH_INLINE std::ptrdiff_t ConditionVariable::waiters() {
+    auto& condition = detail::condition_of(handle_);
+    const Reply reply =
+        detail::query(condition.session(), handle_.settings(), condition.key(), condition.protocol().count());
+    if (!reply.is_integer() || reply.integer < 0) throw detail::unexpected(reply, condition.key());
+    return static_cast<std::ptrdiff_t>(reply.integer);
+}
+
+REDLATCH_INLINE bool ConditionVariable::notify_one(std::error_code& ec) {
+    return detail::answer([&] { return notify_one(); }, false, ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t ConditionVariable::notify_all(std::error_code& ec) {
+    return detail::answer([&] { return notify_all(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t ConditionVariable::waiters(std::error_code& ec) {
+    return detail::answer([&] { return waiters(); }, std::ptrdiff_t(0), ec);
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/count_down_latch.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Lets any number of threads in many processes wait until a shared count reaches zero: a std::latch across processes,
+// and the counterpart of Redisson's RCountDownLatch. It differs from std::latch in three ways:
+//   - try_set_count() sets the count, and may set it again after it has ended.
+//   - Counting down by more than is left ends the count at zero.
+//   - While there is no count, waiting returns at once.
+//
+// Neither copyable nor movable. Any number of threads may use one object. Two objects with the same name are the same
+// latch. Each member throws Error; with a trailing std::error_code& it stores the code and throws only std::bad_alloc.
+// If the server cannot be reached, a call retries for unreachable_timeout (of ObjectOptions or ClientOptions), then
+// fails with errc::unreachable. A command may be resent after a lost reply and still takes effect once.
+class CountDownLatch {
+public:
+    // Makes an object for the latch of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
+    // than 1,024 bytes, or has braces other than one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
+    // another slot. Options that cannot work are refused: see ObjectOptions. Sends nothing.
+    CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options = {});
+
+    // Returns the name as given, without the client's key_prefix.
+    const std::string& name() const noexcept { return handle_.name(); }
+
+    // Returns the largest count, which is the largest that Redisson can read.
+    static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
+
+    // Sets the count if there is none. Returns true if it was set. One round trip, like every member that does not
+    // wait. Throws Error(errc::invalid_argument) if `count` is not from 1 to max().
+    bool try_set_count(std::ptrdiff_t count);
+    bool try_set_count(std::ptrdiff_t count, std::error_code& ec);
+
+    // Returns the number left to count down, or 0 if there is no count.
+    std::ptrdiff_t count() const;
+    std::ptrdiff_t count(std::error_code& ec) const;
+
+    // Counts down by n. At zero all waiters return. Does nothing if there is no count or n is 0. Throws
+    // Error(errc::invalid_argument) if n is negative.
+    //
+    // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the
+    // count-down is not lost: the client retries it in the background for a minute and a half or more, while the
+    // process lives. So do not count down again after such an error. If the retries fail too, the event
+    // unlock_not_delivered reports it.
+    void count_down(std::ptrdiff_t n = 1);
+    void count_down(std::ptrdiff_t n, std::error_code& ec);
+    void count_down(std::error_code& ec) { count_down(1, ec); }
+
+    // Returns true if there is nothing left to count down.
+    [[nodiscard]] bool try_wait() const { return wait_for_end({.one_try = true}); }
+    [[nodiscard]] bool try_wait(std::error_code& ec) const;
+
+    // Waits until the count that was set at the time of the call has ended: it reached zero, was reset, or its key
+    // expired. A count set after that does not matter. A waiting thread sends one query every 5 to 10 seconds, in case
+    // a message was lost. A process with many waiting threads sends no more than that.
+    //   wait(token)   returns early if a stop is requested; only this form returns a bool: true if the count has ended
+    //   wait(…, ec)   stores the error instead of throwing it
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] auto wait(Tail&&... tail) const {
+        const bool ended =
+            detail::answer([&] { return wait_for_end(detail::wait_until(never, tail...)); }, false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return ended;
+    }
+
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the count
+    // has ended. Timeouts are rounded up to the next millisecond; zero or less checks once; the largest value waits
+    // indefinitely. Accepts std::stop_token and std::error_code&.
+    template <class Rep, class Period, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
+        return timed(deadline_after(Clock::now(), timeout), tail...);
+    }
+
+    // Does the same as wait_for(), until an instant of any clock, which is read once.
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
+        return timed(deadline_at(when), tail...);
+    }
+
+    // Wait for the end of the count without a thread that waits: see Operation. The result is true if the count has ended.
+    // Accept a std::stop_token, which cancels the operation.
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<bool> async_wait(Tail&&... tail)
+    const { return later(detail::wait_until(never, tail...)); }
+
+    // Does the same as async_wait(), for this time at most. It begins to run with this call.
+    template <class Rep, class Period, class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<bool> async_wait_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail)
+    const { return later(detail::wait_until(deadline_after(Clock::now(), timeout), tail...)); }
+
+    // Calls count_down(n), then wait(…) for the end of the same count. Takes one round trip if this call ended the
+    // count.
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
+        const bool ended =
+            detail::answer([&] { return arrive(n, detail::wait_until(never, tail...)); }, false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return ended;
+    }
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
+
+    // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
+    bool reset();
+    bool reset(std::error_code& ec);
+
+    // Returns true if there is a count.
+    bool exists() const;
+    bool exists(std::error_code& ec) const;
+
+    // Does the same as reset(): deletes the latch, and all waiters return.
+    bool remove() { return reset(); }
+    bool remove(std::error_code& ec);
+
+    // Lets the count end after this duration, rounded down to milliseconds, unless it reaches zero before. Waiters may
+    // notice that end up to 10 s later, because the server publishes no message. Replaces an earlier expiry. Returns
+    // false if there is no count. Throws Error(errc::invalid_argument) if the duration is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after) {
+        return expire_after(Lease(after).length());
+    }
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
+        return detail::answer([&] { return expire(after); }, false, ec);
+    }
+
+    // Returns the state on the server: see LatchInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
+    // to something else.
+    LatchInspection inspect() const;
+    LatchInspection inspect(std::error_code& ec) const;
+
+private:
+    bool expire_after(Milliseconds after);
+    bool wait_for_end(detail::WaitRequest request) const;
+    bool arrive(std::ptrdiff_t n, detail::WaitRequest request);
+    Operation<bool> later(detail::WaitRequest request) const;
+
+    template <class... Tail>
+    bool timed(Instant deadline, Tail&... tail) const {
+        return detail::answer([&] { return wait_for_end(detail::wait_until(deadline, tail...)); }, false, tail...);
+    }
+
+    // Waiting is const, as it is for std::latch.
+    mutable detail::StateHandle handle_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/giving_back.hpp
+
+// The common parts of the scripts that release locks. Before the first two stands a function release(owner, remaining
+// count, lease in ms for a remaining hold, publish command, tag).
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+inline constexpr std::string_view release_levels{R"lua(
+-- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag (if there is one).
+return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+)lua"};
+
+// For owners of which no client knows what they hold, because a reply did not come.
+inline constexpr std::string_view give_up{R"lua(
+-- ARGV: publish command, tag (if there is one), owners that give up.
+-- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
+local now, refusal = time_in_ms(), nil
+for i = 3, #ARGV do
+    local answer = release(ARGV[i], '0', '0', ARGV[1], ARGV[2])
+    if type(answer) == 'table' then refusal = answer end
+end
+return refusal or now
+)lua"};
+
+// For a key that never becomes free.
+inline constexpr std::string_view no_lease{R"lua(
+local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
+)lua"};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/hold_levels.hpp
+
+// Writes for the locks whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. If a
+// command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
+// of.
+//
+// A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
+// error. The waiters ask again when the lease would have ended.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+inline constexpr std::string_view first_level{R"lua(
+-- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
+local function give_lease(lock, lease)
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) ~= 'table' then return nil end
+    redis.call('del', lock)
+    return limited
+end
+)lua"};
+
+inline constexpr std::string_view more_levels{R"lua(
+-- Sets the count of an existing hold; its lease becomes no shorter. Returns nil, or the error.
+local function enter_again(lock, owner, current, count, lease)
+    local left = redis.call('pttl', lock)
+    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+    if left >= tonumber(lease) then return nil end
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) ~= 'table' then return nil end
+    if current ~= count then redis.call('hincrby', lock, owner, current - count) end
+    return limited
+end
+)lua"};
+
+inline constexpr std::string_view fewer_levels{R"lua(
+-- The same with fewer levels. Returns -1 = still held, or the error.
+local function leave_level(lock, owner, current, count, lease)
+    local left = redis.call('pttl', lock)
+    -- In the last millisecond of a lease the TTL is 0. PEXPIRE with 0 deletes the key, and HINCRBY creates it without one.
+    local changes = {{'pexpire', lock, math.max(1, left, lease), undo = left > 0 and {'pexpire', lock, left}}}
+    if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
+    return all_or_none(changes) or -1
+end
+)lua"};
+
+inline constexpr std::string_view next_owner{R"lua(
+-- Restores the hold of the owner, whatever was written since.
+local function put_back(lock, owner, count, left)
+    redis.pcall('del', lock)
+    redis.pcall('hset', lock, owner, count)
+    if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
+end
+-- Puts the next owner in the owner's place. Returns nil, or the error.
+local function replace(lock, owner, count, heir, lease, left)
+    redis.call('pexpire', lock, lease)
+    local reply = redis.pcall('hincrby', lock, heir, '1')
+    if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
+    if type(reply) ~= 'table' then return nil end
+    put_back(lock, owner, count, left)
+    return reply
+end
+)lua"};
+
+// Follows next_owner.
+inline constexpr std::string_view staying{R"lua(
+-- Leaves the lock taken by the heir, for `rest` ms at most and never for longer than by the owner. Returns nil or the
+-- error, the new lease, and the earlier one.
+local function stay(lock, owner, count, heir, rest)
+    local left = redis.call('pttl', lock)
+    local lease = left < 0 and rest or math.max(1, math.min(left, rest))
+    return replace(lock, owner, count, heir, lease, left), lease, left
+end
+)lua"};
+
+inline constexpr std::string_view levels{joined<first_level, more_levels>};
+inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/rlock.hpp
+
+// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write the same as
+// Redisson's RLock (its keys, field, channel and message). But they take the hold count from the holder as an absolute
+// number, so a command that is sent twice takes effect once. An owner has a new number for each first hold: a late
+// command names a hold that is gone, and does nothing.
+//
+// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before. Releasing and
+// renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
+// numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view rlock_acquire{R"lua(
+-- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
+-- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold to re-enter is gone.
+local lock = KEYS[1]
+local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+if redis.call('exists', lock) == 0 then
+    if count ~= '1' then return -2 end
+    redis.call('hincrby', lock, owner, count)
+    return give_lease(lock, lease)
+end
+local current = redis.call('hget', lock, owner)
+if not current and count ~= '1' then return -2 end
+-- In a read-write lock this owner may be a reader, which is not a hold of this lock.
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+if not current then
+    local left = redis.call('pttl', lock)
+    if left == -1 then return no_lease() end
+    return left
+end
+return enter_again(lock, owner, current, count, lease)
+)lua"};
+
+// Releases levels of a hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners; n = released,
+// n listeners notified; -1 = still held.
+inline constexpr std::string_view rlock_release{R"lua(
+-- KEYS: lock, channel.
+local lock, channel = KEYS[1], KEYS[2]
+local function release(owner, count, lease, publish)
+    local current = redis.call('hget', lock, owner)
+    if not current then return nil end
+    if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
+    redis.call('del', lock)
+    return redis.call(publish, channel, '0')
+end
+)lua"};
+
+inline constexpr std::string_view rlock_hand_over{R"lua(
+-- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
+-- Answer: 1 = the next owner holds it; nil = neither of them does.
+local lock, channel = KEYS[1], KEYS[2]
+local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- An earlier copy has done it.
+if redis.call('hexists', lock, heir) == 1 then return 1 end
+local count = redis.call('hget', lock, owner)
+if not count then return nil end
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+local left = redis.call('pttl', lock)
+local refusal = replace(lock, owner, count, heir, lease, left)
+if refusal then return refusal end
+-- Other waiters rely on the earlier, longer lease: wake them.
+if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
+return 1
+)lua"};
+
+inline constexpr std::string_view rlock_stay{R"lua(
+-- KEYS: lock, channel.  ARGV: owner, the owner that takes its place, its lease in ms, publish command.
+-- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
+local lock, channel = KEYS[1], KEYS[2]
+local owner, heir, rest, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local now = time_in_ms()
+local count = redis.call('hget', lock, owner)
+if not count then return -now end
+local refusal, lease, left = stay(lock, owner, count, heir, rest)
+if refusal then return refusal end
+-- Waiters rely on the earlier, longer lease: wake them.
+if lease ~= left then redis.pcall(publish, channel, '0') end
+return now
+)lua"};
+
+inline constexpr std::string_view rlock_renew{R"lua(
+-- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
+-- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
+local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+local renewed = {}
+for i, lock in ipairs(KEYS) do
+    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 2])
+    if type(renewed[i]) == 'table' then
+        -- A key of another type is lost, but the other locks must not expire for that.
+        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
+        renewed[i] = 0
+    end
+    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
+end
+return renewed
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view rlock_acquire =
+    joined<parts::wanted_until, parts::no_lease, parts::levels, parts::rlock_acquire>;
+inline constexpr std::string_view rlock_release =
+    joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
+inline constexpr std::string_view rlock_give_up =
+    joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
+inline constexpr std::string_view rlock_hand_over =
+    joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
+inline constexpr std::string_view rlock_stay =
+    joined<parts::wanted_until, parts::next_owner, parts::staying, parts::rlock_stay>;
+inline constexpr std::string_view rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
+
+inline constexpr std::string_view rlock_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = not held.
+if redis.call('hlen', KEYS[1]) == 0 then return -2 end
+return redis.call('pttl', KEYS[1])
+)lua"};
+
+}  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
+    "9177ae7e76a78db8bb54f124515935c85c1eef43"};
+template <>
+inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
+    "14957194dc3e50fe6a59b9953a2b87a2797801be"};
+template <>
+inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
+    "44938e4772a2932a4d55d9c6c5e15d753ce5d28f"};
+template <>
+inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
+    "342e55ea9632ec0c89efd0d856bd8c9e8de6e0d9"};
+template <>
+inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
+    "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
+template <>
+inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
+    "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
+template <>
+inline constexpr Script digested<scripts::rlock_stay>{scripts::rlock_stay,
+    "3c6b3ca67d7a8090cab168f4139e13193b1d24ef"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/lock_queries.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The queries of a lock that is a hash of owner -> hold count on the server.
+
+// Returns the list of owners that hold the lock.
+inline Call hash_holders(const std::string& key) { return Call::command({"HKEYS", key}); }
+
+// Returns the number of owners. Uses HLEN rather than EXISTS: a key of another type is an error, not a lock.
+inline Call hash_size(const std::string& key) { return Call::command({"HLEN", key}); }
+
+// Returns the hold count of one owner, or nil.
+inline Call hash_count(const std::string& key, const OwnerText& owner) { return Call::command({"HGET", key, owner}); }
+
+// Returns the PTTL of the lock, or -2 if it is free.
+inline Call key_lease(const std::string& key) { return {digested<scripts::rlock_remaining_lease>, {key}, {}}; }
+
+// --- replies ---------------------------------------------------------------------------------------------------------
+
+// Reads the number of owners.
+inline bool read_is_locked(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
+    return reply.integer > 0;
+}
+
+// Reads nil for none, or the text of a number.
+inline int read_count(const Reply& reply, std::string_view key) {
+    if (reply.is_nil()) return 0;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    int count = 0;
+    const char* const last = reply.text.data() + reply.text.size();
+    const auto [end, error] = std::from_chars(reply.text.data(), last, count);
+    if (error != std::errc{} || end != last || count < 0) throw unexpected(reply, key);
+    return count;
+}
+
+// Reads nil or a text.
+inline std::optional<std::string> read_text(Reply reply, std::string_view key) {
+    if (reply.is_nil()) return std::nullopt;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    return std::move(reply.text);
+}
+
+// Reads a PTTL, or -2 if the lock is free.
+inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    if (reply.integer == -2) return std::nullopt;
+    return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/inspection.hpp
+
+// The scripts that read the whole state of a primitive at one moment. They change nothing, not even what has expired.
+// Their answers are limited, because a client refuses replies of more than 8,192 elements.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view holders_in_hash{R"lua(
+-- Returns the owner of the lock and its count, in turn; nil and the error if the hash is no lock of this kind.
+local function holders_in(lock)
+    if redis.call('hexists', lock, 'mode') == 1 then
+        return nil, redis.error_reply('WRONGTYPE the key holds a read-write lock')
+    end
+    if redis.call('hlen', lock) > 1 then return nil, redis.error_reply('WRONGTYPE the key holds no lock') end
+    return redis.call('hgetall', lock)
+end
+)lua"};
+
+inline constexpr std::string_view hash_inspect{R"lua(
+-- KEYS: lock, and for a fenced lock the token counter.
+-- Answer: PTTL, -2 = free; owner and count; the last token, a text, nil = none.
+local lock, counter = KEYS[1], KEYS[2]
+local holders, refusal = holders_in(lock)
+if refusal then return refusal end
+return {redis.call('pttl', lock), holders, counter and redis.call('get', counter)}
+)lua"};
+
+inline constexpr std::string_view fair_inspect{R"lua(
+-- KEYS: lock, queue, timeouts, slots.
+-- Answer: PTTL, -2 = free; owner and count; each waiter that is alive, in the order of service, and for how many ms it
+-- certainly is. At most the first 1,000 places.
+local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local holders, refusal = holders_in(lock)
+if refusal then return refusal end
+local now, waiting = time_in_ms(), {}
+for _, waiter in ipairs(redis.call('lrange', queue, '0', '999')) do
+    local ends = redis.call('zscore', slots, waiter) or redis.call('zscore', timeouts, waiter) or '0'
+    if tonumber(ends) > now then
+        table.insert(waiting, waiter)
+        table.insert(waiting, math.ceil(ends - now))
+    end
+end
+return {redis.call('pttl', lock), holders, waiting}
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view hash_inspect = joined<parts::holders_in_hash, parts::hash_inspect>;
+inline constexpr std::string_view fair_inspect =
+    joined<parts::wanted_until, parts::holders_in_hash, parts::fair_inspect>;
+
+inline constexpr std::string_view value_inspect{R"lua(
+-- KEYS: a string.  Answer: the text, nil = none; PTTL.
+return {redis.call('get', KEYS[1]), redis.call('pttl', KEYS[1])}
+)lua"};
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::fair_inspect>{scripts::fair_inspect,
+    "17bebd53c28e434e1ce33b1d30dac04f9124fe08"};
+template <>
+inline constexpr Script digested<scripts::hash_inspect>{scripts::hash_inspect,
+    "328529720746a3b5ff99a5f0e0774bfe4653bda6"};
+template <>
+inline constexpr Script digested<scripts::value_inspect>{scripts::value_inspect,
+    "930a04f86794c0ace61253a2fe7814c07384986e"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/inspection.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The calls that read the state of a primitive, for inspect(), and how their replies are read. All readers throw
+// Error(errc::protocol_error) for a reply that the script never sends.
+
+inline Call inspect_hash(const std::string& key) { return {digested<scripts::hash_inspect>, {key}, {}}; }
+inline Call inspect_value(const std::string& key) { return {digested<scripts::value_inspect>, {key}, {}}; }
+
+// --- parts of replies ------------------------------------------------------------------------------------------------
+
+// Returns the elements of an array of at least `least`, in groups of `group`.
+inline const std::vector<Reply>& elements_of(const Reply& reply, std::size_t least, std::size_t group,
+                                             std::string_view key) {
+    if (reply.kind != Reply::Kind::array || reply.elements.size() < least || reply.elements.size() % group != 0)
+        throw unexpected(reply, key);
+    return reply.elements;
+}
+
+// Reads a PTTL of something that exists: -1 is no end.
+inline Milliseconds time_left(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    return reply.integer == -1 ? Milliseconds::max() : Milliseconds(reply.integer < 0 ? 0 : reply.integer);
+}
+
+// Reads the PTTL of a key: nothing if it has none, or does not exist.
+inline std::optional<Milliseconds> time_to_live(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    return reply.integer < 0 ? std::nullopt : std::optional(Milliseconds(reply.integer));
+}
+
+inline int level_of(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer()) return read_count(reply, key);
+    if (reply.integer < 0) throw unexpected(reply, key);
+    return static_cast<int>(reply.integer);
+}
+
+// Sets the owner and, if it has their form, the client id and the number.
+template <class Named>
+void name_owner(Named& named, const Reply& reply, std::string_view key) {
+    constexpr std::size_t id_size = 36;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    named.owner = reply.text;
+    if (reply.text.size() < id_size + 2 || reply.text[id_size] != ':') return;
+    const char* const last = reply.text.data() + reply.text.size();
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(reply.text.data() + id_size + 1, last, number);
+    if (error != std::errc{} || end != last) return;
+    named.client = reply.text.substr(0, id_size);
+    named.number = number;
+}
+
+// --- locks -----------------------------------------------------------------------------------------------------------
+
+// Reads the part that hash_inspect and fair_inspect have in common.
+inline Inspection holders_of_hash(const Reply& reply, std::string_view key) {
+    Inspection found;
+    const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
+    const std::vector<Reply>& holders = elements_of(parts[1], 0, 2, key);
+    for (std::size_t i = 0; i < holders.size(); i += 2) {
+        Holder& holder = found.holders.emplace_back();
+        name_owner(holder, holders[i], key);
+        holder.level = level_of(holders[i + 1], key);
+        holder.lease = time_left(parts[0], key);
+    }
+    return found;
+}
+
+inline Inspection inspection_of_hash(const Reply& reply, std::string_view key) {
+    Inspection found = holders_of_hash(reply, key);
+    if (reply.elements.size() > 2 && !reply.elements[2].is_nil()) found.token = number_of(reply.elements[2], key);
+    return found;
+}
+
+inline Inspection inspection_of_queue(const Reply& reply, std::string_view key) {
+    Inspection found = holders_of_hash(reply, key);
+    const std::vector<Reply>& waiting = elements_of(elements_of(reply, 3, 1, key)[2], 0, 2, key);
+    for (std::size_t i = 0; i < waiting.size(); i += 2) {
+        Queued& waiter = found.waiting.emplace_back();
+        name_owner(waiter, waiting[i], key);
+        waiter.expires_in = time_left(waiting[i + 1], key);
+    }
+    return found;
+}
+
+// The key of a Mutex holds any text, so it always has one level.
+inline Inspection inspection_of_value(const Reply& reply, std::string_view key) {
+    Inspection found;
+    const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
+    if (parts[0].is_nil()) return found;
+    Holder& holder = found.holders.emplace_back();
+    name_owner(holder, parts[0], key);
+    holder.lease = time_left(parts[1], key);
+    return found;
+}
+
+// A writer's field is its owner with a suffix.
+inline Inspection inspection_of_read_write(const Reply& reply, std::string_view key) {
+    constexpr std::string_view suffix = ":write";
+    Inspection found;
+    const std::vector<Reply>& holds = elements_of(reply, 0, 3, key);
+    for (std::size_t i = 0; i < holds.size(); i += 3) {
+        Reply owner = holds[i];
+        const bool writes = owner.text.ends_with(suffix);
+        if (writes) owner.text.resize(owner.text.size() - suffix.size());
+        Holder& holder = found.holders.emplace_back();
+        name_owner(holder, owner, key);
+        holder.level = level_of(holds[i + 1], key);
+        holder.lease = time_left(holds[i + 2], key);
+        holder.shared = !writes;
+    }
+    return found;
+}
+
+// --- semaphores and latches ------------------------------------------------------------------------------------------
+
+inline SemaphoreInspection inspection_of_semaphore(const Reply& reply, std::string_view key) {
+    const std::vector<Reply>& parts = elements_of(reply, 2, 1, key);
+    SemaphoreInspection found;
+    found.exists = !parts[0].is_nil();
+    found.available = converted<std::ptrdiff_t>(number_of(parts[0], key));
+    found.expires_in = time_to_live(parts[1], key);
+    return found;
+}
+
+inline SemaphoreInspection inspection_of_permits(const Reply& reply, std::string_view key) {
+    const std::vector<Reply>& parts = elements_of(reply, 4, 1, key);
+    if (!parts[1].is_integer()) throw unexpected(reply, key);
+    SemaphoreInspection found;
+    found.exists = !parts[0].is_nil();
+    found.available = converted<std::ptrdiff_t>(number_of(parts[0], key));
+    found.acquired = static_cast<std::ptrdiff_t>(parts[1].integer);
+    found.expires_in = time_to_live(parts[2], key);
+    const std::vector<Reply>& held = elements_of(parts[3], 0, 2, key);
+    for (std::size_t i = 0; i < held.size(); i += 2) {
+        if (held[i].kind != Reply::Kind::text) throw unexpected(reply, key);
+        found.permits.push_back({hex_of(held[i].text), time_left(held[i + 1], key)});
+    }
+    return found;
+}
+
+inline LatchInspection inspection_of_latch(const Reply& reply, std::string_view key) {
+    const SemaphoreInspection counter = inspection_of_semaphore(reply, key);
+    return {counter.available > 0, std::max<std::ptrdiff_t>(0, counter.available), counter.expires_in};
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/count_down_latch.hpp
+
+// The scripts of the count-down latch. Key: a string, the remaining count; absent means zero. Message: "0" if the count
+// reached zero or the latch was deleted, "1" if a count was set. The channel is no KEY: for a name with a {tag} it is
+// in another slot than the latch.
+//
+// A second key, the round, is ours alone. It changes whenever a count ends. It exists long enough for waiters that look
+// only after the next count was set: they see that theirs has ended.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view count_down_latch_set{R"lua(
+-- KEYS: latch, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
+-- publish command.
+-- Answer: 1 = set; 0 = there is a count already.
+local latch, marks = KEYS[1], KEYS[2]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local count, channel, publish = ARGV[6], ARGV[7], ARGV[8]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
+if redis.call('get', latch) then
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
+end
+return all_or_none({mark(marks, lane, request, 1), keep(marks, now, ends), {publish, channel, '1'},
+                    {'set', latch, count}}) or 1
+)lua"};
+
+inline constexpr std::string_view count_down_latch_lower{R"lua(
+-- KEYS: latch, marks, round.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, by how much
+-- ('all' = delete), channel, publish command.
+-- Answer: the count before, 0 = there was none; and the round, a text, if the count goes on, nil for none. If the
+-- request was carried out before, the count alone. At zero, never below, the key is deleted and waiters are notified.
+local latch, marks, round = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local by, channel, publish = ARGV[6], ARGV[7], ARGV[8]
+local before = outcome_of(marks, lane, request)
+if before then return {before} end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
+local text = redis.call('get', latch)
+local count = count_in(text or '0')
+if not count then return redis.error_reply('WRONGTYPE the key holds no count') end
+if not text then
+    local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
+    return refusal or {0, false}
+end
+local old = redis.call('get', round)
+-- First a write that Redis allows when its memory is full.
+local changes = {keep(marks, now, ends), mark(marks, lane, request, text), keep(marks, now, ends)}
+if by ~= 'all' and tonumber(by) < count then
+    table.insert(changes, {'decrby', latch, by})
+    return all_or_none(changes) or {count, old}
+end
+local left = math.max(redis.call('pttl', round), 1)
+table.insert(changes, {publish, channel, '0'})
+table.insert(changes, {'set', round, marks .. ' ' .. request, 'px', whole(ends - now),
+                       undo = {'set', round, old or '', 'px', whole(left)}})
+table.insert(changes, {'del', latch})
+return all_or_none(changes) or {count, false}
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view count_down_latch_set{with_request_marks<parts::count_down_latch_set>};
+
+inline constexpr std::string_view count_down_latch_lower{with_request_marks<parts::count_down_latch_lower>};
+
+inline constexpr std::string_view count_down_latch_look{R"lua(
+-- KEYS: latch, round.  Answer: the count as text, nil for none; and the round, a text, nil for none.
+return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
+)lua"};
+
+}  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_down_latch_look,
+    "137908b775803334b04e89c958399043944915b9"};
+template <>
+inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
+    "292b056d342b6d04d7f91acb50bac820f6f7e330"};
+template <>
+inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
+    "e05513790da8fa223037ba88e27b877bcff2ce13"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/counter_upkeep.hpp
+
+// The scripts that delete the key of a semaphore or a latch, or let it expire; and with it the sorted set of the permits
+// that are taken, if they have leases. As in Redisson nothing is published: permits that are gone serve no waiter.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view counter_remove{R"lua(
+-- KEYS: counter, marks, and the leases of permits if there are any.
+-- ARGV: lane, request, wanted until, margin in ms, '1' for a resend.
+-- Answer: 1 = deleted; 0 = there was nothing.
+local counter, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
+local number = redis.call('get', counter)
+if not count_in(number or '0') then return redis.error_reply('WRONGTYPE the key holds no number') end
+if not number and not (leases and redis.call('zcard', leases) > 0) then
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
+end
+-- First a write that Redis allows when its memory is full.
+return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
+                    {'del', counter, leases}}) or 1
+)lua"};
+
+inline constexpr std::string_view counter_expire{R"lua(
+-- KEYS: counter, marks, and the leases of permits if there are any.
+-- ARGV: lane, request, wanted until, margin in ms, '1' for a resend, after how many ms to expire.
+-- Answer: 1 = done; 0 = there is no counter.
+local counter, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local ttl = ARGV[6]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
+local number = redis.call('get', counter)
+if not count_in(number or '0') then return redis.error_reply('WRONGTYPE the key holds no number') end
+if not number then
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
+end
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
+-- SET removes a TTL. If the leases expired alone, their permits would never become available again.
+local left = redis.call('pttl', counter)
+table.insert(changes, {'pexpire', counter, ttl,
+                       undo = left >= 0 and {'pexpire', counter, whole(math.max(left, 1))} or {'set', counter, number}})
+if leases then table.insert(changes, {'pexpire', leases, ttl}) end
+return all_or_none(changes) or 1
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view counter_remove{with_request_marks<parts::counter_remove>};
+inline constexpr std::string_view counter_expire{with_request_marks<parts::counter_expire>};
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::counter_expire>{scripts::counter_expire,
+    "5caa5415a6195564daa09ee529a275714acd4171"};
+template <>
+inline constexpr Script digested<scripts::counter_remove>{scripts::counter_remove,
+    "86f2bf697b215ffe6bf1c67d430d1e7eb0b939ef"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/count_down_latch.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Makes the calls of the count-down latch and reads the replies.
+class LatchProtocol {
+public:
+    static constexpr std::string_view kind = "latch ";
+    static constexpr bool takes = false;
+    static constexpr std::size_t most_at_once = std::numeric_limits<std::size_t>::max();
+
+    // A caller waits until the count that it first found reaches zero. `round` names the last end of a count at that
+    // time; nothing before the first reply.
+    struct Want {
+        std::optional<std::string> round{};
+        bool served = false;
+    };
+
+    LatchProtocol(const ProtocolContext& context, std::string key)
+        : marks_(context, std::move(key), "redlatch_latch_requests"),
+          // The channel has Redisson's name.
+          channel_("redisson_countdownlatch__channel__{" + marks_.key() + "}"),
+          round_(prefixed_key("redlatch_latch_round", marks_.key())) {}
+
+    const RequestMarks& marks() const noexcept { return marks_; }
+    const std::string& key() const noexcept { return marks_.key(); }
+    const std::string& channel() const noexcept { return channel_; }
+
+    Call ask(std::span<const Want>, const RequestId&) const {
+        return {digested<scripts::count_down_latch_look>, {key(), round_}, {}};
+    }
+
+    Answer decode(const Reply& reply, std::span<Want> wants) const {
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 ||
+            !(reply.elements[1].is_nil() || reply.elements[1].kind == Reply::Kind::text))
+            throw unexpected(reply, key());
+        const bool open = number_of(reply.elements[0], key()) <= 0;
+        const std::string& round = reply.elements[1].text;
+        for (Want& want : wants) {
+            // While the latch is closed, only another round proves that the count has ended. An empty one does not:
+            // its key expired long after its end, or never existed.
+            want.served = open || (want.round && !round.empty() && *want.round != round);
+            if (!want.round) want.round = round;
+        }
+        return {Milliseconds::max()};
+    }
+
+    // The reply to counting down: the count before, and what its caller would wait for.
+    struct Lowered {
+        std::int64_t before;
+        Want want{};
+    };
+    Lowered decode_lower(const Reply& reply) const {
+        if (reply.kind != Reply::Kind::array || reply.elements.empty() || !reply.elements[0].is_integer())
+            throw unexpected(reply, key());
+        Lowered lowered{reply.elements[0].integer};
+        if (reply.elements.size() > 1) lowered.want.round = reply.elements[1].text;
+        return lowered;
+    }
+
+    Call set(const RequestId& request_id, std::int64_t count) const {
+        return marks_.call(digested<scripts::count_down_latch_set>, request_id, {},
+                           {count, channel_, PublishCommand()});
+    }
+
+    // A value of `by` that deletes the latch.
+    static constexpr std::int64_t all = -1;
+    Call lower(const RequestId& request_id, std::int64_t by) const {
+        return marks_.call(digested<scripts::count_down_latch_lower>, request_id, {round_},
+                           {by == all ? Word("all") : Word(by), channel_, PublishCommand()});
+    }
+
+    Call expire(const RequestId& request_id, Milliseconds after) const {
+        return marks_.call(digested<scripts::counter_expire>, request_id, {}, {after});
+    }
+
+    Call count() const { return Call::command({"GET", key()}); }
+
+    Call inspect() const { return inspect_value(key()); }
+    LatchInspection read_inspection(const Reply& reply) const { return inspection_of_latch(reply, key()); }
+
+private:
+    const RequestMarks marks_;
+    const std::string channel_;
+    const std::string round_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/permits.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// The semaphore that the permits of one object belong to, as that object sees it. Any thread may call anything.
+class PermitsKeeper {
+public:
+    virtual ~PermitsKeeper() = default;
+
+    // Returns false in a child that was forked since. Then nothing else may be called.
+    virtual bool is_of_this_process() const noexcept = 0;
+
+    // Returns true for the keeper of another object of the same semaphore.
+    virtual bool is_same(const PermitsKeeper& other) const noexcept = 0;
+
+    // Returns the keeper of another object, which gets these permits.
+    virtual std::shared_ptr<PermitsKeeper> split(const std::vector<PermitId>& ids) = 0;
+
+    // Takes over the permits of another object of the same semaphore.
+    virtual void merge(PermitsKeeper& other) noexcept = 0;
+
+    // The object hands its permits over to whoever has their ids.
+    virtual void detach() noexcept {}
+
+    // The defaults are those of permits without a lease.
+    virtual Instant valid_until() { return never; }
+    virtual std::stop_token lost() { return {}; }
+
+    // Both give back permits: the first waits for the reply, the second does not, and without memory leaves permits with
+    // leases to the end of these.
+    virtual std::error_code give_back(std::ptrdiff_t n, const std::vector<PermitId>& ids) noexcept = 0;
+    virtual void give_back_later(std::ptrdiff_t n, std::vector<PermitId> ids) noexcept = 0;
+};
+
+struct PermitsAccess;
+
+}  // namespace detail
+
+// Holds permits of a Semaphore or a PermitExpirableSemaphore for whoever has the object: it can be moved into another
+// thread, a task or a container. The destructor gives them back. It keeps alive what it needs, so it may outlive the
+// semaphore and the client. Movable, not copyable. Different threads may use different objects at once; one object needs
+// the care of a std::unique_ptr.
+//
+// After a fork the child holds nothing: there its copies do nothing.
+class [[nodiscard]] Permits {
+public:
+    // Holds nothing.
+    Permits() noexcept = default;
+
+    // Takes over the permits of the other one, which is empty then.
+    Permits(Permits&& other) noexcept
+        : keeper_(std::move(other.keeper_)), count_(std::exchange(other.count_, 0)), ids_(std::move(other.ids_)) {}
+
+    // Gives its own permits back as the destructor does, and takes over those of the other one.
+    Permits& operator=(Permits&& other) noexcept {
+        Permits old(std::move(*this));
+        keeper_ = std::move(other.keeper_);
+        count_ = std::exchange(other.count_, 0);
+        ids_ = std::move(other.ids_);
+        return *this;
+    }
+
+    // Gives the permits back without waiting for the server, and never throws. Preserves errno.
+    ~Permits();
+
+    // Returns true if it holds at least one permit.
+    explicit operator bool() const noexcept { return count_ > 0; }
+
+    // Returns how many permits it holds.
+    std::ptrdiff_t count() const noexcept { return count_; }
+
+    // Returns the ids of permits of a PermitExpirableSemaphore; those of a Semaphore have none.
+    const std::vector<PermitId>& ids() const noexcept { return ids_; }
+
+    // Returns the instant until which all of the permits are certain: see RLock::valid_until(). Returns
+    // time_point::max() if none of them has a lease: those of a Semaphore, and with Lease::forever(). Returns
+    // time_point::min() if one is lost, or if the object holds nothing. Sends nothing.
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const;
+
+    // Returns a token that is requested when one of the permits is lost: the server no longer has it, this program
+    // released it by its id, or it is no longer certain, so shortly before valid_until() at the latest. Once the
+    // permits are given back, it is not requested any more. Callbacks run on the thread of the client that reports
+    // losses: see RLock::lost(). If the object holds nothing, the token is requested already. Sends nothing.
+    //
+    // The watchdog asks for its permits at each renewal. Those with a lease of their own, or none, are asked for after
+    // a failover. Permits of a Semaphore have neither leases nor ids, so no one can notice that they are gone: their
+    // token is never requested.
+    [[nodiscard]] std::stop_token lost() const;
+
+    // Moves n of the permits into an object of their own. Its lost() is about these only; a token from before is about
+    // the permits that stay. To split off all of them is to move the object, with its token. Sends nothing. Throws
+    // Error(errc::invalid_argument) if n is not from 0 to count().
+    [[nodiscard]] Permits split(std::ptrdiff_t n);
+
+    // Takes over the permits of the other object. From then on the tokens of both are requested when any of them is
+    // lost. Sends nothing. Throws Error(errc::invalid_argument) if they belong to another semaphore.
+    void merge(Permits&& other);
+
+    // Gives the permits back and waits for the reply: one round trip. Afterwards it holds nothing, whatever the outcome:
+    // unknown_permit if one was lost (the others are given back without waiting), unreachable if no server answered in
+    // time (the background goes on for a while), not_owner if it held nothing. Preserves errno.
+    std::error_code release() noexcept;
+
+private:
+    friend struct detail::PermitsAccess;
+
+    void leak() noexcept;
+
+    std::shared_ptr<detail::PermitsKeeper> keeper_{};
+    std::ptrdiff_t count_ = 0;
+    std::vector<PermitId> ids_{};
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/permits.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// Makes permits, for the semaphores.
+struct PermitsAccess {
+    static Permits make(std::shared_ptr<PermitsKeeper> keeper, std::ptrdiff_t n, std::vector<PermitId> ids = {}) {
+        Permits permits;
+        permits.keeper_ = std::move(keeper);
+        permits.count_ = n;
+        permits.ids_ = std::move(ids);
+        return permits;
+    }
+
+    // Returns the ids of the permits, which the object does not give back any more: whoever has the ids does.
+    static std::vector<PermitId> detach(Permits permits) noexcept {
+        if (permits.count_ > 0) permits.keeper_->detach();
+        permits.count_ = 0;
+        return std::move(permits.ids_);
+    }
+};
+
+}  // namespace detail
+
+REDLATCH_INLINE Permits::~Permits() {
+    if (count_ == 0) return;
+    const detail::KeepErrno kept;
+    if (keeper_->is_of_this_process())
+        keeper_->give_back_later(count_, std::move(ids_));
+    else
+        leak();
+}
+
+// In a forked child the parent's objects must not be destroyed: threads that do not exist here may have locked their
+// mutexes.
+REDLATCH_INLINE void Permits::leak() noexcept {
+    static_cast<void>(new (std::nothrow) std::shared_ptr<detail::PermitsKeeper>(std::move(keeper_)));
+}
+
+REDLATCH_INLINE Instant Permits::valid_until() const {
+    if (count_ == 0 || !keeper_->is_of_this_process()) return Instant::min();
+    return keeper_->valid_until();
+}
+
+REDLATCH_INLINE std::stop_token Permits::lost() const {
+    if (count_ == 0 || !keeper_->is_of_this_process()) return detail::requested_token();
+    return keeper_->lost();
+}
+
+REDLATCH_INLINE Permits Permits::split(std::ptrdiff_t n) {
+    if (n < 0 || n > count_)
+        throw Error(errc::invalid_argument, {}, "cannot split off more permits than the object holds");
+    if (n == 0) return {};
+    if (n == count_) return std::move(*this);
+    std::vector<PermitId> ids;
+    if (!ids_.empty()) ids.assign(ids_.end() - n, ids_.end());
+    // In a forked child both objects do nothing.
+    auto keeper = keeper_->is_of_this_process() ? keeper_->split(ids) : keeper_;
+    Permits others = detail::PermitsAccess::make(std::move(keeper), n, std::move(ids));
+    if (!ids_.empty()) ids_.erase(ids_.end() - n, ids_.end());
+    count_ -= n;
+    return others;
+}
+
+REDLATCH_INLINE void Permits::merge(Permits&& other) {
+    if (&other == this || other.count_ == 0) return;
+    if (count_ == 0) {
+        *this = std::move(other);
+        return;
+    }
+    if (!keeper_->is_same(*other.keeper_))
+        throw Error(errc::invalid_argument, {}, "these permits belong to different semaphores");
+    ids_.insert(ids_.end(), other.ids_.begin(), other.ids_.end());
+    if (keeper_->is_of_this_process())
+        keeper_->merge(*other.keeper_);
+    else
+        other.leak();
+    count_ += std::exchange(other.count_, 0);
+    other.ids_.clear();
+    other.keeper_.reset();
+}
+
+REDLATCH_INLINE std::error_code Permits::release() noexcept {
+    if (count_ == 0) return errc::not_owner;
+    const detail::KeepErrno kept;
+    const std::ptrdiff_t n = std::exchange(count_, 0);
+    if (!keeper_->is_of_this_process()) {
+        leak();
+        ids_.clear();
+        return errc::hold_lost;
+    }
+    const auto keeper = std::exchange(keeper_, nullptr);
+    const std::error_code ec = keeper->give_back(n, ids_);
+    ids_.clear();
+    return ec;
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/keeper_of.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The state of a semaphore or latch in this process, kept in use for an operation or an object.
+template <class State>
+class KeptState {
+public:
+    KeptState(std::shared_ptr<SessionHandle> session, State& state, const Settings& settings)
+        : session_(std::move(session)), use_(state.session().share_state(state)), state_(state), settings_(settings) {}
+
+    // The options of the object that it was made from.
+    const Settings& settings() const noexcept { return settings_; }
+
+    State& operator*() const noexcept { return state_; }
+    State* operator->() const noexcept { return &state_; }
+
+    // Returns true if `want` was served. Throws errc::cancelled to a coroutine that was told to stop.
+    Task<bool> obtain(typename State::Want& want, WaitRequest request, std::stop_token stop, WaitBy by) const {
+        request.stop = std::move(stop);
+        request.by = by;
+        request.settings = settings_;
+        const bool served = co_await state_.obtain(want, request);
+        if (!served && by && request.stop.stop_requested())
+            throw Error(errc::cancelled, state_.key(), "it was cancelled before it succeeded");
+        co_return served;
+    }
+
+private:
+    // The state refers to the session, so it is destroyed first.
+    std::shared_ptr<SessionHandle> session_;
+    std::shared_ptr<NamedState> use_;
+    State& state_;
+    Settings settings_;
+};
+
+// The common part of the keepers of permits. `State` is the semaphore's state in this process.
+template <class State>
+class KeeperOf : public PermitsKeeper {
+public:
+    explicit KeeperOf(KeptState<State> state) : state_(std::move(state)) {}
+
+    bool is_of_this_process() const noexcept override { return state_->session().is_of_this_process(); }
+    bool is_same(const PermitsKeeper& other) const noexcept override {
+        const auto* same_kind = dynamic_cast<const KeeperOf*>(&other);
+        return same_kind && &*same_kind->state_ == &*state_;
+    }
+
+protected:
+    const KeptState<State> state_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/upkeep.hpp
+
+// The operations on the key of a semaphore or a latch, whose state is `synchronizer`. All throw Error.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+template <class Synchronizer>
+bool exists(const Settings& settings, Synchronizer& synchronizer) {
+    const Reply reply = query(synchronizer.session(), settings, synchronizer.key(), synchronizer.protocol().exists());
+    number_of(reply, synchronizer.key());
+    return !reply.is_nil();
+}
+
+template <class Synchronizer>
+bool remove(const Settings& settings, Synchronizer& synchronizer) {
+    return synchronizer.is_one(synchronizer.change(
+        settings, [&](const RequestId& request_id) { return synchronizer.protocol().remove(request_id); }));
+}
+
+template <class Synchronizer>
+bool expire(const Settings& settings, Synchronizer& synchronizer, Milliseconds after) {
+    return synchronizer.is_one(synchronizer.change(
+        settings, [&](const RequestId& request_id) { return synchronizer.protocol().expire(request_id, after); }));
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/count_down_latch.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+using LatchState = Synchronizer<LatchProtocol>;
+
+inline LatchState& latch_of(StateHandle& handle) { return static_cast<LatchState&>(handle.state()); }
+
+// Throws Error(errc::invalid_argument).
+inline void check_count(std::ptrdiff_t n, std::ptrdiff_t least, std::string_view name, const char* rule) {
+    if (n < least || n > CountDownLatch::max()) throw Error(errc::invalid_argument, name, rule);
+}
+
+inline constexpr const char* counts_down_by = "the decrement must be from 0 to 2147483647";
+
+inline LatchProtocol::Lowered lower(const Settings& settings, LatchState& latch, std::ptrdiff_t n) {
+    const Reply reply = latch.change(
+        settings, [&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
+        LatchState::Undelivered::retry);
+    return latch.protocol().decode_lower(reply);
+}
+
+inline Task<bool> wait_for_end(KeptState<LatchState> latch, WaitRequest request, std::stop_token stop, WaitBy by) {
+    LatchProtocol::Want want;
+    co_return co_await latch.obtain(want, request, std::move(stop), by);
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE CountDownLatch::CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options)
+    : handle_(detail::ClientAccess::session(client), detail::LatchState::maker, name, options) {}
+
+REDLATCH_INLINE bool CountDownLatch::try_set_count(std::ptrdiff_t count) {
+    detail::check_count(count, 1, name(), "the count must be from 1 to 2147483647");
+    auto& latch = detail::latch_of(handle_);
+    return latch.is_one(latch.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return latch.protocol().set(request_id, count);
+    }));
+}
+
+REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count() const {
+    auto& latch = detail::latch_of(handle_);
+    const Reply reply = detail::query(latch.session(), handle_.settings(), latch.key(), latch.protocol().count());
+    return detail::converted<std::ptrdiff_t>(std::max<std::int64_t>(0, detail::number_of(reply, latch.key())));
+}
+
+REDLATCH_INLINE LatchInspection CountDownLatch::inspect() const {
+    auto& latch = detail::latch_of(handle_);
+    return latch.protocol().read_inspection(
+        detail::query(latch.session(), handle_.settings(), latch.key(), latch.protocol().inspect()));
+}
+
+REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n) {
+    detail::check_count(n, 0, name(), detail::counts_down_by);
+    if (n > 0) detail::lower(handle_.settings(), detail::latch_of(handle_), n);
+}
+
+REDLATCH_INLINE bool CountDownLatch::exists() const { return count() > 0; }
+
+REDLATCH_INLINE bool CountDownLatch::expire_after(Milliseconds after) {
+    return detail::expire(handle_.settings(), detail::latch_of(handle_), after);
+}
+
+REDLATCH_INLINE bool CountDownLatch::reset() {
+    auto& latch = detail::latch_of(handle_);
+    const Reply reply = latch.change(handle_.settings(), [&](const detail::RequestId& request_id) {
+        return latch.protocol().lower(request_id, detail::LatchProtocol::all);
+    });
+    return latch.protocol().decode_lower(reply).before != 0;
+}
+
+REDLATCH_INLINE bool CountDownLatch::wait_for_end(detail::WaitRequest request) const {
+    detail::LatchProtocol::Want want;
+    request.settings = handle_.settings();
+    return detail::latch_of(handle_).obtain(want, request).run();
+}
+
+REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest request) const {
+    auto stop = std::exchange(request.stop, {});
+    const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_), handle_.settings());
+    return detail::OperationAccess::make_simple<bool>(
+        handle_.session_handle(),
+        [latch, request](const detail::Course& course) {
+            return detail::wait_for_end(latch, request, course.stop, course.by);
+        },
+        std::move(stop));
+}
+
+REDLATCH_INLINE bool CountDownLatch::arrive(std::ptrdiff_t n, detail::WaitRequest request) {
+    detail::check_count(n, 0, name(), detail::counts_down_by);
+    if (n == 0) return wait_for_end(request);
+    auto& latch = detail::latch_of(handle_);
+    auto [before, want] = detail::lower(handle_.settings(), latch, n);
+    request.settings = handle_.settings();
+    return before <= n || latch.obtain(want, request).run();
+}
+
+REDLATCH_INLINE bool CountDownLatch::try_set_count(std::ptrdiff_t count, std::error_code& ec) {
+    return detail::answer([&] { return try_set_count(count); }, false, ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t CountDownLatch::count(std::error_code& ec) const {
+    return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE void CountDownLatch::count_down(std::ptrdiff_t n, std::error_code& ec) {
+    detail::answer([&] { return count_down(n), true; }, false, ec);
+}
+
+REDLATCH_INLINE bool CountDownLatch::try_wait(std::error_code& ec) const {
+    return detail::answer([&] { return try_wait(); }, false, ec);
+}
+
+REDLATCH_INLINE bool CountDownLatch::reset(std::error_code& ec) {
+    return detail::answer([&] { return reset(); }, false, ec);
+}
+
+REDLATCH_INLINE bool CountDownLatch::exists(std::error_code& ec) const {
+    return detail::answer([&] { return exists(); }, false, ec);
+}
+
+REDLATCH_INLINE bool CountDownLatch::remove(std::error_code& ec) {
+    return detail::answer([&] { return remove(); }, false, ec);
+}
+
+REDLATCH_INLINE LatchInspection CountDownLatch::inspect(std::error_code& ec) const {
+    return detail::answer([&] { return inspect(); }, LatchInspection(), ec);
+}
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -16762,9 +19706,7 @@ public:
     // Inspection. A side of a ReadWriteLock returns its own holders. One round trip. Changes nothing. Throws Error, or
     // stores its code: wrong_type if the key belongs to something else, rejected, unreachable.
     Inspection inspect() { return ask_inspection(never); }
-    Inspection inspect(std::error_code& ec) {
-        return detail::answer([&] { return inspect(); }, Inspection(), ec);
-    }
+    Inspection inspect(std::error_code& ec);
 
     // Returns true if this owner holds the lock, according to the server. One round trip.
     //   is_held_by(Owner)    an owner of this client
@@ -16774,12 +19716,8 @@ public:
     using LockApi::is_held_by;
     bool is_held_by(std::uint64_t owner);
     bool is_held_by(std::string_view owner);
-    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
-        return detail::answer([&] { return is_held_by(owner); }, false, ec);
-    }
-    bool is_held_by(std::string_view owner, std::error_code& ec) {
-        return detail::answer([&] { return is_held_by(owner); }, false, ec);
-    }
+    bool is_held_by(std::uint64_t owner, std::error_code& ec);
+    bool is_held_by(std::string_view owner, std::error_code& ec);
 
     // Waits until every hold that it finds has ended, and acquires nothing: for code that needs what the holder does to be
     // done, but not the lock. A hold ends by its release, by force, or with its lease when its process is dead. Returns at
@@ -16906,6 +19844,7 @@ public:
         Instant give_up;         // when the lease is certainly over
         Instant next;            // when to send
         Answered answered{};     // if someone waits for the outcome
+        Instant stays_until{};   // until then the lock stays taken for others: see Lease::at_least()
         bool on_the_way = false;
         Backoff backoff{Milliseconds(50), longest_pause};
     };
@@ -16914,8 +19853,9 @@ public:
     void make_room() { items_.reserve(items_.size() + 1); }
 
     // `from`: when to send it for the first time.
-    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from, Answered answered = {}) {
-        items_.push_back({unwanted, unsettled, give_up, from, std::move(answered)});
+    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from, Answered answered = {},
+             Instant stays_until = Instant::min()) {
+        items_.push_back({unwanted, unsettled, give_up, from, std::move(answered), stays_until});
     }
 
     // Returns whom to tell the answer to this release, and forgets that.
@@ -17003,7 +19943,9 @@ struct Claim {
     std::int64_t until = 0;      // the time until which it is wanted, by the server's clock
     std::int64_t lease_end = 0;  // the end of a lease that begins when it is sent, by the same clock; never late
     std::uint64_t writer = 0;    // for a reader: the number of its owner's hold as the writer
-    bool queues = false;         // for a fair lock: true to join the queue if it is blocked
+    bool queues = false;         // true to join the server's queue if it is blocked
+    bool listens = false;        // true if it queues, and hears of a grant
+    bool polls = false;          // true if it will be asked for again and again, without a place in a queue
     bool announced = false;      // true if new readers must stay out while it waits
     bool first = true;           // true if it was not sent before and the lock is not known to be held
 };
@@ -17018,11 +19960,16 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// Fencing tokens are below 2^53, where the scripts' numbers are exact.
+inline bool is_token(std::int64_t value) noexcept { return value > 0 && value < std::int64_t{1} << 53; }
+
 // The reply of an acquire script.
 struct AcquireAnswer {
     enum class Kind { held, blocked, gone } kind;
     Milliseconds holder_lease{};  // blocked: the remaining lease of the holder; negative if its key has no TTL
     std::int64_t token = 0;       // held: the fencing token, for locks that have one
+    bool queued = false;          // blocked: this client has a place in the server's queue
+    bool foreign = false;         // blocked: a client holds it whose releases grant nothing
 };
 
 inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
@@ -17030,6 +19977,18 @@ inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
     if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, name);
     if (reply.integer == -2) return {AcquireAnswer::Kind::gone, {}, 0};
     return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
+}
+
+// The reply of an acquire script that may give a place in the queue: {the holder's lease, whether that is foreign}.
+inline AcquireAnswer decode_queueing_acquire(const Reply& reply, std::string_view name) {
+    if (reply.kind != Reply::Kind::array) return decode_acquire(reply, name);
+    if (reply.elements.size() != 2 || !reply.elements[0].is_integer() || reply.elements[0].integer < 0 ||
+        !reply.elements[1].is_integer())
+        throw unexpected(reply, name);
+    AcquireAnswer answer{AcquireAnswer::Kind::blocked, Milliseconds(reply.elements[0].integer), 0};
+    answer.queued = true;
+    answer.foreign = reply.elements[1].integer != 0;
+    return answer;
 }
 
 // What happened to one try in the background.
@@ -17063,12 +20022,23 @@ struct ReleaseAnswer {
     std::int64_t listeners = 0;  // released: how many subscribers were notified
 };
 
+// The reply of a release script that granted the lock to the next waiter.
+inline constexpr std::int64_t granted_to_next = -3;
+
 // Never throws, because unlock() uses it.
 inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
     if (reply.is_nil()) return {ReleaseAnswer::Kind::not_held, 0};
+    if (reply.is_integer() && reply.integer == granted_to_next) return {ReleaseAnswer::Kind::released, 0};
     if (!reply.is_integer() || reply.integer < -1) return {ReleaseAnswer::Kind::senseless, 0};
     if (reply.integer == -1) return {ReleaseAnswer::Kind::still_held, 0};
     return {ReleaseAnswer::Kind::released, reply.integer};
+}
+
+// Reads the reply of a script that ends a hold and leaves the lock taken: the server's clock, negative if the owner did
+// not hold it. Never throws.
+inline ReleaseAnswer read_stay(const Reply& reply) noexcept {
+    if (!reply.is_integer() || reply.integer == 0) return {ReleaseAnswer::Kind::senseless, 0};
+    return {reply.integer > 0 ? ReleaseAnswer::Kind::released : ReleaseAnswer::Kind::not_held, 0};
 }
 
 }  // namespace detail
@@ -17081,6 +20051,16 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// The scripts of a lock whose waiters queue up on the server.
+struct QueueScripts {
+    const Script& acquire;
+    const Script& release;
+    const Script& give_up;
+    const Script& stay;
+    const Script& hand_over;
+    bool fenced = false;  // a grant carries the fencing token of the hold
+};
+
 // What tells one kind of lock from another, apart from its calls.
 struct LockKind {
     std::string_view name;    // tells the local states of one key apart
@@ -17089,9 +20069,14 @@ struct LockKind {
     bool shared = false;      // many may hold it at a time; then a thread may ask while others of its process hold it
     bool reentrant = true;    // its holder may acquire it once more
     bool hands_over = false;  // one thread of this process can hand its hold over to another
-    bool outlives_lease = false;   // the server may keep a hold beyond its lease, so an expired one has to be released
-    bool fixes_lease_end = false;  // the acquire call names the end of the lease by the server's clock
+    bool outlives_lease = false;  // the server may keep a hold beyond its lease, so an expired one has to be released
+    const QueueScripts* queue = nullptr;  // if waiters of all processes may queue up on the server
+    bool fixes_lease_end = false;         // the acquire call names the end of the lease by the server's clock
 };
+
+// The message on the channel of a lock of which the holder has written a record (scripts/holder_record.hpp), or which a
+// release has granted to a waiter in the queue (scripts/lock_queue.hpp): the lock is still held.
+inline constexpr std::string_view record_message = "2";
 
 // Makes the calls of one kind of lock and reads the replies. It does no I/O. The defaults are those of a lock that is a
 // hash of owner -> hold count on the server. Every call may be resent and may arrive late.
@@ -17110,6 +20095,12 @@ public:
     // The channel that a release notifies; empty if there is none for all waiters.
     const std::string& channel() const noexcept { return channel_; }
 
+    // Returns true if waiters queue up on the server, and a release grants the lock to the next one.
+    virtual bool queues() const noexcept { return false; }
+
+    // Returns the channel that tells this client of its grants, if it queues.
+    std::string grants_channel() const { return channel_ + ":" + uuid_; }
+
     // Returns the hold's owner as the server knows it.
     virtual OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
 
@@ -17118,7 +20109,8 @@ public:
     virtual Call acquire(const Claim& claim) const = 0;
     virtual AcquireAnswer read_acquire(const Reply& reply) const { return decode_acquire(reply, key_); }
 
-    // Returns the call that has to follow `sent` after this reply, if there is one: a plain command was refused.
+    // Returns the call that has to follow `sent` after this reply, if there is one: a plain command was refused, or the
+    // user may not use the queue.
     virtual std::optional<Call> after_acquire(const Claim&, const Call& /*sent*/, const Reply&) const {
         return std::nullopt;
     }
@@ -17137,6 +20129,10 @@ public:
     virtual std::optional<Call> after_release(std::uint64_t, const Call& /*sent*/, const Reply&) const {
         return std::nullopt;
     }
+
+    // Ends a hold, whatever its levels, but leaves the lock taken for the rest of its minimum hold, by a number that nobody
+    // has. So a late renewal finds nothing to prolong. The reply: see read_stay().
+    virtual Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const = 0;
 
     // Releases everything that these owners hold. The reply is the server's clock.
     virtual Call give_up(std::span<const std::string_view> owners) const = 0;
@@ -17211,9 +20207,9 @@ struct LockCore {
     // Keeps the lock's state alive, for completions.
     std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
 
-    // Returns the lease of a level: its own, or the watchdog's.
+    // Returns the lease of a level: its own, or the watchdog's, within the bounds of its acquire.
     static Milliseconds lease_of(const std::optional<Milliseconds>& lease, const Settings& settings) {
-        return lease ? *lease : settings.watchdog_timeout;
+        return settings.bounds.lease_of(lease, settings.watchdog_timeout);
     }
 
     Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
@@ -17334,7 +20330,7 @@ public:
     }
 
     Next replied(Reply reply) {
-        asked.sent = sent_.as_of_now();
+        asked.sent = sent_->as_of_now();
         // The plain command fixes the end of the lease by the server's clock, of which we have an estimate only.
         if (!is_script()) asked.sent -= core_.session.clock_error();
         if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
@@ -17354,7 +20350,10 @@ private:
 
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {
-        if (!plain_or_script_) return false;
+        // A script is followed by another one only if it was refused; call() makes that.
+        if (!plain_or_script_)
+            return asked.reply.is_error() &&
+                   core_.protocol.after_acquire(claim, core_.protocol.acquire(claim), asked.reply).has_value();
         std::optional<Call> following = core_.protocol.after_acquire(claim, *plain_or_script_, asked.reply);
         if (following) *plain_or_script_ = *std::move(following);
         return following.has_value();
@@ -17363,7 +20362,7 @@ private:
     LockCore& core_;
     std::unique_ptr<Call> plain_or_script_;  // null for locks that are acquired by a script only
     std::optional<SendTime> asked_time_;     // set if the call may fix the end of the lease
-    SendTime sent_;
+    std::optional<SendTime> sent_;           // of the last sending
     Instant learned_at_{};
     int too_late_ = 0;
 };
@@ -17386,7 +20385,14 @@ struct Leaving {
     Instant until;           // when the lease is over
     std::int64_t unsettled;  // of the hold
     Settings settings{};     // likewise
+    Instant stays_until = Instant::min();  // likewise
+    std::uint64_t heir = 0;  // the number under which the lock stays taken after this last level; 0: it becomes free
 };
+
+// Returns how long a lock stays taken from now on.
+inline Milliseconds rest_until(Instant stays_until, Instant now) {
+    return std::max(Milliseconds(1), std::chrono::ceil<Milliseconds>(stays_until - now));
+}
 
 // Delivers the releases that the foreground could not deliver, and those of numbers whose outcome is unknown: it posts
 // what is due in the outbox of a lock.
@@ -17424,14 +20430,24 @@ public:
 
     void give_back_later(const HoldRecord& hold, Instant from) {
         const Instant over = std::max(Clock::now() + hold.settings.watchdog_timeout, hold.may_last);
-        core_.outbox.add({hold.id}, hold.unsettled, over, from);
+        core_.outbox.add({hold.id}, hold.unsettled, over, from, {}, hold.stays_until);
         core_.schedule();
     }
 
     void give_back_later(const Leaving& leaving, Instant from) {
         const Instant over = std::max(leaving.until, from + core_.session.options().command_timeout);
-        core_.outbox.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from);
+        core_.outbox.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from, {},
+                         leaving.stays_until);
         core_.schedule();
+    }
+
+    // Ends the number under which the lock stays taken, when its time is over, if the lease alone may not do that. Without
+    // memory the leases of those who keep the key end it.
+    void end_heir(std::uint64_t heir, Instant stays_until) noexcept try {
+        if (!core_.kind.outlives_lease) return;
+        core_.outbox.add({heir}, 0, stays_until + core_.session.options().watchdog_timeout, stays_until);
+        core_.schedule();
+    } catch (const std::bad_alloc&) {
     }
 
     // Reports the releases whose time is over. Others are not blocked any more.
@@ -17449,6 +20465,10 @@ public:
         for (const auto& item : due) {
             const std::uint64_t hold = item.unwanted.hold;
             try {
+                if (const Instant now = Clock::now(); now < item.stays_until) {
+                    post_stay(item, now);
+                    continue;
+                }
                 const auto owner = core_.protocol.text(hold), successor = core_.protocol.text(item.unwanted.successor);
                 const std::array<std::string_view, 2> owners{owner, successor};
                 core_.session.post(
@@ -17462,6 +20482,20 @@ public:
     }
 
 private:
+    // Ends the hold of an item, but not yet the lock.
+    void post_stay(const Outbox::Item& item, Instant now) {
+        const std::uint64_t hold = item.unwanted.hold, heir = core_.next_number();
+        core_.session.post(core_.protocol.stay(hold, heir, rest_until(item.stays_until, now)),
+                           [this, keep = core_.keep(), hold, heir, until = item.stays_until](Reply reply) {
+                               if (read_stay(reply).kind == ReleaseAnswer::Kind::released) {
+                                   const std::lock_guard lock(core_.mutex);
+                                   end_heir(heir, until);
+                               }
+                               if (reply.is_integer()) reply.integer = std::abs(reply.integer);
+                               delivered(hold, reply);
+                           });
+    }
+
     void delivered(std::uint64_t hold, const Reply& reply) {
         const std::lock_guard lock(core_.mutex);
         const bool done = classify(reply) == ReplyClass::answered && reply.is_integer();
@@ -17510,13 +20544,14 @@ public:
         return hold;
     }
 
+    // `offer`: the lease that it has at first, if that is not the wanted one. The first renewal gives it the full lease.
     HoldRecord& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                       std::int64_t token, const Settings& settings) {
+                       std::int64_t token, const Settings& settings, std::optional<Milliseconds> offer = {}) {
         HoldRecord& hold = core_.holds.start(owner, id);
         hold.token = token;
         hold.settings = settings;
-        hold.enter(sent, lease, settings.watchdog_timeout);
-        hold.set_notice(core_.session.losses().notice(), core_.lease_of(lease, settings));
+        hold.enter(sent, lease, offer.value_or(settings.watchdog_timeout), settings.bounds);
+        hold.set_notice(core_.session.losses().notice(), offer.value_or(core_.lease_of(lease, settings)));
         core_.key_holds->taken({core_.kind.family, owner, id, !core_.kind.shared});
         // Releasing it must not need memory.
         core_.outbox.make_room();
@@ -17584,14 +20619,13 @@ public:
     // --- the watchdog -----------------------------------------------------------------------------------------
 
     // Appends the holds to be renewed until `horizon`, and those about which to ask whether the server still has them.
-    void add_due(Instant horizon, std::vector<Renewal>& due) {
+    void add_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
         for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
             if (hold.renewing || hold.ask_at() > horizon) continue;
             due.push_back({core_.keep(), core_.key(), hold.owner, hold.id, &core_.kind.renewal,
-                           core_.protocol.text(hold.id),
-                           hold.watched() ? hold.settings.watchdog_timeout : Milliseconds(1), !hold.watched(),
-                           hold.settings.replication()});
+                           core_.protocol.text(hold.id), hold.watched() ? hold.renewal_lease(now) : Milliseconds(1),
+                           !hold.watched(), hold.settings.replication()});
             hold.renewing = true;
         }
     }
@@ -17608,21 +20642,25 @@ public:
                     if (renewal.asks)
                         hold->checked();
                     else
-                        hold->renewed(sent, timeout);
-                    if (!renewal.asks) hold->set_notice(core_.session.losses().notice(), timeout);
+                        hold->renewed(sent, renewal.lease);
+                    if (!renewal.asks) hold->set_notice(core_.session.losses().notice(), renewal.lease);
                     break;
-                case Renewed::refused: lose(*hold, "the server no longer has this hold"); break;
+                case Renewed::refused:
+                    // Whoever has ended it may have woken nobody who queues.
+                    if (core_.protocol.queues()) deliveries_.give_back_later(*hold, Clock::now());
+                    lose(*hold, "the server no longer has this hold");
+                    break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
             }
             core_.holds.erase_lost();
             core_.schedule();
-        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome != Renewed::refused) {
+        } else if (const auto lost = take_lost_in_renewal(renewal.hold); lost && outcome != Renewed::refused) {
             // The hold is lost here, but this renewal still prolonged it on the server, or may have. Release it, so that
             // it does not block others for another lease. Its owner was notified a little early and was promised that time, so wait
             // for it.
             const Instant from = Clock::now() + Lateness::longest_notice;
             const Milliseconds lease = std::max(renewal.lease, core_.session.options().watchdog_timeout);
-            core_.outbox.add({renewal.hold}, 0, from + lease, from);
+            core_.outbox.add({renewal.hold}, 0, from + lease, from, {}, lost->stays_until);
             core_.schedule();
             deliveries_.deliver(lock);
         }
@@ -17644,10 +20682,12 @@ public:
             hold.check_suspension();
             if (now < hold.lost_at()) continue;
             // The server may keep it for longer. Release it, but only at valid_until: its owner is notified now, a little
-            // early, and was promised the rest.
-            if (core_.kind.outlives_lease || hold.may_last > hold.valid_until)
+            // early, and was promised the rest. A limited hold must not last longer because a renewal was on the way.
+            if (core_.kind.outlives_lease || hold.limited() || hold.may_last > hold.valid_until)
                 deliveries_.give_back_later(hold, hold.valid_until);
-            lose(hold, hold.watched() ? "its lease was not renewed in time" : "its lease expired");
+            lose(hold, hold.lasts_to_its_end() ? "it has lasted as long as its acquire allows"
+                       : hold.watched()        ? "its lease was not renewed in time"
+                                               : "its lease expired");
         }
         core_.holds.erase_lost();
         core_.schedule();
@@ -17664,7 +20704,7 @@ public:
     // from the table, because it may be iterating over it.
     void lose(HoldRecord& hold, const char* why) {
         // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
-        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        if (hold.renewing) lost_in_renewal_.push_back({hold.id, hold.stays_until});
         lost_in_change_.insert(lost_in_change_.end(), hold.changing, hold.id);
         // A copy of the unanswered acquire command may still arrive.
         if (hold.unsettled != 0)
@@ -17687,6 +20727,21 @@ public:
     }
 
 private:
+    // A hold that was lost while a renewal was in flight.
+    struct LostInRenewal {
+        std::uint64_t hold;
+        Instant stays_until;
+    };
+
+    std::optional<LostInRenewal> take_lost_in_renewal(std::uint64_t hold) {
+        const auto found = std::find_if(lost_in_renewal_.begin(), lost_in_renewal_.end(),
+                                        [&](const LostInRenewal& lost) { return lost.hold == hold; });
+        if (found == lost_in_renewal_.end()) return std::nullopt;
+        const LostInRenewal lost = *found;
+        lost_in_renewal_.erase(found);
+        return lost;
+    }
+
     void count_end(HoldRecord& hold) noexcept {
         const Instant since = std::exchange(hold.held_since, {});
         if (since != Instant{}) core_.session.count_hold_time(Clock::now() - since);
@@ -17694,8 +20749,8 @@ private:
 
     LockCore& core_;
     Deliveries& deliveries_;
-    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
-    std::vector<std::uint64_t> lost_in_change_;   // the same, once for each command that changes their level
+    std::vector<LostInRenewal> lost_in_renewal_;
+    std::vector<std::uint64_t> lost_in_change_;  // the same, once for each command that changes their level
 };
 
 }  // namespace detail
@@ -17721,15 +20776,19 @@ public:
     // deadline ended the call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
     //
     // With `waiting`, the caller keeps waiting under that number if it is blocked, and releases the number itself if
-    // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect.
+    // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect. `listens`:
+    // True if it would hear of a grant under that number.
     Task<std::optional<AcquireAnswer>> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                           std::uint64_t number, bool first, std::int64_t* waiting = nullptr) {
+                                           std::uint64_t number, bool first, std::int64_t* waiting = nullptr,
+                                           bool listens = false) {
         if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
         AcquireAttempt attempt(core_, core_.claim_of(request.owner, number, 1, request.lease, request.settings),
                                request.settings);
         attempt.claim.announced = request.precedence && !request.one_try;
         attempt.claim.first = first;
         attempt.claim.queues = waiting != nullptr;
+        attempt.claim.listens = listens;
+        attempt.claim.polls = request.polling.has_value();
         co_await send_acquire(lock, request, attempt, first);
         Asked& asked = attempt.asked;
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
@@ -17755,7 +20814,7 @@ public:
         }
         if (!asked.reply.replicated) {
             undo(lock, asked, lease);
-            throw not_replicated(core_.key());
+            throw not_confirmed(asked.reply, core_.key());
         }
         // The reply took longer than the lease lasts, or the owner has acquired a hold in another way meanwhile.
         if (now >= redlatch::valid_until(asked.sent, lease) || leases_.live_hold(owner)) {
@@ -17808,9 +20867,14 @@ public:
         co_return std::nullopt;
     }
 
-    // Returns the settings for one more level of a hold. The hold keeps its lease.
+    // Returns the settings for one more level of a hold. The hold keeps its lease, and its end if it is limited.
     static Settings for_level_of(const HoldRecord& held, Settings settings) {
         settings.watchdog_timeout = held.settings.watchdog_timeout;
+        if (held.limited()) {
+            HoldBounds& bounds = settings.bounds;
+            const Milliseconds most = std::min(Milliseconds(bounds.most), held.time_left(Clock::now()));
+            bounds = HoldBounds::of(std::min(Milliseconds(bounds.least), most), most);
+        }
         return settings;
     }
 
@@ -17831,8 +20895,8 @@ public:
             return false;
         }
         // The server counts one level more than this process. The next command of this hold carries the absolute count.
-        if (!asked.reply.replicated) throw not_replicated(core_.key());
-        hold->enter(asked.sent, wanted, hold->settings.watchdog_timeout);
+        if (!asked.reply.replicated) throw not_confirmed(asked.reply, core_.key());
+        hold->enter(asked.sent, wanted, hold->settings.watchdog_timeout, asked.settings.bounds);
         core_.schedule();
         return true;
     }
@@ -18029,14 +21093,15 @@ public:
     // Removes one level. A hold that loses its last level is no longer renewed.
     Leaving leave_level(HoldRecord& hold) {
         Leaving leaving{hold.id,        hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
-                        hold.unsettled, hold.settings};
+                        hold.unsettled, hold.settings,  hold.stays_until};
         if (hold.count == 1) {
+            if (hold.stays(Clock::now())) leaving.heir = core_.next_number();
             leases_.finish(hold);
             return leaving;
         }
         hold.leave();
         ++hold.changing;
-        if (hold.watched()) leaving.lease = hold.settings.watchdog_timeout;
+        if (hold.watched()) leaving.lease = hold.renewal_lease(Clock::now());
         return leaving;
     }
 
@@ -18071,10 +21136,28 @@ public:
                              [&](const ReleaseAnswer& answer) { released(answer, last.resent); });
     }
 
+    // Ends the last level before the lock may be free: it stays taken for the rest of its minimum hold. The waiters of
+    // this process learn until when.
+    std::error_code leave_early(std::unique_lock<std::mutex>& lock, HoldRecord& held) {
+        const Leaving leaving = leave_level(held);
+        Attempt last;
+        {
+            const InFlightGuard in_flight_guard(core_, lock);
+            lock.unlock();
+            last = send(leaving.settings, [&](bool again, Instant deadline) {
+                return leaving.heir != 0 ? call_stay(leaving, deadline) : call_release(leaving.hold, again, deadline);
+            });
+        }
+        return last_released(lock, last.reply, leaving, last.resent,
+                             [&](const ReleaseAnswer&) { core_.task.may_be_free(); });
+    }
+
     // --- for locks over several servers -----------------------------------------------------------------------
 
-    // Releases one level without waiting. Calls `done` with the outcome on any thread.
-    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
+    // Releases one level without waiting. Calls `done` with the outcome on any thread. A copy of that may need memory, so
+    // it is made when the release will not be forgotten for want of it.
+    template <class Done>
+    void release_in_background(OwnerNumber owner, const Done& done, Receiver receiver) {
         std::unique_lock lock(core_.mutex);
         HoldRecord* hold = hold_to_release(lock, owner);
         if (!hold) {
@@ -18087,8 +21170,8 @@ public:
         ++core_.in_flight;
         try {
             lock.unlock();
-            Completion answered = [this, keep = core_.keep(), owner, leaving, sent = Clock::now(),
-                                   done](const Reply& reply) {
+            auto answered = [this, keep = core_.keep(), owner, leaving, sent = Clock::now(),
+                             done = done](const Reply& reply) {
                 std::unique_lock relock(core_.mutex);
                 core_.end_in_flight();
                 if (!reply.answered()) note_unanswered(owner, leaving);
@@ -18099,7 +21182,9 @@ public:
                 relock.unlock();
                 done(outcome);
             };
-            core_.session.post(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease),
+            core_.session.post(leaving.heir != 0
+                                   ? stay(leaving)
+                                   : core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease),
                                std::move(answered), receiver);
         } catch (...) {
             // Nothing was sent yet. The background sends the last release.
@@ -18131,9 +21216,10 @@ public:
         const Instant now = Clock::now();
         for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
-            core_.outbox.add({hold.id}, std::exchange(hold.unsettled, 0),
-                             std::max(hold.valid_until, now + core_.session.options().command_timeout), now,
-                             [round](const std::error_code& refusal) { round->finish(1, refusal); });
+            core_.outbox.add(
+                {hold.id}, std::exchange(hold.unsettled, 0),
+                std::max(hold.valid_until, now + core_.session.options().command_timeout), now,
+                [round](const std::error_code& refusal) { round->finish(1, refusal); }, hold.stays_until);
             round->begin(1);
             leases_.lose(hold, "release_all() gave it back");
         }
@@ -18250,6 +21336,17 @@ private:
         return detail::short_of_memory();
     }
 
+    Call stay(const Leaving& leaving) const {
+        return core_.protocol.stay(leaving.hold, leaving.heir, rest_until(leaving.stays_until, Clock::now()));
+    }
+
+    // Sends the release of a last level after which the lock stays taken.
+    Reply call_stay(const Leaving& leaving, Instant deadline) try {
+        return core_.session.call(stay(leaving), deadline);
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
+    }
+
     // Sends the release of a level that is not the last.
     Reply call_level(const Leaving& leaving, Instant deadline) try {
         return core_.session.call(core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
@@ -18260,10 +21357,11 @@ private:
     template <class Released>
     std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
                                   bool resent, Released released) {
-        const ReleaseAnswer answer = core_.protocol.read_release(reply);
+        const ReleaseAnswer answer = leaving.heir != 0 ? read_stay(reply) : core_.protocol.read_release(reply);
         if (classify(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, leaving);
         released(answer);
+        if (leaving.heir != 0) deliveries_.end_heir(leaving.heir, leaving.stays_until);
         // A copy of the unanswered acquire command may still arrive.
         if (leaving.unsettled != 0)
             deliveries_.give_back_later(leaving, deliveries_.unsettled_until(leaving.unsettled));
@@ -18356,6 +21454,7 @@ public:
         if (hold) settings = Acquires::for_level_of(*hold, settings);
         Claim claim = hold ? core_.claim_of(owner, hold->id, hold->count + 1, lease, settings)
                            : core_.claim_of(owner, core_.next_number(), 1, lease, settings);
+        claim.polls = true;   // such a lock queues nowhere
         claim.first = false;  // the plain command of a Mutex would cost a second round trip if it is refused
         trying_.push_back(owner);
         ++core_.in_flight;
@@ -18505,6 +21604,60 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/lock/hand_over.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// A hand-over to another waiter of this process that was sent, and its reply.
+struct HandOver {
+    Leaving leaving;    // the hold that is released
+    Claim claim;        // the hold of the successor
+    Settings settings;  // of the successor
+    Reply reply{};
+    SendTime sent_at{};  // of the first sending that may have taken effect
+    bool unknown = false;
+};
+
+inline Reply hand_over_once(LockCore& core, HandOver& hand_over, Instant deadline) try {
+    Session& session = core.session;
+    for (int tries = 1;; ++tries) {
+        Reply failure;
+        const auto now = session.server_time(core.key(), deadline, failure);
+        if (!now) return failure;
+        hand_over.claim.until = *now + hand_over.leaving.settings.command_timeout.count();
+        // The successor's lease counts from the first sending that may have taken effect: a resend does not prolong
+        // it.
+        if (!hand_over.unknown) hand_over.sent_at = SendTime();
+        const Instant sent = Clock::now();
+        Call call = core.protocol.hand_over(hand_over.leaving.hold, hand_over.claim);
+        call.replication = hand_over.settings.replication();
+        Reply reply = session.call(call, deadline);
+        if (!reply.answered() && !reply.is_unsent()) hand_over.unknown = true;
+        if (!session.learn_if_late(core.key(), sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+    }
+} catch (const std::bad_alloc&) {
+    return detail::short_of_memory();
+}
+
+// Sends a hand-over until it is answered, refused for good, or out of time. Frees the mutex of the lock meanwhile.
+inline void send_hand_over(LockCore& core, std::unique_lock<std::mutex>& lock, HandOver& hand_over) {
+    try {
+        const InFlightGuard in_flight_guard(core, lock);
+        lock.unlock();
+        Retry retry = core.session.retry(Releases::foreground_deadline(hand_over.leaving.settings));
+        do hand_over.reply = hand_over_once(core, hand_over, retry.deadline());
+        while (retry.again(hand_over.reply));
+    } catch (...) {  // no memory: handled as if nothing had been sent
+        hand_over.reply = Reply::of(Reply::Kind::not_sent, std::string());
+    }
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/lock/lock_queue.hpp
 
 namespace redlatch {
@@ -18513,16 +21666,12 @@ namespace detail {
 
 // One caller that waits for a lock.
 struct LockWaiter : Waiter {
-    explicit LockWaiter(const LockRequest& wanted) : Waiter(wanted.by), request(wanted) {
-        listens = !request.polling;
-        if (request.polling) pause.emplace(request.polling->first, request.polling->longest);
-    }
+    explicit LockWaiter(const LockRequest& wanted) : Waiter(wanted.by), request(wanted) { listens = !request.polling; }
 
     const LockRequest& request;
-    std::uint64_t hold = 0;          // once it is served: the hold that it got
-    std::uint64_t writer = 0;        // for a reader: the hold as the writer with which its owner has asked
-    std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
-    Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile
+    std::uint64_t hold = 0;     // once it is served: the hold that it got
+    std::uint64_t writer = 0;   // for a reader: the hold as the writer with which its owner has asked
+    Instant ask_again = never;  // if it retries after pauses: the end of this one, whatever others learn meanwhile
 };
 
 // The queue of the threads of this process that wait for one lock.
@@ -18567,6 +21716,258 @@ public:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/lock/grant.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Removes the first word of a message, and returns it.
+inline std::string_view next_word(std::string_view& text) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    return word;
+}
+
+// The same for a number.
+template <class Number>
+std::optional<Number> next_number(std::string_view& text) {
+    const std::string_view word = next_word(text);
+    Number number{};
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (word.empty() || error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
+    return number;
+}
+
+// A hold that the release of another client has written for a waiter of this one.
+struct Grant {
+    ServerMilliseconds at{};
+    Milliseconds lease{};
+    std::int64_t token = 0;  // 0 for none
+
+    // Reads what follows "grant " in the message for a waiter: "<number> <time> <lease> [<token>]". Returns nothing if it
+    // is for another number than `wanted`.
+    static std::optional<Grant> in(std::string_view message, std::uint64_t wanted) {
+        const auto number = next_number<std::uint64_t>(message);
+        const auto at = next_number<std::int64_t>(message);
+        const auto lease = next_number<std::int64_t>(message);
+        const auto token = next_number<std::int64_t>(message);
+        if (!number || !at || !lease || *number != wanted || wanted == 0 || *lease <= 0) return std::nullopt;
+        return Grant{*at, Milliseconds(*lease), token.value_or(0)};
+    }
+};
+
+// Returns true if this request may wait for a grant. One that polls asks anyway. Where replicas or a disk confirm a hold,
+// or it has a minimum, the acquire command has to be the waiter's own.
+inline bool may_be_granted(const LockRequest& request) {
+    return !request.polling && request.settings.require_replicas == 0 && !request.settings.require_fsync &&
+           !request.settings.bounds.is_any();
+}
+
+// Returns since when the granted hold is certain; nothing if the server has to be asked, because it is not certain that
+// the hold lasts. It counts from the instant of the grant, not from the receipt of the message, which may have been on
+// its way for long.
+inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant, const LockRequest& request) {
+    const LockCore& core = parts.core;
+    const std::optional<Instant> since =
+        core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at);
+    const Instant now = Clock::now();
+    if (!since || !may_be_granted(request) || now >= redlatch::valid_until(*since, grant.lease)) return std::nullopt;
+    // A fixed lease that is longer than the grant has to be asked for. The watchdog prolongs the others.
+    if (request.lease && *request.lease > grant.lease) return std::nullopt;
+    if (request.lease && now >= redlatch::valid_until(*since, *request.lease)) return std::nullopt;
+    if (parts.leases.live_hold(request.owner) || parts.leases.mixed_kinds()) return std::nullopt;
+    return std::min(*since, now);
+}
+
+// Records a granted hold. Returns it. If that fails (no memory), the owner holds nothing, and the exception goes on.
+inline HoldRecord& record_grant(LockParts& parts, const Grant& grant, const LockRequest& request, std::uint64_t number,
+                                Instant since) {
+    try {
+        return parts.leases.record(request.owner, number, since, request.lease, grant.token, request.settings,
+                                   request.lease ? std::nullopt : std::optional(grant.lease));
+    } catch (...) {
+        parts.leases.forget(request.owner);
+        throw;
+    }
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/queue_place.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The place of this process in the queue of a lock on the server, and what the server tells it there: see
+// scripts/lock_queue.hpp. Only the representative of the local waiters uses it. It stays when another waiter becomes the
+// representative, so the process keeps its position.
+//
+// The mutex of the lock guards all members.
+class QueuePlace {
+public:
+    // `asked()` is called with the mutex when a question has ended, so another caller may ask.
+    QueuePlace(LockParts& parts, std::function<void()> asked)
+        : parts_(parts),
+          asked_(std::move(asked)),
+          core_(parts.core),
+          subscription_(core_.session, core_.task,
+                        core_.protocol.queues() ? core_.protocol.grants_channel() : std::string()) {}
+
+    // Returns true if this request may wait at a place.
+    bool is_for(const LockRequest& request) const {
+        return core_.protocol.queues() && !refused_ && may_be_granted(request);
+    }
+
+    // --- asking -----------------------------------------------------------------------------------------------
+
+    // Returns true while a caller asks under the number of the place. Then no other one does.
+    bool is_asking() const noexcept { return asking_; }
+
+    // Returns true if the server has to be asked, because the place is for another lease than this request's.
+    bool has_other_lease(const LockRequest& request) const {
+        return number_ != 0 && core_.lease_of(request.lease, request.settings) != lease_;
+    }
+
+    // Asks for the lock, or for a place. `hold`: the number that is asked for. See Acquires::ask().
+    Task<std::optional<AcquireAnswer>> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
+                                           std::uint64_t& hold) {
+        if (number_ == 0) number_ = core_.next_number();
+        hold = number_;
+        lease_ = core_.lease_of(request.lease, request.settings);
+        longest_ = std::max(longest_, lease_);
+        told_at_ = never;
+        asking_ = true;
+        std::optional<AcquireAnswer> answer;
+        try {
+            answer = co_await parts_.acquires.ask(lock, request, hold, first, &unsettled_);
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            asking_ = false;
+            asked_();
+            throw;
+        }
+        asking_ = false;
+        asked_();
+        if (answer && answer->kind == AcquireAnswer::Kind::held) {
+            // An earlier command, for another waiter, may have given it a longer lease.
+            if (HoldRecord* held = parts_.leases.live_hold(request.owner); held && longest_ > lease_)
+                held->unanswered(Clock::now() + longest_);
+            forget();
+        } else if (core_.outbox.has(number_)) {
+            forget();  // the reply came too late, so the number is being released
+        }
+        co_return answer;
+    }
+
+    // Leaves the queue, and gives back what the number was granted. Frees the mutex meanwhile. Called by waiters that have
+    // the lock, too, so it does not throw: without memory for the release the place stays until another waiter leaves, or
+    // until it ends by itself.
+    void give_up(std::unique_lock<std::mutex>& lock) noexcept try {
+        if (number_ == 0 || asking_) return;
+        core_.outbox.make_room();
+        const std::uint64_t number = number_;
+        const std::int64_t unsettled = unsettled_;
+        const Milliseconds longest = longest_;
+        forget();
+        parts_.deliveries.undo_acquire(lock, number, unsettled, longest);
+    } catch (...) {  // what could not be sent now, the background sends
+        if (!lock.owns_lock()) lock.lock();
+    }
+
+    // --- what the server tells ----------------------------------------------------------------------------------
+
+    const std::string& channel() const noexcept { return subscription_.channel(); }
+    Subscription& subscription() noexcept { return subscription_; }
+
+    // The user may not listen to this channel. From now on the waiters of this process do without a place. Nobody is
+    // granted anything who does not listen, so leaving is not urgent.
+    void refused() {
+        subscription_.refused();
+        refused_ = true;
+        if (number_ != 0 && !asking_) {
+            const Instant now = Clock::now();
+            core_.outbox.add({number_}, unsettled_, now + longest_, now);
+            core_.schedule();
+            forget();
+        }
+    }
+
+    // Returns when the representative has to ask, according to a message since the last question.
+    Instant told_at() const noexcept { return told_at_; }
+
+    // "grant <number> <time> <lease> [<token>]" or "look <ms>". Others mean nothing.
+    void message(std::string_view payload) {
+        const std::string_view what = next_word(payload);
+        if (what == "grant") {
+            if (const std::optional<Grant> grant = Grant::in(payload, number_)) grant_ = grant;
+        } else if (what == "look" && number_ != 0) {  // those without a place rely on the messages to all
+            const auto in = next_number<std::int64_t>(payload);
+            // One ms more: the key exists until the end of its last millisecond.
+            if (in && *in >= 0)
+                told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in) + Milliseconds(1)));
+        }
+    }
+
+    enum class Entry {
+        none,     // there is no grant
+        entered,  // the waiter has the lock
+        ask,      // the server has to be asked, because it is not certain that the hold lasts
+    };
+
+    // Lets the representative enter by a grant.
+    Entry enter(LockWaiter& me) {
+        if (!grant_) return Entry::none;
+        const Grant grant = *std::exchange(grant_, std::nullopt);
+        const LockRequest& request = me.request;
+        const std::optional<Instant> since = granted_since(parts_, grant, request);
+        if (!since || !is_for(request) || (core_.kind.queue->fenced && !is_token(grant.token))) return Entry::ask;
+        try {
+            HoldRecord& hold = record_grant(parts_, grant, request, number_, *since);
+            hold.unsettled = unsettled_;
+            // The server may keep it for longer: the place was for another lease, or a late command is.
+            const Milliseconds may_last = unsettled_ == 0 ? grant.lease : longest_;
+            if (request.lease && *request.lease < may_last) hold.unanswered(Clock::now() + may_last);
+        } catch (...) {
+            grant_ = grant;  // for the next representative
+            throw;
+        }
+        me.hold = number_;
+        me.phase = Waiter::Phase::served;
+        forget();
+        return Entry::entered;
+    }
+
+private:
+    void forget() {
+        number_ = 0;
+        unsettled_ = 0;
+        lease_ = longest_ = Milliseconds(0);
+        told_at_ = never;
+        grant_.reset();
+    }
+
+    LockParts& parts_;
+    const std::function<void()> asked_;
+    LockCore& core_;
+    Subscription subscription_;
+    std::uint64_t number_ = 0;    // of the hold that the place is for; 0 without a place
+    std::int64_t unsettled_ = 0;  // server time until which an unanswered command of it may take effect
+    Milliseconds lease_{};        // that the last command asked for
+    Milliseconds longest_{};      // that any command asked for
+    std::optional<Grant> grant_;
+    Instant told_at_ = never;
+    bool asking_ = false;
+    bool refused_ = false;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/lock/turn_queue.hpp
 
 namespace redlatch {
@@ -18601,6 +22002,115 @@ public:
     virtual void subscription_refused(const std::string& channel, const Reply& why) = 0;
     virtual void message(const std::string& channel, std::string_view payload) = 0;
     virtual void disconnected(const std::string& channel) = 0;
+
+    // The server's key may have changed.
+    virtual void key_changed() {}
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/lock/watched_key.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Lets the server tell when the key of a lock changes, for waiters that receive no message of its release. While it is
+// armed, they need not poll, except at net_poll, in case the news is lost.
+//
+// Each failed try is followed by a read that the server tracks. If it finds no key, the lock may have been released
+// between the two, and the waiter tries at once. If the key changes after the read, the server tells. So no release is
+// missed. One read serves all waiters of this process. A renewal by the holder is news, too.
+//
+// The mutex of the lock guards all members.
+class WatchedKey {
+public:
+    // The pause before a waiter tries although no news has come, up to twice as long.
+    static constexpr Milliseconds net_poll = std::chrono::seconds(10);
+
+    explicit WatchedKey(LockCore& core) : core_(core) {}
+    WatchedKey(const WatchedKey&) = delete;
+    WatchedKey& operator=(const WatchedKey&) = delete;
+    ~WatchedKey() { end(); }
+
+    // A waiter that polls begins to wait; none is left.
+    void begin() {
+        if (begun_ || !core_.session.tracked_keys().are_possible()) return;
+        core_.session.tracked_keys().add(core_.key(), core_.task);
+        begun_ = true;
+    }
+    void end() {
+        disarm();
+        due_ = false;
+        if (std::exchange(begun_, false)) core_.session.tracked_keys().remove(core_.key(), core_.task);
+    }
+
+    bool is_armed() const noexcept { return state_ == State::armed; }
+
+    // Returns when to try although no news has come.
+    Instant try_again() const noexcept { return try_again_; }
+
+    // A try found the lock taken.
+    void try_failed() noexcept { due_ = true; }
+
+    // Returns true if arm() is to be called.
+    bool is_due() const noexcept {
+        return due_ && begun_ && state_ != State::arming && core_.session.tracked_keys().are_possible();
+    }
+
+    // Sends the read. Releases the mutex meanwhile, and does not wait. `armed(is_free)` is called with the mutex, on any
+    // thread, if the server tells of changes from now on, or if the lock is free already.
+    template <class Armed>
+    void arm(std::unique_lock<std::mutex>& lock, Armed armed) {
+        due_ = false;
+        state_ = State::arming;
+        const std::uint64_t round = ++round_;
+        const std::array<std::string_view, 2> read{"PTTL", core_.key()};
+        lock.unlock();
+        try {
+            core_.session.track(Command{read}, [this, keep = core_.keep(), round, armed](const Reply& reply) {
+                const std::lock_guard again(core_.mutex);
+                if (answered(round, reply)) armed(is_free(reply));
+            });
+        } catch (...) {  // no memory, or no thread can be started: polls
+            lock.lock();
+            disarm();
+            return;
+        }
+        lock.lock();
+    }
+
+    // The key may have changed.
+    void disarm() noexcept {
+        ++round_;
+        state_ = State::polling;
+    }
+
+private:
+    enum class State { polling, arming, armed };
+
+    static bool is_free(const Reply& reply) { return reply.is_integer() && reply.integer == -2; }
+
+    // Returns false if that tells nothing. News that came before the reply may be later than what the reply tells.
+    bool answered(std::uint64_t round, const Reply& reply) {
+        if (round != round_) return false;
+        state_ = State::polling;
+        if (!reply.is_integer()) return false;
+        if (is_free(reply)) return true;
+        state_ = State::armed;
+        try_again_ = Clock::now() + poll_.next();
+        return true;
+    }
+
+    LockCore& core_;
+    State state_ = State::polling;
+    bool begun_ = false;                        // registered
+    bool due_ = false;                          // a try has failed since the last read
+    std::uint64_t round_ = 0;                   // of the last read
+    Instant try_again_{};                       // while it is armed
+    Backoff poll_{net_poll * 2, net_poll * 2};  // each pause is between half and all of it
 };
 
 }  // namespace detail
@@ -18614,8 +22124,12 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Lets the waiting threads of this process share one representative. The representative asks the server and listens to
-// the channel. The other waiters queue up behind it and send nothing. A released hold is handed to a local waiter if
-// there is one.
+// a channel, or watches the key where releases send no message. The other waiters queue up behind it and send nothing. A
+// released hold is handed to a local waiter if there is one.
+//
+// Where the lock has a queue on the server, the representative waits at the place of this process there, and listens to
+// the channel of that alone. It listens to the channel of all who wait for the lock only as long as a holder is of the
+// clients that grant nothing.
 //
 // The mutex of the lock guards all members. Besides the events of the waiting room, the thread that hands its hold over
 // wakes its successor.
@@ -18624,7 +22138,10 @@ class LocalQueue final : public TurnQueue {
 
 public:
     explicit LocalQueue(LockParts& parts)
-        : parts_(parts), core_(parts.core), room_(core_.mutex, core_.session, core_.task, core_.protocol.channel()) {}
+        : parts_(parts),
+          core_(parts.core),
+          room_(core_.mutex, core_.session, core_.task, core_.protocol.channel()),
+          place_(parts, [this] { room_.wake_front(); }) {}
 
     bool is_waited_for() const override { return !room_.queue.empty() || core_.releasing; }
 
@@ -18643,10 +22160,14 @@ public:
             if (reentered) co_return *reentered;
         }
         me.writer = writer_of(request.owner);
-        if (request.one_try || me.writer != 0 || (room_.queue.empty() && !is_busy())) {
+        if (request.one_try || me.writer != 0 || (room_.queue.empty() && !is_busy() && !place_.is_asking())) {
             const std::uint64_t generation = room_.queue.generation();
-            if (learn(generation, co_await parts_.acquires.ask(lock, request, core_.next_number(), true)))
-                co_return true;
+            try {
+                if (learn(generation, co_await question(lock, me, request, true))) co_return true;
+            } catch (...) {
+                if (room_.queue.empty()) place_.give_up(lock);
+                throw;
+            }
             if (request.one_try && !parts_.acquires.can_join(request.owner)) co_return false;
             if (request.one_try) co_return (co_await parts_.acquires.join(lock, request)).value_or(0) != 0;
         }
@@ -18654,7 +22175,8 @@ public:
     }
 
     void joined(LockWaiter& me) {
-        if (me.listens) room_.listen();
+        if (me.listens) listen(me.request);
+        if (me.request.polling) watch_.begin();
         pause(me);
     }
 
@@ -18669,10 +22191,17 @@ public:
         // The writer is let in beside the readers that wait for it, which may be before it in the queue.
         const std::uint64_t writer = writer_of(me.request.owner);
         if (std::exchange(me.writer, writer) != writer && writer != 0) return {NextStep::Kind::ask};
-        if (!room_.queue.is_front(me) || core_.releasing) return {NextStep::Kind::sleep};
-        const QueueStep step = room_.queue.step(now, held_locally_until(), me.ask_again);
-        if (step.ask) return {NextStep::Kind::ask};
-        return {NextStep::Kind::sleep, step.sleep_until, room_.is_subscribed()};
+        if (!is_turn_of(me)) return {NextStep::Kind::sleep};
+        switch (place_.enter(me)) {
+            case QueuePlace::Entry::none: break;
+            case QueuePlace::Entry::ask: return {NextStep::Kind::ask};
+            case QueuePlace::Entry::entered: room_.queue.acquired_locally(); return {NextStep::Kind::served};
+        }
+        if (place_.has_other_lease(me.request)) return {NextStep::Kind::ask};
+        const QueueStep step = step_of(me, now);
+        if (step.ask || is_to_watch(me)) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, step.sleep_until,
+                room_.is_subscribed() || place_.subscription().is_confirmed() || watch_.is_armed()};
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
@@ -18684,20 +22213,31 @@ public:
                 me.phase = Waiter::Phase::served;
             }
             if (joined) co_return;
+            // The hold has ended meanwhile, so this waiter needs its turn like any other.
+            if (!is_turn_of(me)) co_return;
         }
+        if (is_to_watch(me) && !step_of(me, Clock::now()).ask) {
+            watch_.arm(lock, [this](bool is_free) { is_free ? room_.notify() : room_.wake_front(); });
+            co_return;
+        }
+        if (!place_.is_for(request)) place_.give_up(lock);
         const std::uint64_t generation = room_.queue.generation();
-        me.hold = core_.next_number();
-        if (learn(generation, co_await parts_.acquires.ask(lock, request, me.hold, false)))
+        if (learn(generation, co_await question(lock, me, request, false))) {
             me.phase = Waiter::Phase::served;
-        else
+        } else {
+            if (me.listens) listen(request);
             pause(me);
+        }
     }
 
     void left(std::unique_lock<std::mutex>& lock, LockWaiter& me) {
         if (successor_ == &me) successor_ = nullptr;
         if (!room_.queue.empty()) return;
+        watch_.end();
         core_.patience.answered();
+        place_.subscription().stop();
         parts_.deliveries.cancel_announcement(lock);
+        if (room_.queue.empty()) place_.give_up(lock);
     }
 
     // --- releasing --------------------------------------------------------------------------------------------
@@ -18712,8 +22252,8 @@ public:
         const std::uint64_t messages = messages_;
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
             // A message that came before this reply may already have been that of this release.
-            if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent &&
-                room_.is_subscribed() && room_.queue.empty() && messages == messages_) {
+            if (!core_.protocol.queues() && answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 &&
+                !resent && room_.is_subscribed() && room_.queue.empty() && messages == messages_) {
                 ++own_messages_;
                 // A thread that asked before the release, and is not in the queue yet, does not get the message.
                 room_.queue.notify();
@@ -18741,19 +22281,34 @@ public:
         });
     }
 
-    void subscribed(const std::string&) override {
+    void subscribed(const std::string& channel) override {
+        if (channel == place_.channel()) {
+            place_.subscription().confirmed();
+            return room_.notify();
+        }
         expect_anything();
         room_.subscribed();
     }
 
-    void subscription_refused(const std::string&, const Reply& why) override {
+    void subscription_refused(const std::string& channel, const Reply& why) override {
+        if (channel == place_.channel()) {
+            place_.refused();
+            if (room_.queue.first_that([](const LockWaiter& w) { return w.listens; })) room_.listen();
+            return room_.notify();
+        }
         room_.refused(error_of(why, core_.key()));
     }
 
-    // Any message may mean that the lock is free. Skips the message of our own release: the local waiters have already
-    // retried. Messages keep the server's order. If this one is of another process's release, that came before ours,
-    // and the message of ours is still to come.
-    void message(const std::string&, std::string_view) override {
+    // Any message may mean that the lock is free, except that of a record. Skips the message of our own release: the local
+    // waiters have already retried. Messages keep the server's order. If this one is of another process's release, that
+    // came before ours, and the message of ours is still to come.
+    void message(const std::string& channel, std::string_view payload) override {
+        if (channel == place_.channel()) {
+            place_.message(payload);
+            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.told_at()));
+            return room_.wake_front();
+        }
+        if (payload == record_message) return;
         ++messages_;
         if (own_messages_ > 0)
             --own_messages_;
@@ -18761,12 +22316,50 @@ public:
             room_.notify();
     }
 
-    void disconnected(const std::string&) override {
+    void disconnected(const std::string& channel) override {
+        if (channel == place_.channel()) return place_.subscription().disconnected();
         room_.disconnected();
         expect_anything();
     }
 
+    // The release or the loss of a hold of this process notifies the waiters anyway.
+    void key_changed() override {
+        watch_.disarm();
+        if (held_locally_until() <= Clock::now()) room_.notify();
+    }
+
 private:
+    // Asks the server under the number of the place, or else under a new one.
+    Task<std::optional<AcquireAnswer>> question(std::unique_lock<std::mutex>& lock, LockWaiter& me,
+                                                const LockRequest& request, bool first) {
+        if (!request.one_try && place_.is_for(request)) co_return co_await place_.ask(lock, request, first, me.hold);
+        me.hold = core_.next_number();
+        co_return co_await parts_.acquires.ask(lock, request, me.hold, first);
+    }
+
+    // Listens to the messages that this request needs.
+    void listen(const LockRequest& request) {
+        const bool has_place = queued_ && place_.is_for(request);
+        if (has_place && place_.subscription().listen()) room_.queue.notify();
+        if (!has_place || !granted_by_holder_)
+            room_.listen();
+        else
+            room_.stop_listening();
+    }
+
+    // Returns true if this waiter is the representative, and may ask. Two that asked under the number of the place would
+    // both get its hold.
+    bool is_turn_of(const LockWaiter& me) const {
+        return room_.queue.is_front(me) && !core_.releasing && !place_.is_asking();
+    }
+
+    // What the representative does next, and when.
+    QueueStep step_of(const LockWaiter& me, Instant now) const {
+        return room_.queue.step(now, held_locally_until(), watch_.is_armed() ? watch_.try_again() : me.ask_again);
+    }
+
+    bool is_to_watch(const LockWaiter& me) const { return me.request.polling && watch_.is_due(); }
+
     // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
     bool is_busy() const { return core_.releasing || held_locally_until() > Clock::now(); }
 
@@ -18787,7 +22380,7 @@ private:
     // If others listen, the message notifies them and this process alike, so all have the same chance. Without other
     // listeners, or without a subscription, wakes the next local waiter at once.
     void released_here(bool others_listen) {
-        if (!room_.is_subscribed() || !others_listen) {
+        if (core_.protocol.queues() || !room_.is_subscribed() || !others_listen) {
             room_.notify();
         } else if (!room_.queue.empty()) {
             // The message may have come before this reply: the waiter checks again.
@@ -18800,10 +22393,16 @@ private:
     // long it is blocked.
     bool learn(std::uint64_t generation, const std::optional<AcquireAnswer>& answer) {
         if (!answer) return false;
-        if (answer->kind == AcquireAnswer::Kind::held)
+        if (answer->kind == AcquireAnswer::Kind::held) {
             acquired_locally();
-        else
+        } else {
+            queued_ = answer->queued;
+            granted_by_holder_ = answer->queued && !answer->foreign;
             room_.queue.blocked(generation, answer->holder_lease, Clock::now());
+            // A message may have overtaken this reply.
+            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.told_at()));
+            watch_.try_failed();
+        }
         return answer->kind == AcquireAnswer::Kind::held;
     }
 
@@ -18815,7 +22414,7 @@ private:
     }
 
     static void pause(LockWaiter& me) {
-        if (me.pause) me.ask_again = Clock::now() + me.pause->next();
+        if (me.request.polling) me.ask_again = Clock::now() + me.request.polling->next(me.pause);
     }
 
     void stand_again(LockWaiter& me) {
@@ -18826,16 +22425,6 @@ private:
 
     // --- handing over -----------------------------------------------------------------------------------------
 
-    // A hand-over that was sent, and its reply.
-    struct HandOver {
-        Leaving leaving;    // the hold that is released
-        Claim claim;        // the hold of the successor
-        Settings settings;  // of the successor
-        Reply reply{};
-        SendTime sent_at{};  // of the first sending that may have taken effect
-        bool unknown = false;
-    };
-
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, HoldRecord& held, LockWaiter& next) {
         const std::optional<Milliseconds> successor_lease = next.request.lease;
         const Settings successor_settings = next.request.settings;
@@ -18844,7 +22433,7 @@ private:
                       successor_settings};
         room_.queue.leave(next);
         successor_ = &next;
-        send_hand_over(lock, sent);
+        detail::send_hand_over(core_, lock, sent);
         LockWaiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
         const Instant sent_at = sent.sent_at.as_of_now();
         const HandOverAnswer answer = core_.protocol.read_hand_over(sent.reply);
@@ -18868,40 +22457,6 @@ private:
         }
         if (waiting) room_.queue.join_first(*waiting);
         return not_handed_over(lock, sent, answered, handed);
-    }
-
-    void send_hand_over(std::unique_lock<std::mutex>& lock, HandOver& hand_over) {
-        try {
-            const InFlightGuard in_flight_guard(core_, lock);
-            lock.unlock();
-            Retry retry = core_.session.retry(Releases::foreground_deadline(hand_over.leaving.settings));
-            do hand_over.reply = hand_over_once(hand_over, retry.deadline());
-            while (retry.again(hand_over.reply));
-        } catch (...) {  // no memory: handled as if nothing had been sent
-            hand_over.reply = Reply::of(Reply::Kind::not_sent, std::string());
-        }
-    }
-
-    Reply hand_over_once(HandOver& hand_over, Instant deadline) try {
-        Session& session = core_.session;
-        for (int tries = 1;; ++tries) {
-            Reply failure;
-            const auto now = session.server_time(core_.key(), deadline, failure);
-            if (!now) return failure;
-            hand_over.claim.until = *now + hand_over.leaving.settings.command_timeout.count();
-            // The successor's lease counts from the first sending that may have taken effect: a resend does not prolong
-            // it.
-            if (!hand_over.unknown) hand_over.sent_at = SendTime();
-            const Instant sent = Clock::now();
-            Call call = core_.protocol.hand_over(hand_over.leaving.hold, hand_over.claim);
-            call.replication = hand_over.settings.replication();
-            Reply reply = session.call(call, deadline);
-            if (!reply.answered() && !reply.is_unsent()) hand_over.unknown = true;
-            if (!session.learn_if_late(core_.key(), sent, reply) || tries == 3 || Clock::now() >= deadline)
-                return reply;
-        }
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
     }
 
     std::error_code not_handed_over(std::unique_lock<std::mutex>& lock, const HandOver& sent, bool answered,
@@ -18955,6 +22510,10 @@ private:
     LockParts& parts_;
     LockCore& core_;
     Room room_;
+    QueuePlace place_;
+    bool queued_ = true;               // the last answer, if there was one: this process has a place
+    bool granted_by_holder_ = true;    // the last answer, if there was one: the holder grants to who queues
+    WatchedKey watch_{core_};          // for the waiters that poll
     unsigned handoffs_ = 0;            // in a row, within this process
     LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
     std::uint64_t messages_ = 0;       // number of messages received
@@ -18980,10 +22539,10 @@ struct ReleaseRequest : WaitRequest {
 struct ReleaseWaiter : Waiter {
     explicit ReleaseWaiter(const ReleaseRequest& wanted) : Waiter(wanted.by) {}
 
-    std::vector<std::string> owners;  // of these holds
-    std::uint64_t generation = 0;     // of the queue, when it looked
-    Instant look_again = never;       // when the first of their leases is over
-    std::optional<Backoff> pause{};   // set if it looks again after pauses and receives no messages
+    std::vector<std::string> owners;   // of these holds
+    std::uint64_t generation = 0;      // of the queue, when it looked
+    Instant look_again = never;        // when the first of their leases is over
+    std::optional<Polling> polling{};  // set if it looks again after pauses and receives no messages
     Instant pause_end = never;
 
     // Returns true if none of the holds is among these.
@@ -19029,10 +22588,9 @@ public:
         if (request.one_try) co_return false;
         for (const Holder& holder : found->holders) me.owners.push_back(holder.owner);
         me.look_again = look_again_after(*found);
-        std::optional<Polling> polling = request.polling;
-        if (!polling && room_.channel().empty()) polling = without_channel;
-        me.listens = !polling;
-        if (polling) me.pause.emplace(polling->first, polling->longest);
+        me.polling = request.polling;
+        if (!me.polling && room_.channel().empty()) me.polling = without_channel;
+        me.listens = !me.polling;
         co_return std::nullopt;
     }
 
@@ -19104,10 +22662,10 @@ public:
 
 private:
     // How to look where the releases of a lock reach no channel that all can hear.
-    static constexpr Polling without_channel{Milliseconds(10), Milliseconds(500)};
+    static constexpr Polling without_channel{ShortTime(10), ShortTime(500)};
 
     static void pause(ReleaseWaiter& me) {
-        if (me.pause) me.pause_end = Clock::now() + me.pause->next();
+        if (me.polling) me.pause_end = Clock::now() + me.polling->next(me.pause);
     }
 
     // Returns when one of these holds ends, unless its lease is renewed. No message reports that.
@@ -19216,7 +22774,8 @@ public:
         std::unique_lock lock(core_.mutex);
         HoldRecord* hold = parts_.releases.hold_to_release(lock, owner);
         if (!hold) return parts_.releases.gone_before(owner);
-        return hold->count > 1 ? parts_.releases.release_level(lock, *hold) : queue_->release_hold(lock, *hold);
+        if (hold->count > 1) return parts_.releases.release_level(lock, *hold);
+        return hold->stays(Clock::now()) ? parts_.releases.leave_early(lock, *hold) : queue_->release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
         // A hold whose release could not be sent ends with its lease.
         return make_error_code(std::errc::not_enough_memory);
@@ -19265,15 +22824,14 @@ public:
         if (by == by_thread) co_return release(owner);
         const Instant until = Clock::now() + settings(owner).command_timeout;
         std::shared_ptr<Delivery<std::error_code>> outcome;
-        std::function<void(std::error_code)> told;
         try {
             outcome = std::make_shared<Delivery<std::error_code>>(errc::unreachable);
-            told = [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); };
         } catch (const std::bad_alloc&) {
             release_later(owner);
             co_return make_error_code(std::errc::not_enough_memory);
         }
         try {
+            const auto told = [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); };
             parts_.releases.release_in_background(owner, told, Receiver::background);
             co_return co_await Delivered(by, outcome, until);
         } catch (const std::bad_alloc&) {  // it is released all the same, but nobody waits for the outcome
@@ -19282,6 +22840,12 @@ public:
     }
 
     void release_later(OwnerNumber owner) noexcept override { parts_.releases.release_later(owner); }
+
+    void waive_minimum(OwnerNumber owner) noexcept override {
+        const std::lock_guard lock(core_.mutex);
+        HoldRecord* hold = core_.holds.find(owner);
+        if (hold && hold->count == 1) hold->stays_until = Instant::min();
+    }
 
     // --- queries without a command: see Leases ----------------------------------------------------------------
 
@@ -19307,7 +22871,7 @@ public:
     void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         std::unique_lock lock(core_.mutex);
         queue_->on_timer(lock, now);
-        parts_.leases.add_due(horizon, due);
+        parts_.leases.add_due(now, horizon, due);
         parts_.deliveries.drop_expired(now);
         core_.schedule();
         parts_.deliveries.deliver(lock);
@@ -19359,6 +22923,11 @@ public:
         queue_->disconnected(channel);
     }
 
+    void key_changed() override {
+        const std::lock_guard lock(core_.mutex);
+        queue_->key_changed();
+    }
+
 private:
     LockParts parts_;
     LockCore& core_ = parts_.core;
@@ -19387,7 +22956,7 @@ REDLATCH_INLINE HeldLevel NamedLock::keeper_of_holds() {
 }
 
 REDLATCH_INLINE void NamedLock::prepare(LockRequest& request) {
-    request.settings = settings();
+    take_settings(request, settings());
     request.reentry = reentry_;
 }
 
@@ -19485,6 +23054,18 @@ REDLATCH_INLINE Inspection NamedLock::ask_inspection(Instant limit) {
     return s.protocol().read_inspection(query(s.session(), settings(), s.key(), s.protocol().inspect(), limit));
 }
 
+REDLATCH_INLINE Inspection NamedLock::inspect(std::error_code& ec) {
+    return detail::answer([&] { return inspect(); }, Inspection(), ec);
+}
+
+REDLATCH_INLINE bool NamedLock::is_held_by(std::uint64_t owner, std::error_code& ec) {
+    return detail::answer([&] { return is_held_by(owner); }, false, ec);
+}
+
+REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner, std::error_code& ec) {
+    return detail::answer([&] { return is_held_by(owner); }, false, ec);
+}
+
 }  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -19530,6 +23111,11 @@ public:
 // slots. Each of our waiters refreshes its slot before that ends (FairProtocol::slot()), so a dead one blocks the others only briefly. For a
 // waiter without a slot, one of Redisson's, the time in the shared set counts, which we never change.
 //
+// A release can grant the free lock to the first waiter: it writes the hold of that waiter and tells it so, and the waiter
+// has nothing to send. That is for waiters under the watchdog that listen, which is marked in their slots: these end half
+// a millisecond later. A grant lasts for `offer` ms, until the waiter's first renewal. Without one the first waiter is
+// woken, and asks.
+//
 // When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. So our time in the
 // shared set is that of the slot, plus one such patience for each waiter of Redisson's before us.
 namespace redlatch {
@@ -19542,7 +23128,7 @@ namespace parts {
 inline constexpr std::string_view fair_queue = R"lua(
 local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, channel = ARGV[1], ARGV[2]
-local foreign_patience = 300000
+local foreign_patience, offer, most_tries = 300000, 2000, 32
 local now = time_in_ms()
 
 local function text(number) return string.format('%.0f', number) end
@@ -19559,7 +23145,7 @@ local function first_alive()
         if tonumber(ends) > now then return head, math.ceil(ends - now), purged, ends end
         redis.call('zrem', timeouts, head)
         redis.call('zrem', slots, head)
-        redis.call('lpop', queue)
+        redis.call('lrem', queue, '0', head)
         purged = true
     end
 end
@@ -19577,6 +23163,9 @@ local function wake(waiter)
     if not waiter then return 0 end
     return redis.call(publish, channel .. waiter, '0')
 end
+
+-- Returns whether a slot with this end is of a waiter that can be granted the lock.
+local function is_marked(ends) return ends and ends % 1 == 0.5 end
 
 -- Notifies the first waiter while the lock is held: in how many ms to ask again if no message comes before. The number
 -- is larger than those that mean something to Redisson's waiters. A refusal does no harm: a waiter that is not notified
@@ -19601,9 +23190,10 @@ end
 
 inline constexpr std::string_view fair_acquire = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted count
--- (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), wanted until.
+-- (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), wanted until, '0.5' = can be granted the lock,
+-- '0' = not.
 -- Answer: nil = held; n >= 0 = blocked, ask again after n ms without a message; -2 = the hold to re-enter is gone.
-local owner, count, lease, slot, wanted_until = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local owner, count, lease, slot, wanted_until, mark = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 if now > tonumber(wanted_until) then return late(now) end
 local current = redis.call('hget', lock, owner)
 if current then return enter_again(lock, owner, current, count, lease) end
@@ -19620,7 +23210,7 @@ if free and (not head or head == owner) then
     if head then
         table.insert(changes, {'zrem', timeouts, owner, undo = {'zadd', timeouts, alive_until, owner}})
         table.insert(changes, {'zrem', slots, owner, undo = {'zadd', slots, alive_until, owner}})
-        table.insert(changes, {'lpop', queue})
+        table.insert(changes, {'lrem', queue, '0', owner})
     end
     local refusal = all_or_none(changes)
     if head and not refusal then tell_next() end
@@ -19633,16 +23223,17 @@ end
 
 if slot ~= '0' then
     local ends = now + slot
+    local marked_ends = string.format('%.1f', ends + mark)
     local queued = head and redis.call('zscore', timeouts, owner)
     local changes = {}
     if queued then
         limit_keys(changes, ends)
-        table.insert(changes, {'zadd', slots, text(ends), owner})
+        table.insert(changes, {'zadd', slots, marked_ends, owner})
         if tonumber(queued) < ends then table.insert(changes, {'zadd', timeouts, text(ends), owner}) end
     else
         local coming = redis.call('zscore', slots, owner) and 1 or 0
         local patient_until = ends + foreign_waiters(coming) * foreign_patience
-        table.insert(changes, {'zadd', slots, text(ends), owner, undo = {'zrem', slots, owner}})
+        table.insert(changes, {'zadd', slots, marked_ends, owner, undo = {'zrem', slots, owner}})
         table.insert(changes, {'zadd', timeouts, text(patient_until), owner, undo = {'zrem', timeouts, owner}})
         table.insert(changes, {'rpush', queue, owner, undo = {'lrem', queue, '-1', owner}})
         limit_keys(changes, patient_until)
@@ -19659,7 +23250,47 @@ inline constexpr std::string_view fair_release = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, remaining count,
 -- lease in ms for a remaining hold.
 -- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners of the next waiter notified;
--- -1 = still held.
+-- -1 = still held; -3 = released and granted to a waiter.
+
+-- Writes the hold of a waiter that listens, and tells it. Returns nil if that is not possible; otherwise the answer.
+local function grant(waiter, alive_until)
+    local patient_until = redis.call('zscore', timeouts, waiter)
+    if not patient_until then return nil end
+    local changes = {{'hincrby', lock, waiter, '1', undo = {'del', lock}},
+                     {'pexpire', lock, text(offer)},
+                     {'zrem', timeouts, waiter, undo = {'zadd', timeouts, patient_until, waiter}},
+                     {'zrem', slots, waiter, undo = {'zadd', slots, alive_until, waiter}},
+                     {'lrem', queue, '0', waiter}}
+    if all_or_none(changes) then return nil end
+    -- One that is not told learns of its hold when it refreshes its slot.
+    local number = string.match(waiter, '%d+$')
+    local message = table.concat({'grant', number, text(now), text(offer)}, ' ')
+    local told = redis.pcall(publish, channel .. waiter, message)
+    tell_next()
+    return type(told) == 'table' and told or -3
+end
+
+-- Grants the free lock to the first waiter, or wakes it. One that can be granted the lock, but does not listen, is dead
+-- or about to connect again. It keeps its place, and the next one is tried. Returns the answer.
+local function hand_on(head)
+    -- Who listens on other nodes is not known.
+    if not head or publish == 'publish' then return wake(head) end
+    local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
+    local waiter = head
+    for i = 1, most_tries do
+        local ends = waiter and redis.call('zscore', slots, waiter)
+        if not is_marked(ends) then break end
+        if tonumber(ends) > now then
+            local heard = redis.pcall('pubsub', numsub, channel .. waiter)
+            if heard.err then break end
+            local answer = heard[2] > 0 and grant(waiter, ends)
+            if answer then return answer end
+        end
+        waiter = redis.call('lindex', queue, text(i))
+    end
+    return wake(head)
+end
+
 local owner, count, lease = ARGV[3], ARGV[4], ARGV[5]
 local current = redis.call('hget', lock, owner)
 if not current then
@@ -19670,7 +23301,22 @@ end
 if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
 local head = first_alive()
 redis.call('del', lock)
-return wake(head)
+return hand_on(head)
+)lua";
+
+inline constexpr std::string_view fair_stay = R"lua(
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, the owner that
+-- takes its place, its lease in ms.
+-- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
+local owner, heir, rest = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local count = redis.call('hget', lock, owner)
+if not count then return -now end
+local refusal = stay(lock, owner, count, heir, rest)
+if refusal then return refusal end
+-- The first waiter relies on the earlier, longer lease.
+local head = first_alive()
+if head and redis.call('zscore', slots, head) then tell_next() else wake(head) end
+return now
 )lua";
 
 inline constexpr std::string_view fair_leave = R"lua(
@@ -19728,7 +23374,8 @@ for i = 5, #ARGV do
     waits[i - 4] = 0
     if redis.call('zscore', timeouts, waiter) then
         local ends = now + slot
-        redis.call('zadd', slots, text(ends), waiter)
+        local mark = is_marked(redis.call('zscore', slots, waiter)) and 0.5 or 0
+        redis.call('zadd', slots, string.format('%.1f', ends + mark), waiter)
         redis.call('zadd', timeouts, text(ends + (foreign_before[waiter] or 0) * foreign_patience), waiter)
         waits[i - 4] = 1
     else
@@ -19748,6 +23395,8 @@ inline constexpr std::string_view with_fair_queue = joined<wanted_until, all_or_
 inline constexpr std::string_view fair_acquire =
     parts::with_fair_queue<parts::no_lease, parts::more_levels, parts::fair_acquire>;
 inline constexpr std::string_view fair_release = parts::with_fair_queue<parts::fewer_levels, parts::fair_release>;
+inline constexpr std::string_view fair_stay =
+    parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
 inline constexpr std::string_view fair_leave = parts::with_fair_queue<parts::fair_leave>;
 inline constexpr std::string_view fair_refresh = parts::with_fair_queue<parts::fair_refresh>;
 
@@ -19756,16 +23405,19 @@ inline constexpr std::string_view fair_refresh = parts::with_fair_queue<parts::f
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
-    "4ec35a719aedbcef5a8347c1bc2618ea9d90f9b7"};
+    "e83752f8cbe95606433bab189b1c671e17f2f216"};
 template <>
 inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
-    "c5b3164772414b3fd9c3aef69d8ea5f49d8ea049"};
+    "15cf6622ba8e71c658af7e3bea35069f5deddded"};
 template <>
 inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
-    "5780f4e9589733ce6ae7ff7f6eddec50cd4b2e90"};
+    "58fc3165239483a6a4be2bc6298a8cab62c1a8f8"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "ab0a3fbaf8a4b73fbd2fd9661ec5b6d2740fede5"};
+    "64e2793e8369bccda09db8f0608aaaa67be764a4"};
+template <>
+inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
+    "eee3226684eb9a19d1cb06363b92728b824c2412"};
 // clang-format on
 
 }  // namespace detail
@@ -19790,6 +23442,7 @@ public:
           timeouts_(prefixed_key("redisson_lock_timeout", key_)),
           slots_(prefixed_key("redlatch_lock_slots", key_)),
           channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
+          grants_(context.options.grants),
           slot_(context.options.fair_waiter_timeout.value_or(
               std::clamp(context.options.watchdog_timeout / 6, shortest_slot, longest_slot))) {}
 
@@ -19799,13 +23452,20 @@ public:
     // Returns how long a waiter counts as alive without a refresh: see ClientOptions::fair_waiter_timeout.
     Milliseconds slot() const noexcept { return slot_; }
 
+    // How long a grant lasts, until its renewal: as in scripts/fair_lock.hpp.
+    static constexpr Milliseconds offer{2000};
+
+    // Returns true if a waiter of this client may be granted the lock by a release.
+    bool grants() const noexcept { return grants_; }
+
     // Acquires the lock unless it is another waiter's turn. If the claim queues, joins the queue otherwise. A waiter
     // that is already in the queue keeps its position.
     Call acquire(const Claim& claim) const override {
         const Milliseconds slot = claim.queues ? slot_ : Milliseconds(0);
         return {digested<scripts::fair_acquire>,
                 {key_, queue_, timeouts_, slots_},
-                {PublishCommand(), channels_, text(claim.hold), claim.count, claim.lease, slot, claim.until},
+                {PublishCommand(), channels_, text(claim.hold), claim.count, claim.lease, slot, claim.until,
+                 claim.listens ? "0.5" : "0"},
                 Effect::grants};
     }
 
@@ -19813,6 +23473,12 @@ public:
         return {digested<scripts::fair_release>,
                 {key_, queue_, timeouts_, slots_},
                 {PublishCommand(), channels_, text(hold), remaining, lease}};
+    }
+
+    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
+        return {digested<scripts::fair_stay>,
+                {key_, queue_, timeouts_, slots_},
+                {PublishCommand(), channels_, text(hold), text(heir), rest}};
     }
 
     // Releases everything that these owners have: a hold and a slot in the queue. The reply is the server's clock.
@@ -19842,6 +23508,7 @@ private:
     const std::string timeouts_;
     const std::string slots_;
     const std::string channels_;  // prefix of the channels of all waiters
+    const bool grants_;
     const Milliseconds slot_;
 };
 
@@ -19860,9 +23527,12 @@ struct FairWaiter : Waiter {
     using Waiter::Waiter;
 
     OwnerNumber owner = 0;
+    const LockRequest* request = nullptr;
     std::uint64_t id = 0;        // of the slot in the queue, and of the hold
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
+    bool grantable = false;      // True if a release may have granted the lock to its id
+    bool was_granted = false;    // True if it has entered by that grant
     bool joined = false;         // True if it has a level of a hold that another caller of its owner acquired
     Instant ask_again{};         // unless an event comes earlier
 };
@@ -19872,8 +23542,9 @@ struct FairWaiter : Waiter {
 //
 // A waiting thread has a ticket here (its channel, and a waiting room for it alone) and a slot in the server's queue.
 // The slot lasts for FairProtocol::slot(), 5 s at most, unless it is refreshed. The background refreshes the slots of all waiters of this process
-// together; the reply shows which waiters have lost their slot. The server notifies the head of the queue when the lock
-// is free:
+// together; the reply shows which waiters have lost their slot. A release grants the lock to the head of the queue, if
+// that is a waiter which can be granted it: see scripts/fair_lock.hpp. Otherwise the server notifies the head when the
+// lock is free:
 //   at a release,
 //   when a waiter before it leaves,
 //   at every refresh, in case such a message was lost.
@@ -19908,11 +23579,13 @@ public:
             if (auto refusal = parts_.leases.mixed_kinds()) throw *std::move(refusal);
             FairWaiter me(request.by);
             me.owner = request.owner;
+            me.request = &request;
             me.id = spare_id();
             // A waiter that is still subscribed from an earlier wait misses no message between the command and the
             // sleep.
             const auto warm = tickets_.find(me.id);
             const std::uint64_t generation = warm == tickets_.end() ? 0 : warm->second.room.queue.generation();
+            if (warm != tickets_.end()) warm->second.granted.reset();
             const bool answered = co_await ask_at_first(lock, request, me);
             if (!answered) co_return false;
             if (me.is_served()) co_return true;
@@ -19931,7 +23604,12 @@ public:
         if (me.error) std::rethrow_exception(me.error);
         if (me.too_late) return {NextStep::Kind::leave};
         if (parts_.acquires.can_join(me.owner)) return {NextStep::Kind::ask};
-        const Ticket& ticket = tickets_.at(me.id);
+        Ticket& ticket = tickets_.at(me.id);
+        if (ticket.granted) {
+            const Grant grant = *std::exchange(ticket.granted, std::nullopt);
+            enter(me, grant);
+            return {me.is_served() ? NextStep::Kind::served : NextStep::Kind::ask};
+        }
         const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.told_at);
         if (ticket.room.queue.is_notified() || now >= ask_again) return {NextStep::Kind::ask};
         return {NextStep::Kind::sleep, ask_again, ticket.room.is_subscribed()};
@@ -19996,11 +23674,16 @@ public:
         if (Ticket* ticket = ticket_of(channel)) ticket->room.refused(error_of(why, core_.key()));
     }
 
-    // The payload reports that the lock is free, or, to the new head of the queue, in how many ms the new holder's
-    // lease is over.
+    // The payload reports a grant, or that the lock is free, or, to the new head of the queue, in how many ms the new
+    // holder's lease is over.
     void message(const std::string& channel, std::string_view payload) override {
-        Ticket* const ticket = ticket_of(channel);
-        if (!ticket) return;
+        const auto found = find_ticket(channel);
+        if (found == tickets_.end()) return;
+        Ticket* const ticket = &found->second;
+        if (payload.starts_with(grant_word)) {
+            if (const auto grant = Grant::in(payload.substr(grant_word.size()), found->first)) ticket->granted = grant;
+            return ticket->room.wake_front();
+        }
         std::int64_t lease = 0;
         const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
         if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return ticket->room.notify();
@@ -20022,6 +23705,7 @@ private:
         bool is_waiting() const { return idle_since == never; }
 
         WaitingRoom<WaitQueue<FairWaiter>> room;
+        std::optional<Grant> granted{};
         Instant told_at = never;     // when it has to ask at the latest, according to a message
         Instant idle_since = never;  // when the last wait ended; `never` while a thread waits
     };
@@ -20029,14 +23713,36 @@ private:
     // The longest wait between two commands, even if the reply names a later time.
     static constexpr Milliseconds longest_sleep{30'000};
     static constexpr std::size_t waiters_a_refresh = 100;
+    static constexpr std::string_view grant_word = "grant ";
 
-    // Returns the ticket whose channel this is; null if there is none any more. The name of a channel ends with the id.
-    Ticket* ticket_of(std::string_view channel) {
+    // Returns the ticket whose channel this is, if it is still there. The name of a channel ends with the id.
+    std::map<std::uint64_t, Ticket>::iterator find_ticket(std::string_view channel) {
         const std::string_view digits = channel.substr(channel.rfind(':') + 1);
         std::uint64_t id = 0;
         std::from_chars(digits.data(), digits.data() + digits.size(), id);
-        const auto found = tickets_.find(id);
+        return tickets_.find(id);
+    }
+    Ticket* ticket_of(std::string_view channel) {
+        const auto found = find_ticket(channel);
         return found == tickets_.end() ? nullptr : &found->second;
+    }
+
+    // Returns true if a release may grant the lock to this waiter: it listens, and is under a watchdog whose lease is no
+    // shorter than a grant. A fixed lease would have to be asked for.
+    bool can_be_granted(const FairWaiter& me) const {
+        const auto ticket = tickets_.find(me.id);
+        return protocol_.grants() && ticket != tickets_.end() && ticket->second.room.is_subscribed() &&
+               !me.request->lease && me.request->settings.watchdog_timeout >= FairProtocol::offer &&
+               may_be_granted(*me.request);
+    }
+
+    // Lets a waiter enter by a grant, if it is certain that the hold lasts.
+    void enter(FairWaiter& me, const Grant& grant) {
+        const std::optional<Instant> since = granted_since(parts_, grant, *me.request);
+        if (!since) return;
+        record_grant(parts_, grant, *me.request, me.id, *since).unsettled = me.unsettled;
+        me.was_granted = true;
+        me.phase = Waiter::Phase::served;
     }
 
     // Returns an id to wait under. Prefers that of an earlier hold, whose channel may still be subscribed, if no command
@@ -20074,8 +23780,10 @@ private:
     // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
     Task<bool> ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
                             bool first) {
+        const bool grantable = can_be_granted(me);
+        me.grantable |= grantable;
         const std::optional<AcquireAnswer> answer =
-            co_await parts_.acquires.ask(lock, request, me.id, first, &me.unsettled);
+            co_await parts_.acquires.ask(lock, request, me.id, first, &me.unsettled, grantable);
         if (!answer) co_return false;
         if (answer->kind == AcquireAnswer::Kind::held) me.phase = Waiter::Phase::served;
         me.too_late = !me.is_served() && core_.outbox.has(me.id);
@@ -20135,6 +23843,11 @@ private:
         if (--waiting_ == 0) {
             core_.patience.answered();
             refresh_at_ = never;
+        }
+        // The message of a grant may still come. So another wait must not use this id.
+        if (held && me.grantable && !me.was_granted) {
+            tickets_.erase(me.id);
+            return;
         }
         if (held) {
             tickets_.at(me.id).idle_since = now;
@@ -20245,9 +23958,7 @@ public:
     // trip; acquires nothing. A resource may use it to reject every older writer. Throws Error, or stores its code:
     // wrong_type if the key of the counter holds no number.
     [[nodiscard]] std::optional<std::int64_t> latest_token();
-    [[nodiscard]] std::optional<std::int64_t> latest_token(std::error_code& ec) {
-        return detail::answer([&] { return latest_token(); }, std::optional<std::int64_t>(), ec);
-    }
+    [[nodiscard]] std::optional<std::int64_t> latest_token(std::error_code& ec);
 
     // Calls lock() and returns the token. With a std::stop_token or a std::error_code& it returns an optional, which is
     // empty if the lock is not held.
@@ -20308,44 +24019,480 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/scripts/lock_queue.hpp
+
+// The scripts of a reentrant lock whose waiters queue up on the server. A release grants the lock to the next waiter: it
+// writes the hold of that waiter and tells it so, and the waiter has nothing to send. The lock itself is as in rlock.hpp,
+// so clients that know nothing of the queue take part as ever.
+//
+// A process has one place, because inside a process the lock is handed over without the server. Keys beside the lock:
+//   queue    a list of client ids, the next one first
+//   places   a hash. Client id -> "number lease ends asks kind", where `number` is that of the hold to be granted, `lease`
+//            its wanted lease in ms, `ends` the time until which the place counts, `asks` the time at which the waiter
+//            asks again without a message, and `kind` is p, or f for a fenced lock: only the release of a fenced lock can
+//            grant it, because the hold gets a token. Besides: streak, how many grants there were beside those who do not queue; turn, the time until
+//            which our waiters keep out; polled, the time until which some client is known to poll for the lock.
+// All times are in milliseconds of the server's clock.
+//
+// Each client listens to a channel of its own, that of the lock with its id. The messages there:
+//   grant <number> <time> <lease> [<token>]   the lock was granted to this number at that time, for that lease
+//   look <ms>                                 ask after that time, because nobody tells what happens then
+//
+// A grant lasts for `offer` ms at most. So a waiter that is frozen, or has died unnoticed, blocks others for that time.
+// The waiter's first renewal gives it the full lease.
+//
+// Clients that do not queue (of Redisson, of older versions, pollers, members of a MultiLock) get a turn after
+// `most_grants` grants beside them, if there are any: then our waiters keep out for `turn_length` ms.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+// Precedes lock_queue. A fenced lock has the functions of these names: see scripts/fenced_queue.hpp.
+inline constexpr std::string_view unfenced{R"lua(
+local next_token, last_token, no_token
+)lua"};
+
+// Precedes the others. `publish` and `now` are set before the functions are called.
+inline constexpr std::string_view lock_queue{R"lua(
+-- `counter` is that of the tokens, nil for a lock without them.
+local lock, channel, queue, places, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local publish, now
+local offer, most_grants, turn_length, place_length, most_tries = 2000, 16, 20, 60000, 32
+
+local function text(number) return string.format('%.0f', number) end
+
+-- Returns the number, the lease, the end, the next question and the kind of a client's place; nil without one.
+local function place_of(id)
+    local place = redis.call('hget', places, id)
+    if not place then return nil end
+    local number, lease, ends, asks, kind = string.match(place, '^(%d+) (%d+) (%d+) (%d+) (%l)$')
+    return number, tonumber(lease), tonumber(ends), tonumber(asks), kind
+end
+
+local function place_text(number, lease, ends, asks, kind)
+    return table.concat({number, text(lease), text(ends), text(asks), kind}, ' ')
+end
+
+-- The streak outlives a queue that is empty for a moment.
+local function end_places() if redis.call('exists', queue) == 0 then redis.call('pexpire', places, '1000') end end
+
+local function drop_head(id)
+    redis.call('lrem', queue, '0', id)
+    redis.call('hdel', places, id)
+    end_places()
+end
+
+-- Returns the time until which a field of `places` says that something is so.
+local function until_of(field) return tonumber(redis.call('hget', places, field) or '0') end
+
+-- Tells the head of the queue that a lease ends at `at`, unless it asks by then anyway.
+local function tell_head(at)
+    for _ = 1, most_tries do
+        local head = redis.call('lindex', queue, '0')
+        if not head then return end
+        local number, lease, ends, asks, kind = place_of(head)
+        if number and ends > now then
+            if asks <= at + 50 then return end
+            redis.call('hset', places, head, place_text(number, lease, ends, at, kind))
+            local heard = redis.pcall(publish, channel .. ':' .. head, 'look ' .. text(math.max(at - now, 0)))
+            if heard ~= 0 then return end
+        end
+        drop_head(head)
+    end
+end
+
+-- Removes the place of a number, if it is that of its client.
+local function leave_place(owner)
+    local id = string.sub(owner, 1, 36)
+    if place_of(id) ~= string.sub(owner, 38) then return end
+    redis.call('hdel', places, id)
+    redis.call('lrem', queue, '0', id)
+    end_places()
+end
+)lua"};
+
+inline constexpr std::string_view unfenced_acquire{R"lua(
+-- Each writes the hold and returns the answer.
+local function enter(lock, counter, owner, lease)
+    redis.call('hincrby', lock, owner, '1')
+    return give_lease(lock, lease)
+end
+local function reenter(owner, current, count, lease) return enter_again(lock, owner, current, count, lease) end
+local function is_refusal(answer) return answer ~= nil end
+local function gone() return -2 end
+local function blocked(left, foreign)
+    if foreign then return {left, foreign} end
+    return left
+end
+)lua"};
+
+inline constexpr std::string_view queue_acquire{R"lua(
+-- KEYS: lock, channel, queue, places (, token counter).  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted
+-- until, publish command, way ('0' = asks once, '1' = queues up, '2' = polls).
+-- Answer: nil = held; n >= 0 = blocked for n ms, with no place in the queue; {n, 0} = blocked, with a place;
+-- {n, 1} = likewise, and the holder's release grants nothing; -2 = the hold to re-enter is gone. Of a fenced lock:
+-- {1, token}, {0, n}, {0, n, 0}, {0, n, 1}, {-2, 0}.
+local owner, count, lease, way = ARGV[1], ARGV[2], ARGV[3], ARGV[6]
+publish, now = ARGV[5], time_in_ms()
+if now > tonumber(ARGV[4]) then return late(now) end
+if redis.call('exists', lock, places) == 0 then
+    if count ~= '1' then return gone() end
+    return enter(lock, counter, owner, lease)
+end
+local current = redis.call('hget', lock, owner)
+if not current and count ~= '1' then return gone() end
+-- In a read-write lock this owner may be a reader, which is not a hold of this lock.
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+if current then return reenter(owner, current, count, lease) end
+local left = redis.call('pttl', lock)
+if left == -1 then return no_lease() end
+local id = string.sub(owner, 1, 36)
+local foreign = 0
+if left == -2 then
+    left = until_of('turn') - now
+    if left <= 0 or way == '2' then
+        local answer = enter(lock, counter, owner, lease)
+        if is_refusal(answer) then return answer end
+        leave_place(owner)
+        tell_head(now + lease)
+        return answer
+    end
+else
+    -- A client of which a release grants has an id of version 8.
+    local holder = redis.call('hkeys', lock)[1]
+    if string.sub(holder, 15, 15) ~= '8' then foreign = 1 end
+end
+if way == '2' and redis.call('exists', places) == 1 then redis.pcall('hset', places, 'polled', text(now + 500)) end
+-- A command in lower case reaches subscribers of other nodes, who cannot be counted: no queue.
+if way ~= '1' or publish == 'publish' then return blocked(left) end
+
+local changes = {}
+local is_new = redis.call('hexists', places, id) == 0
+if is_new then table.insert(changes, {'rpush', queue, id, undo = {'lrem', queue, '-1', id}}) end
+local kind = counter and 'f' or 'p'
+local place = place_text(string.sub(owner, 38), lease, now + place_length, now + left, kind)
+table.insert(changes, {'hset', places, id, place, undo = is_new and {'hdel', places, id}})
+table.insert(changes, {'pexpire', queue, text(2 * place_length)})
+table.insert(changes, {'pexpire', places, text(2 * place_length)})
+-- One that may not queue up waits as ever.
+if all_or_none(changes) then return blocked(left) end
+return blocked(left, foreign)
+)lua"};
+
+// Releases levels of a hold, and hands the free lock on.
+inline constexpr std::string_view queue_release{R"lua(
+-- KEYS: lock, channel, queue, places (, token counter).
+-- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners notified; -1 = still held;
+-- -3 = released and granted to a waiter.
+
+-- Writes the hold of the head of the queue, and tells it. Returns true; false if it was not told, and does not hold it;
+-- nil if it may not hold the lock.
+local function grant(head, number, lease, ends, kind)
+    local token
+    if kind == 'f' then
+        token = counter and next_token(counter)
+        if not token then return nil end
+    end
+    local length = math.min(lease, offer, ends - now)
+    local written = {{'hincrby', lock, head .. ':' .. number, '1', undo = {'del', lock}},
+                     {'pexpire', lock, text(length)}}
+    if token then table.insert(written, {'set', counter, text(token)}) end
+    if all_or_none(written) then return nil end
+    drop_head(head)
+    local message = table.concat({'grant', number, text(now), text(length), token and text(token)}, ' ')
+    if type(redis.pcall(publish, channel .. ':' .. head, message)) == 'table' then
+        redis.call('del', lock)
+        return false
+    end
+    tell_head(now + length)
+    return true
+end
+
+-- Our waiters keep out for a while.
+local function give_turn()
+    redis.call('hset', places, 'streak', '0', 'turn', text(now + turn_length))
+    for _, id in ipairs(redis.call('lrange', queue, '0', text(most_tries - 1))) do
+        redis.pcall(publish, channel .. ':' .. id, 'look ' .. text(turn_length))
+    end
+    return redis.call(publish, channel, '0')
+end
+
+-- Grants the free lock to the first waiter that can be reached, or notifies whoever listens. `left`: how long the
+-- released hold would have lasted. Returns the answer.
+local function hand_on(left)
+    local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
+    for _ = 1, most_tries do
+        -- Without the right to read the queue there is none.
+        local head = redis.pcall('lindex', queue, '0')
+        if type(head) ~= 'string' then return redis.call(publish, channel, '0') end
+        now = now or time_in_ms()
+        local own = channel .. ':' .. head
+        local number, lease, ends, _, kind = place_of(head)
+        if number and ends > now + 100 then
+            local heard = redis.pcall('pubsub', numsub, own, channel)
+            -- Without the right to count listeners, the head has to ask.
+            if heard.err then return redis.call(publish, own, 'look 0') end
+            if heard[2] > 0 then
+                local others = heard[4] > 0 or until_of('polled') > now
+                if others and redis.call('hincrby', places, 'streak', '1') > most_grants then return give_turn() end
+                local granted = grant(head, number, lease, ends, kind)
+                if granted == nil then return redis.call(publish, own, 'look 0') end
+                if granted then
+                    -- Some wait for the end of this hold alone: they understand '2', which waiters for the lock ignore.
+                    -- Those rely on the earlier lease: wake them if it was longer.
+                    if heard[4] > 0 then redis.pcall(publish, channel, lease < left and '0' or '2') end
+                    return -3
+                end
+            end
+        end
+        if redis.call('lindex', queue, '0') == head then drop_head(head) end
+    end
+    local head = redis.call('lindex', queue, '0')
+    if head then redis.pcall(publish, channel .. ':' .. head, 'look 0') end
+    return redis.call(publish, channel, '0')
+end
+
+local function release(owner, count, lease, command)
+    publish = command
+    local current = redis.call('hget', lock, owner)
+    if not current then return nil end
+    if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
+    local left = redis.call('pttl', lock)
+    redis.call('del', lock)
+    return hand_on(left)
+end
+)lua"};
+
+inline constexpr std::string_view queue_give_up{R"lua(
+-- The same for a number of which no client knows whether it has a hold or a place.
+local release_hold = release
+release = function(owner, count, lease, command)
+    publish, now = command, time_in_ms()
+    leave_place(owner)
+    local answer = release_hold(owner, count, lease, command)
+    if answer then return answer end
+    local left = redis.call('pttl', lock)
+    -- This waiter may have been the one that asks next.
+    if left >= 0 then return tell_head(now + left) end
+    if left == -2 and redis.call('exists', queue) == 1 then
+        local turn = until_of('turn')
+        -- A hold that expired has woken nobody.
+        if turn <= now then hand_on(0) else tell_head(turn) end
+    end
+    return nil
+end
+)lua"};
+
+inline constexpr std::string_view queue_stay{R"lua(
+-- KEYS: lock, channel, queue, places.  ARGV: owner, the owner that takes its place, its lease in ms, publish command.
+-- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
+local owner, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+publish, now = ARGV[4], time_in_ms()
+local count = redis.call('hget', lock, owner)
+if not count then return -now end
+local refusal, lease, left = stay(lock, owner, count, heir, rest)
+if refusal then return refusal end
+-- Waiters rely on the earlier, longer lease: wake them.
+if lease ~= left then
+    redis.pcall(publish, channel, '0')
+    tell_head(now + lease)
+end
+return now
+)lua"};
+
+inline constexpr std::string_view queue_hand_over{R"lua(
+-- KEYS: lock, channel, queue, places (, token counter).  ARGV: owner, next owner, the next owner's lease in ms, publish
+-- command, wanted until.
+-- Answer: 1 = the next owner holds it; of a fenced lock {1, token}; nil = neither of them does.
+local owner, heir, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
+publish = ARGV[4]
+if redis.call('hexists', lock, heir) == 1 then
+    -- An earlier copy has done it, and drew the last token.
+    if not counter then return 1 end
+    local token = last_token(counter)
+    if not token then return no_token() end
+    return {1, token}
+end
+local count = redis.call('hget', lock, owner)
+if not count then return nil end
+now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+local token = counter and next_token(counter)
+if counter and not token then return no_token() end
+local left = redis.call('pttl', lock)
+local refusal = replace(lock, owner, count, heir, lease, left)
+if refusal then return refusal end
+local drawn = counter and redis.pcall('set', counter, text(token))
+if drawn and drawn.err then
+    put_back(lock, owner, count, left)
+    return drawn
+end
+-- Other waiters rely on the earlier, longer lease: wake them.
+if left > tonumber(lease) then
+    redis.pcall(publish, channel, '0')
+    tell_head(now + lease)
+end
+return counter and {1, token} or 1
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view queue_acquire =
+    joined<parts::wanted_until, parts::no_lease, parts::all_or_none, parts::levels, parts::unfenced, parts::lock_queue,
+           parts::unfenced_acquire, parts::queue_acquire>;
+inline constexpr std::string_view queue_release =
+    joined<parts::wanted_until, parts::leaving_levels, parts::unfenced, parts::lock_queue, parts::queue_release,
+           parts::release_levels>;
+inline constexpr std::string_view queue_give_up =
+    joined<parts::wanted_until, parts::leaving_levels, parts::unfenced, parts::lock_queue, parts::queue_release,
+           parts::queue_give_up, parts::give_up>;
+inline constexpr std::string_view queue_stay =
+    joined<parts::wanted_until, parts::next_owner, parts::staying, parts::lock_queue, parts::queue_stay>;
+inline constexpr std::string_view queue_hand_over =
+    joined<parts::wanted_until, parts::next_owner, parts::unfenced, parts::lock_queue, parts::queue_hand_over>;
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
+    "2a3a6acfe89c5987348d57bbb27f6532f66b2d88"};
+template <>
+inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
+    "b7466a5e0a745c0ff4a70d476ba091b9dbd102d3"};
+template <>
+inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
+    "c056ebb1233abdd5f314f72c69b86d614360ba2c"};
+template <>
+inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
+    "304bae73e34e8252cd324a0291d6e9322d4b0404"};
+template <>
+inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
+    "2633cabbdf22624a3ef556cac5c344f17dc60624"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/protocol/rlock.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Makes the calls of the reentrant lock.
+// Makes the calls of the reentrant lock. With ClientOptions::grants, they are those of scripts/lock_queue.hpp, unless the
+// user turns out to have no right to the keys of the queue.
 class RLockProtocol : public LockProtocol {
 public:
-    static constexpr LockKind lock_kind{
-        .name = "rlock ", .family = "RLock", .renewal = digested<scripts::rlock_renew>, .hands_over = true};
+    static constexpr QueueScripts queue_scripts{
+        .acquire = digested<scripts::queue_acquire>,
+        .release = digested<scripts::queue_release>,
+        .give_up = digested<scripts::queue_give_up>,
+        .stay = digested<scripts::queue_stay>,
+        .hand_over = digested<scripts::queue_hand_over>,
+    };
+    static constexpr LockKind lock_kind{.name = "rlock ",
+                                        .family = "RLock",
+                                        .renewal = digested<scripts::rlock_renew>,
+                                        .hands_over = true,
+                                        .queue = &queue_scripts};
 
-    RLockProtocol(const ProtocolContext& context, const std::string& key, const LockKind& of = lock_kind)
-        : LockProtocol(of, context, key, prefixed_key("redisson_lock__channel", key)) {}
+    // `counter`: the key of the fencing tokens, if each hold gets one.
+    RLockProtocol(const ProtocolContext& context, const std::string& key, const LockKind& of = lock_kind,
+                  std::string counter = {})
+        : LockProtocol(of, context, key, prefixed_key("redisson_lock__channel", key)),
+          counter_(std::move(counter)),
+          native_(context.native),
+          grants_(of.queue && context.options.grants),
+          queue_(prefixed_key("redlatch_lock_queue", key_)),
+          places_(prefixed_key("redlatch_lock_places", key_)) {}
+
+    bool queues() const noexcept override { return grants_ && native_.may_queue(); }
 
     Call acquire(const Claim& claim) const override {
+        if (queues())
+            return queue_call(
+                kind.queue->acquire,
+                {text(claim.hold), claim.count, claim.lease, claim.until, PublishCommand(), way_of(claim)},
+                Effect::grants);
         return {digested<scripts::rlock_acquire>,
                 {key_},
                 {text(claim.hold), claim.count, claim.lease, claim.until},
                 Effect::grants};
     }
 
+    AcquireAnswer read_acquire(const Reply& reply) const override { return decode_queueing_acquire(reply, key_); }
+
+    std::optional<Call> after_acquire(const Claim& claim, const Call& sent, const Reply& reply) const override {
+        if (!may_not_queue(sent, reply)) return std::nullopt;
+        return acquire(claim);
+    }
+
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
+        if (queues()) return queue_call(kind.queue->release, {text(hold), remaining, lease, PublishCommand()});
         return {digested<scripts::rlock_release>, {key_, channel_}, {text(hold), remaining, lease, PublishCommand()}};
     }
 
+    std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const override {
+        if (!may_not_queue(sent, reply)) return std::nullopt;
+        return release(hold, 0, Milliseconds(0));
+    }
+
+    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
+        if (queues()) return queue_call(kind.queue->stay, {text(hold), text(heir), rest, PublishCommand()});
+        return {digested<scripts::rlock_stay>, {key_, channel_}, {text(hold), text(heir), rest, PublishCommand()}};
+    }
+
     Call give_up(std::span<const std::string_view> owners) const override {
-        Call call(digested<scripts::rlock_give_up>, {key_, channel_}, {PublishCommand(), ""});
+        Call call = queues() ? queue_call(kind.queue->give_up, {PublishCommand(), ""})
+                             : Call(digested<scripts::rlock_give_up>, {key_, channel_}, {PublishCommand(), ""});
         call.append(owners);
         return call;
     }
 
     Call hand_over(std::uint64_t hold, const Claim& successor) const override {
+        if (queues())
+            return queue_call(kind.queue->hand_over,
+                              {text(hold), text(successor.hold), successor.lease, PublishCommand(), successor.until},
+                              Effect::grants);
         return {digested<scripts::rlock_hand_over>,
                 {key_, channel_},
                 {text(hold), text(successor.hold), successor.lease, PublishCommand(), successor.until},
                 Effect::grants};
     }
+
+protected:
+    const std::string counter_;
+
+private:
+    Call queue_call(const Script& script, std::initializer_list<Word> arguments, Effect of = Effect::any) const {
+        Call call(script, {key_, channel_, queue_, places_}, {}, of);
+        if (!counter_.empty()) call.append_key(counter_);
+        for (const Word& argument : arguments) call.append(argument);
+        return call;
+    }
+
+    static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
+
+    // Returns true if the user has no right to the keys of the queue. From then on this client does without.
+    bool may_not_queue(const Call& sent, const Reply& reply) const {
+        if (!sent.script() || sent.key_count() < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM"))
+            return false;
+        native_.refused_queue();
+        return true;
+    }
+
+    NativeCommands& native_;
+    const bool grants_;
+    const std::string queue_;
+    const std::string places_;
 };
 
 }  // namespace detail
@@ -20478,6 +24625,83 @@ inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/scripts/fenced_queue.hpp
+
+// The scripts of a fenced lock whose waiters queue up on the server: those of lock_queue.hpp with one key more, the token
+// counter. A release that grants the lock draws the token of the new hold, and its message carries the token.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+// Precedes lock_queue.
+inline constexpr std::string_view fenced = joined<exact_count, fenced_token>;
+
+// Follows lock_queue.
+inline constexpr std::string_view fenced_queue_acquire{R"lua(
+-- Each writes the hold and returns the answer.
+local function enter(lock, counter, owner, lease)
+    local token = next_token(counter)
+    if not token then return no_token() end
+    redis.call('hincrby', lock, owner, '1')
+    local refusal = give_lease(lock, lease)
+    if refusal then return refusal end
+    local drawn = redis.pcall('set', counter, text(token))
+    if drawn.err then
+        redis.call('del', lock)
+        return drawn
+    end
+    return {1, token}
+end
+-- The token is that of the hold, because none was drawn since.
+local function reenter(owner, current, count, lease)
+    local token = last_token(counter)
+    if not token then return no_token() end
+    return enter_again(lock, owner, current, count, lease) or {1, token}
+end
+local function is_refusal(answer) return answer.err ~= nil end
+local function gone() return {-2, 0} end
+local function blocked(left, foreign) return {0, left, foreign} end
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view fenced_queue_acquire =
+    joined<parts::wanted_until, parts::no_lease, parts::all_or_none, parts::levels, parts::fenced, parts::lock_queue,
+           parts::fenced_queue_acquire, parts::queue_acquire>;
+inline constexpr std::string_view fenced_queue_release =
+    joined<parts::wanted_until, parts::leaving_levels, parts::fenced, parts::lock_queue, parts::queue_release,
+           parts::release_levels>;
+inline constexpr std::string_view fenced_queue_give_up =
+    joined<parts::wanted_until, parts::leaving_levels, parts::fenced, parts::lock_queue, parts::queue_release,
+           parts::queue_give_up, parts::give_up>;
+inline constexpr std::string_view fenced_queue_hand_over =
+    joined<parts::wanted_until, parts::next_owner, parts::fenced, parts::lock_queue, parts::queue_hand_over>;
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
+    "d704475b591d40f913b4f184c4bd4b9e90cb10d1"};
+template <>
+inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
+    "c19b04ba1fa333a06eff0d90a247e2322988c9d1"};
+template <>
+inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
+    "030bc58aad2fe3e724d32bd68e5f5ce537d3016f"};
+template <>
+inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
+    "53295927c3e5b7d4360242dced87fe81d3e6d290"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/protocol/fenced_lock.hpp
 
 namespace redlatch {
@@ -20487,13 +24711,25 @@ namespace detail {
 // Makes the calls of the fenced lock: those of the reentrant lock, but acquire and hand-over draw a fencing token.
 class FencedProtocol : public RLockProtocol {
 public:
-    static constexpr LockKind lock_kind{
-        .name = "fenced lock ", .family = "FencedLock", .renewal = digested<scripts::rlock_renew>, .hands_over = true};
+    static constexpr QueueScripts queue_scripts{
+        .acquire = digested<scripts::fenced_queue_acquire>,
+        .release = digested<scripts::fenced_queue_release>,
+        .give_up = digested<scripts::fenced_queue_give_up>,
+        .stay = digested<scripts::queue_stay>,
+        .hand_over = digested<scripts::fenced_queue_hand_over>,
+        .fenced = true,
+    };
+    static constexpr LockKind lock_kind{.name = "fenced lock ",
+                                        .family = "FencedLock",
+                                        .renewal = digested<scripts::rlock_renew>,
+                                        .hands_over = true,
+                                        .queue = &queue_scripts};
 
     FencedProtocol(const ProtocolContext& context, const std::string& key)
-        : RLockProtocol(context, key, lock_kind), counter_(prefixed_key("redisson_lock_token", key)) {}
+        : RLockProtocol(context, key, lock_kind, prefixed_key("redisson_lock_token", key)) {}
 
     Call acquire(const Claim& claim) const override {
+        if (queues()) return RLockProtocol::acquire(claim);
         return {digested<scripts::fenced_acquire>,
                 {key(), counter_},
                 {text(claim.hold), claim.count, claim.lease, claim.until},
@@ -20501,6 +24737,7 @@ public:
     }
 
     Call hand_over(std::uint64_t hold, const Claim& successor) const override {
+        if (queues()) return RLockProtocol::hand_over(hold, successor);
         return {digested<scripts::fenced_hand_over>,
                 {key(), counter_, channel()},
                 {text(hold), text(successor.hold), successor.lease, PublishCommand(), successor.until},
@@ -20513,14 +24750,23 @@ public:
     Call inspect() const override { return {digested<scripts::hash_inspect>, {key(), counter_}, {}}; }
 
     AcquireAnswer read_acquire(const Reply& reply) const override {
-        if (!is_pair(reply)) throw unexpected(reply, key());
+        const bool has_place = are_integers(reply, 3);
+        if (!has_place && !are_integers(reply, 2)) throw unexpected(reply, key());
         const std::int64_t value = reply.elements[1].integer;
         switch (reply.elements[0].integer) {
             case 1:
-                if (is_token(value)) return {AcquireAnswer::Kind::held, {}, value};
+                if (!has_place && is_token(value)) return {AcquireAnswer::Kind::held, {}, value};
                 break;
-            case 0: return {AcquireAnswer::Kind::blocked, Milliseconds(value), 0};
-            case -2: return {AcquireAnswer::Kind::gone, {}, 0};
+            case 0: {
+                if (has_place && value < 0) break;
+                AcquireAnswer answer{AcquireAnswer::Kind::blocked, Milliseconds(value), 0};
+                answer.queued = has_place;
+                answer.foreign = has_place && reply.elements[2].integer != 0;
+                return answer;
+            }
+            case -2:
+                if (!has_place) return {AcquireAnswer::Kind::gone, {}, 0};
+                break;
             default: break;
         }
         throw unexpected(reply, key());
@@ -20528,21 +24774,16 @@ public:
 
     HandOverAnswer read_hand_over(const Reply& reply) const noexcept override {
         if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
-        if (!is_pair(reply) || reply.elements[0].integer != 1 || !is_token(reply.elements[1].integer))
+        if (!are_integers(reply, 2) || reply.elements[0].integer != 1 || !is_token(reply.elements[1].integer))
             return {HandOverAnswer::Kind::senseless, 0};
         return {HandOverAnswer::Kind::handed, reply.elements[1].integer};
     }
 
 private:
-    // Below 2^53, where the scripts' numbers are exact.
-    static bool is_token(std::int64_t value) noexcept { return value > 0 && value < std::int64_t{1} << 53; }
-
-    static bool is_pair(const Reply& reply) noexcept {
-        return reply.kind == Reply::Kind::array && reply.elements.size() == 2 && reply.elements[0].is_integer() &&
-               reply.elements[1].is_integer();
+    static bool are_integers(const Reply& reply, std::size_t count) noexcept {
+        return reply.kind == Reply::Kind::array && reply.elements.size() == count &&
+               std::all_of(reply.elements.begin(), reply.elements.end(), [](const Reply& r) { return r.is_integer(); });
     }
-
-    const std::string counter_;
 };
 
 }  // namespace detail
@@ -20587,6 +24828,10 @@ REDLATCH_INLINE std::optional<std::int64_t> FencedLock::token_or_none(detail::Ow
     return state().token(owner);
 }
 
+REDLATCH_INLINE std::optional<std::int64_t> FencedLock::latest_token(std::error_code& ec) {
+    return detail::answer([&] { return latest_token(); }, std::optional<std::int64_t>(), ec);
+}
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -20596,18 +24841,23 @@ REDLATCH_INLINE std::optional<std::int64_t> FencedLock::token_or_none(detail::Ow
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
+class Barrier;
 class Client;
+class ConditionVariable;
 class CountDownLatch;
 class Error;
 class FairLock;
 class FencedLock;
+class HeldLock;
 class HiredisTransport;
 class Hold;
+class LeaderElection;
 class Lease;
 class MultiLock;
 class Mutex;
 class NonReentrantFairLock;
 class NonReentrantLock;
+class OnceFlag;
 class Owner;
 class Permit;
 class PermitExpirableSemaphore;
@@ -20615,27 +24865,790 @@ class PermitId;
 class RedLock;
 class ReadWriteLock;
 class RLock;
+class SegmentedSemaphore;
 class Semaphore;
+class SingleFlight;
 class SpinLock;
+class StripedLock;
+class Term;
+struct BarrierInspection;
 struct ClientOptions;
 struct Credentials;
 struct Event;
+struct FlightValue;
 struct HeldPermit;
 struct Histogram;
 struct Holder;
 struct Inspection;
 struct LatchInspection;
+struct Leader;
 struct MemberInspection;
 struct ObjectOptions;
+struct OnceOptions;
 struct Queued;
 struct ReadWriteOptions;
 struct RedLockOptions;
+struct SegmentPermit;
 struct SemaphoreInspection;
 struct SpinOptions;
 struct Stats;
 struct TlsOptions;
 enum class PubSub;
 enum class errc;
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/leader_election.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+struct TermAccess;
+}  // namespace detail
+
+// Who leads, as the server knows it at one moment.
+struct Leader {
+    std::string owner;  // "<client id>:<number>": a new one for each term
+    std::string
+        name;  // the leader's own, as given to its LeaderElection; empty if it has none, or has just been elected
+    std::int64_t token = 0;             // the fencing token of the term
+    std::chrono::milliseconds lease{};  // how long the term lasts unless it is renewed
+
+    // Compares the term and the name of its leader.
+    friend bool operator==(const Leader& a, const Leader& b) noexcept { return a.owner == b.owner && a.name == b.name; }
+};
+
+// One term as the leader. It belongs to whoever has the object, as a Hold does: it can be moved into another thread. The
+// destructor resigns without waiting for the server. After a fork the child leads nothing.
+class [[nodiscard]] Term {
+public:
+    // Is no term.
+    Term() noexcept = default;
+
+    // Returns true unless it is no term: it was resigned, moved from, or never began. Says nothing about the lease.
+    explicit operator bool() const noexcept { return static_cast<bool>(hold_); }
+
+    // Returns true while it is certain that nobody else leads: until valid_until(), and only while the term is not lost.
+    // A process that was suspended or cut off is not the leader any more. Sends no command.
+    [[nodiscard]] bool is_leader() const { return Clock::now() < valid_until() && !lost().stop_requested(); }
+
+    // Returns until when it certainly leads, if no renewal follows: see RLock::valid_until(). Returns time_point::min() if
+    // it is no term. Sends no command.
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() const { return hold_.valid_until(); }
+
+    // Returns a token that is requested when the term is lost: see RLock::lost(). Sends no command.
+    [[nodiscard]] std::stop_token lost() const { return hold_.lost(); }
+
+    // Returns the fencing token of the term, which is greater than those of all terms before it. Throws
+    // Error(errc::unsupported) if it is no term. Sends no command.
+    [[nodiscard]] std::int64_t token() const { return hold_.token(); }
+
+    // Returns the number of the hold, as Hold::owner() does; 0 if it is no term.
+    std::uint64_t owner() const noexcept { return hold_.owner(); }
+
+    // The time for which resign() waits for the server, unless the caller names another.
+    static constexpr std::chrono::milliseconds resign_limit{2000};
+
+    // Ends the term, and waits for the reply until `limit` has passed or the lease is over, whichever comes first. That
+    // time begins with this call, so an old deadline or a stop request does not cut it short. Afterwards it is no term,
+    // whatever the outcome: no error, hold_lost if the term had ended before, unreachable if the server has not replied
+    // in time (then the client goes on delivering it until the lease is over), not_owner if it was no term.
+    template <class Rep, class Period>
+    std::error_code resign(std::chrono::duration<Rep, Period> limit) {
+        return resign_until(deadline_after(Clock::now(), limit));
+    }
+    std::error_code resign() { return resign(resign_limit); }
+
+    // Does the same without a thread that waits: see Hold::async_unlock().
+    Operation<std::error_code> async_resign() &&;
+
+private:
+    friend struct detail::TermAccess;
+
+    explicit Term(Hold hold) noexcept : hold_(std::move(hold)) {}
+
+    std::error_code resign_until(Instant deadline);
+
+    Hold hold_;
+};
+
+// Elects one of several candidates as the leader: the one that holds the FencedLock of this name. The watchdog renews its
+// term. If its process dies, the term ends with its lease. A Redisson RFencedLock of the name takes part.
+//
+//   redlatch::LeaderElection election{redis, "scheduler", "host-7"};
+//   election.lead([&](std::stop_token ending) { … }, stop);   // runs while it leads; campaigns again after a loss
+//
+// Two never lead at a time as long as the leader minds is_leader() or lost(), which say no before the server lets another
+// one in. What the leader writes elsewhere can still come late: pass the token of its term along. See FencedLock.
+//
+// Besides the keys of the lock there is redlatch_leader:{name}, which tells observers the name of the last leader. It
+// has no TTL, as the token counter of the lock.
+//
+// Neither copyable nor movable. Any number of threads may use one object; each call of campaign() or lead() is a candidate
+// of its own. Each member throws Error; with a trailing std::error_code& it stores the code and throws nothing but
+// std::bad_alloc and what the given function throws.
+class LeaderElection {
+public:
+    // Makes an object for the election of this name. `candidate` is how observers will know the leader that campaigns
+    // through it: at most 1,024 bytes; the first form takes ClientOptions::name. Throws Error(errc::invalid_argument) for
+    // a bad name or option, as FencedLock does. Sends nothing.
+    LeaderElection(Client& client, std::string_view name, const ObjectOptions& options = {});
+    LeaderElection(Client& client, std::string_view name, std::string_view candidate,
+                   const ObjectOptions& options = {});
+
+    // Returns the name of the election as given, without the client's key_prefix.
+    const std::string& name() const noexcept { return lock_.name(); }
+
+    // Returns how observers know the leader that campaigns through this object.
+    const std::string& candidate() const noexcept { return candidate_; }
+
+    // --- leading --------------------------------------------------------------------------------------------------
+
+    // Waits until it is elected, as FencedLock::hold() waits for the lock, and announces its name. One round trip if
+    // nobody leads, and one for the announcement. If the announcement fails, it leads all the same, and observers
+    // notice it without a name up to 30 s later.
+    //   campaign(token)   gives up when a stop is requested; then the term is empty
+    //   campaign(…, ec)   stores the error instead of throwing it; then the term is empty, too
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] Term campaign(Tail&&... tail) { return elected(never, tail...); }
+
+    // Is elected if nobody leads: one try. Otherwise the term is empty.
+    [[nodiscard]] Term try_campaign() { return elected(Instant::min()); }
+    [[nodiscard]] Term try_campaign(std::error_code& ec) { return elected(Instant::min(), ec); }
+
+    // Waits for at most this time, as FencedLock::try_hold_for() does. Otherwise the term is empty.
+    template <class Rep, class Period, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] Term campaign_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return elected(deadline_after(Clock::now(), timeout), tail...);
+    }
+
+    // Does the same as campaign_for(), until an instant of any clock, which is read once.
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] Term campaign_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return elected(deadline_at(when), tail...);
+    }
+
+    // Campaigns without a thread that waits: see Operation. A cancelled operation does not lead. Accepts a
+    // std::stop_token, which cancels the operation.
+    //   redlatch::Term term = co_await election.async_campaign();
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Term> async_campaign(
+        Tail&&... tail) {
+        return elected_later(detail::wait_until(never, tail...));
+    }
+
+    // Does the same as async_campaign(), for this time at most. It begins to run with this call. An operation that is not
+    // in time gives an empty term.
+    template <class Rep, class Period, class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<Term> async_campaign_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return elected_later(detail::wait_until(deadline_after(Clock::now(), timeout), tail...));
+    }
+
+    // Runs f on this thread while it leads, and campaigns again whenever it has lost a term:
+    //   - It campaigns, and calls f(ending) or f(ending, term) once it is elected: a std::stop_token, which is requested when
+    //     the term is lost or `stop` is requested, and a const Term&. What f returns is ignored.
+    //   - When f has returned or thrown, it resigns: see Term::resign(), whose time begins only then.
+    //   - If the term was lost before f returned, it campaigns again. So f may be called many times.
+    //   - While the server cannot be reached, or refuses for now, it goes on trying.
+    // Returns true once f has returned while it led, and false if `stop` is requested while it does not lead. Throws what f
+    // throws, and Error as campaign() does, but for unreachable, overloaded and not_replicated.
+    template <class F, class... Tail>
+    requires detail::StopOption<Tail...> &&
+        (std::invocable<F&, std::stop_token> ||
+         std::invocable<F&, std::stop_token, const Term&>)bool lead(F&& f, Tail&&... tail) {
+        const Work work = [&f](const std::stop_token& ending, const Term& term) {
+            if constexpr (std::invocable<F&, std::stop_token, const Term&>)
+                static_cast<void>(std::invoke(f, ending, term));
+            else
+                static_cast<void>(std::invoke(f, ending));
+        };
+        return detail::answer([&] { return lead_until(work, detail::wait_until(never, tail...).stop); }, false,
+                              tail...);
+    }
+
+    // --- observing ------------------------------------------------------------------------------------------------
+
+    // Returns who leads now; nothing if nobody does. One round trip. Throws Error, or stores its code.
+    [[nodiscard]] std::optional<Leader> leader();
+    [[nodiscard]] std::optional<Leader> leader(std::error_code& ec);
+
+    // Waits until the leader, or its name, is another than `seen`, and stores it there. Returns true if it has changed,
+    // false if a stop is requested or there was an error. Two changes that follow each other closely may be seen as one.
+    //
+    // One round trip, and one more after each message about the election, and when the lease that was seen is over or
+    // after 15 to 30 s, in case a message was lost. All callers of this process that wait share these. A leader whose
+    // process dies is seen to lead until its lease is over.
+    template <class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] bool wait_change(std::optional<Leader>& seen, Tail&&... tail) {
+        return detail::answer([&] { return await_change(seen, detail::wait_until(never, tail...)); }, false, tail...);
+    }
+
+    // Waits for at most this time, by a monotonic clock. Returns true if the leader has changed.
+    template <class Rep, class Period, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] bool wait_change_for(std::chrono::duration<Rep, Period> timeout, std::optional<Leader>& seen,
+                                       Tail&&... tail) {
+        const Instant deadline = deadline_after(Clock::now(), timeout);
+        return detail::answer([&] { return await_change(seen, detail::wait_until(deadline, tail...)); }, false,
+                              tail...);
+    }
+
+    // Waits for a change without a thread that waits: see Operation. The result is the new leader. Accepts a
+    // std::stop_token, which cancels the operation.
+    template <class... Tail>
+    requires detail::AsyncOption<Tail...> && detail::StopOption<Tail...> Operation<std::optional<Leader>>
+    async_wait_change(const std::optional<Leader>& seen, Tail&&... tail) {
+        return change_later(seen, detail::wait_until(never, tail...));
+    }
+
+    // Calls f(const std::optional<Leader>&) with the leader of now, and again after each change, on this thread, until a
+    // stop is requested. Costs what wait_change() does. Throws what f throws, and Error.
+    template <std::invocable<const std::optional<Leader>&> F, class... Tail>
+    requires detail::StopOption<Tail...>
+    void observe(F&& f, Tail&&... tail) {
+        const Sight sight = [&f](const std::optional<Leader>& now) { static_cast<void>(std::invoke(f, now)); };
+        detail::answer([&] { return observe_until(sight, detail::wait_until(never, tail...).stop), true; }, false,
+                       tail...);
+    }
+
+    // Ends the term of whoever leads, for operators. Returns true if somebody led. Two round trips: see
+    // RLock::force_unlock(). The leader learns it with its next renewal, within a third of its watchdog_timeout, and may
+    // take itself for the leader until then, beside the next one.
+    bool force_resign() { return lock_.force_unlock(); }
+    bool force_resign(std::error_code& ec) { return lock_.force_unlock(ec); }
+
+private:
+    using Work = std::function<void(const std::stop_token&, const Term&)>;
+    using Sight = std::function<void(const std::optional<Leader>&)>;
+
+    template <class... Tail>
+    Term elected(Instant deadline, Tail&... tail) {
+        return detail::answer([&] { return elect(detail::wait_until(deadline, tail...)); }, Term(), tail...);
+    }
+
+    Term elect(detail::WaitRequest request);
+    Operation<Term> elected_later(detail::WaitRequest request);
+    bool lead_until(const Work& work, const std::stop_token& stop);
+    bool await_change(std::optional<Leader>& seen, const detail::WaitRequest& request);
+    Operation<std::optional<Leader>> change_later(const std::optional<Leader>& seen, detail::WaitRequest request);
+    void observe_until(const Sight& sight, const std::stop_token& stop);
+
+    FencedLock lock_;
+    detail::StateHandle record_;
+    const std::string candidate_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/holder_record.hpp
+
+// The scripts of the record beside a fenced lock: what a holder has written for others to read, such as its name or the
+// result of its work. A record is a hash with the fields owner, token and value. Only the present holder may write it, so
+// a late copy of a store changes nothing: either it finds the record as it wrote it, or its owner holds nothing any more.
+//
+// A store publishes '2' on the channel of the lock. Redisson and the waiters for the lock ignore that message.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+inline constexpr std::string_view record_look{R"lua(
+-- KEYS: lock, token counter, record.
+-- Answer: the lock's holder, nil = free; PTTL of the lock; the last token, a text, nil = none; of the record its owner,
+-- nil = no record, its token, its value, and its PTTL.
+local lock, counter, record = KEYS[1], KEYS[2], KEYS[3]
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+if redis.call('hlen', lock) > 1 then return redis.error_reply('WRONGTYPE the key holds no lock') end
+return {redis.call('hkeys', lock)[1] or false, redis.call('pttl', lock), redis.call('get', counter),
+        redis.call('hget', record, 'owner'), redis.call('hget', record, 'token'), redis.call('hget', record, 'value'),
+        redis.call('pttl', record)}
+)lua"};
+
+namespace parts {
+
+inline constexpr std::string_view record_store{R"lua(
+-- KEYS: lock, record.  ARGV: owner, token, value, for how many ms the record stays ('0' = without end), channel, publish
+-- command.
+-- Answer: 1 = it is the record; 0 = the owner does not hold the lock.
+local lock, record = KEYS[1], KEYS[2]
+local owner, token, value, stays, channel, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+-- An earlier copy has done it.
+if redis.call('hget', record, 'owner') == owner then return 1 end
+if redis.call('hexists', lock, owner) == 0 then return 0 end
+-- First a write that Redis allows when its memory is full. It also ends the TTL of the record before.
+local changes = {{'del', record}, {'hset', record, 'owner', owner, 'token', token, 'value', value,
+                                   undo = {'del', record}}}
+if stays ~= '0' then table.insert(changes, {'pexpire', record, stays}) end
+local refusal = all_or_none(changes)
+if refusal then return refusal end
+-- The record stays whether or not this user may publish: who waits looks again when the lease is over.
+redis.pcall(publish, channel, '2')
+return 1
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view record_store = joined<parts::all_or_none, parts::record_store>;
+
+inline constexpr std::string_view record_remove{R"lua(
+-- KEYS: record.  ARGV: the owner that wrote it.
+-- Answer: 1 = removed; 0 = there is no record, or another owner has written it.
+if redis.call('hget', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
+return redis.call('del', KEYS[1])
+)lua"};
+
+}  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::record_look>{scripts::record_look,
+    "2ea1dba8834429274d71f6232a96bf803732232c"};
+template <>
+inline constexpr Script digested<scripts::record_remove>{scripts::record_remove,
+    "8b7e5a8b918f8b73baf37d225dc1bb5567428480"};
+template <>
+inline constexpr Script digested<scripts::record_store>{scripts::record_store,
+    "af465c842194a09ee4f46ef9350f2d53227237c8"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/holder_record.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// What a holder of a lock has left for others.
+struct HolderRecord {
+    std::string owner;       // who wrote it
+    std::int64_t token = 0;  // the fencing token of that hold
+    std::string value;
+    Milliseconds stays{};  // for how long from now; Milliseconds::max() without an end
+};
+
+// The state of a lock with a record at one moment.
+struct RecordView {
+    std::optional<Holder> holder{};
+    std::optional<std::int64_t> last_token{};  // while the lock is held: the token of that hold
+    std::optional<HolderRecord> record{};
+
+    // Returns true if the present holder has written the record.
+    bool is_of_holder() const { return holder && record && record->owner == holder->owner; }
+};
+
+// Which record it is. A name of one kind has nothing to do with the same name of another kind, but for the lock.
+struct LeaderRecord {
+    static constexpr std::string_view kind = "leader ";
+    static constexpr std::string_view record_prefix = "redlatch_leader";
+};
+struct OnceRecord {
+    static constexpr std::string_view kind = "once ";
+    static constexpr std::string_view record_prefix = "redlatch_once";
+};
+struct FlightRecord {
+    static constexpr std::string_view kind = "flight ";
+    static constexpr std::string_view record_prefix = "redlatch_flight";
+};
+
+// Makes the calls of the record beside a fenced lock. Callers wait for a change of it as for the end of a latch's count.
+// `Kind` names the record: kind, and record_prefix, the first part of its key.
+template <class Kind>
+class HolderRecordProtocol {
+public:
+    static constexpr std::string_view kind = Kind::kind;
+    static constexpr bool takes = false;
+    static constexpr std::size_t most_at_once = std::numeric_limits<std::size_t>::max();
+
+    // What a caller waits for, and what was found.
+    struct Want {
+        // Messages and the end of leases wake waiters. This is for messages that were lost without a lost connection.
+        static constexpr Milliseconds slow_poll{15'000};
+
+        // Waits until this is true of what is found. Pure, and owns what it uses, because copies of it outlive the wait.
+        // Empty: waits for a record or for a free lock; then one caller of each process is served, to acquire that.
+        std::function<bool(const RecordView&)> differs{};
+        RecordView found{};
+        bool served = false;
+    };
+
+    HolderRecordProtocol(const ProtocolContext& context, std::string key)
+        : uuid_(context.uuid),
+          marks_(context, std::move(key), "redlatch_record_requests"),
+          channel_(prefixed_key("redisson_lock__channel", marks_.key())),
+          counter_(prefixed_key("redisson_lock_token", marks_.key())),
+          record_(prefixed_key(Kind::record_prefix, marks_.key())) {}
+
+    // No request of this protocol needs a mark.
+    const RequestMarks& marks() const noexcept { return marks_; }
+    const std::string& key() const noexcept { return marks_.key(); }
+    const std::string& channel() const noexcept { return channel_; }
+
+    Call look() const { return {digested<scripts::record_look>, {key(), counter_, record_}, {}}; }
+
+    RecordView read_look(const Reply& reply) const {
+        const std::vector<Reply>& parts = elements_of(reply, 7, 7, key());
+        RecordView view;
+        if (!parts[0].is_nil()) {
+            Holder& holder = view.holder.emplace();
+            name_owner(holder, parts[0], key());
+            holder.lease = time_left(parts[1], key());
+        }
+        if (!parts[2].is_nil()) view.last_token = number_of(parts[2], key());
+        if (parts[3].is_nil()) return view;
+        if (parts[3].kind != Reply::Kind::text || parts[5].kind != Reply::Kind::text) throw unexpected(reply, key());
+        view.record = {parts[3].text, number_of(parts[4], key()), parts[5].text, time_left(parts[6], key())};
+        return view;
+    }
+
+    Call ask(std::span<const Want>, const RequestId&) const { return look(); }
+
+    Answer decode(const Reply& reply, std::span<Want> wants) const {
+        const RecordView view = read_look(reply);
+        bool acquires = false;  // true once a caller is served because the lock is free
+        for (Want& want : wants) {
+            if (want.differs)
+                want.served = want.differs(view);
+            else
+                want.served = view.record || (!view.holder && !std::exchange(acquires, true));
+            if (want.served) want.found = view;
+        }
+        // The caller that is served may fail to acquire the lock, and no message tells that.
+        if (acquires) return {after_another};
+        // Add one: the key is gone only in the millisecond after its last.
+        return {view.holder && view.holder->lease != Milliseconds::max() ? view.holder->lease + Milliseconds(1)
+                                                                         : Milliseconds::max()};
+    }
+
+    // `stays`: how long the record stays; zero without an end. Refers to the value.
+    Call store(std::uint64_t hold, std::int64_t token, std::string_view value, Milliseconds stays) const {
+        return {digested<scripts::record_store>,
+                {key(), record_},
+                {OwnerText(uuid_, hold), token, value, stays, channel_, PublishCommand()},
+                Effect::grants};
+    }
+
+    // Refers to the owner.
+    Call remove(std::string_view owner) const { return {digested<scripts::record_remove>, {record_}, {owner}}; }
+
+    // Reads the reply to a store or a removal.
+    bool read_done(const Reply& reply) const {
+        if (!reply.is_integer() || reply.integer < 0 || reply.integer > 1) throw unexpected(reply, key());
+        return reply.integer == 1;
+    }
+
+private:
+    static constexpr Milliseconds after_another{100};
+
+    const std::string& uuid_;
+    const RequestMarks marks_;
+    const std::string channel_;
+    const std::string counter_;
+    const std::string record_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/around/record_state.hpp
+
+// The record beside a lock, in this process: callers wait for its change, and the holder writes it.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+template <class Kind>
+using RecordState = Synchronizer<HolderRecordProtocol<Kind>>;
+
+template <class Kind>
+RecordState<Kind>& record_of(StateHandle& handle) {
+    return static_cast<RecordState<Kind>&>(handle.state());
+}
+
+// What a holder writes.
+struct RecordEntry {
+    std::uint64_t hold;
+    std::int64_t token;
+    std::string value;
+    Milliseconds stays{0};  // zero: without an end
+};
+
+// Writes the record, until the deadline at most. Returns false if the hold has ended. Throws Error. The arguments must
+// outlive the task.
+template <class Kind>
+Task<bool> store_record(RecordState<Kind>& state, const RecordEntry& entry, Instant deadline, const Settings& settings,
+                        const std::stop_token& stop, WaitBy by) {
+    Call call = state.protocol().store(entry.hold, entry.token, entry.value, entry.stays);
+    call.replication = settings.replication();
+    Retry retry = state.session().retry(
+        {.deadline = deadline, .stop = stop, .by = by, .command_timeout = settings.command_timeout});
+    Reply reply;
+    std::optional<Instant> rest;
+    do {
+        reply = co_await ReplyTo(state.session(), by, call, retry.deadline());
+        rest = retry.rest_after(reply);
+        if (rest) co_await Pause(by, *rest, stop);
+    } while (rest && retry.goes_on());
+    if (classify(reply) != ReplyClass::answered) throw error_of(reply, state.key());
+    const bool stored = state.protocol().read_done(reply);
+    if (stored && !reply.replicated) throw not_confirmed(reply, state.key());
+    co_return stored;
+}
+
+// Reads the lock and its record. One round trip. Throws Error.
+template <class Kind>
+RecordView look_at_record(StateHandle& handle) {
+    RecordState<Kind>& state = record_of<Kind>(handle);
+    return state.protocol().read_look(query(state.session(), handle.settings(), state.key(), state.protocol().look()));
+}
+
+// Removes the record that is there. Two round trips: the first reads who has written it, the second removes that one, so
+// a late copy of the command removes no other. Returns false if there was none. Throws Error.
+template <class Kind>
+bool remove_record(StateHandle& handle) {
+    const RecordView view = look_at_record<Kind>(handle);
+    if (!view.record) return false;
+    RecordState<Kind>& state = record_of<Kind>(handle);
+    const Call call = state.protocol().remove(view.record->owner);
+    return state.protocol().read_done(query(state.session(), handle.settings(), state.key(), call));
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/leader_election.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// --- terms -----------------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+using ElectionState = RecordState<LeaderRecord>;
+
+struct TermAccess {
+    static Term make(HeldLevel level) noexcept { return Term(HoldAccess::make(std::move(level))); }
+};
+
+}  // namespace detail
+
+REDLATCH_INLINE Operation<std::error_code> Term::async_resign() && { return std::move(hold_).async_unlock(); }
+
+REDLATCH_INLINE std::error_code Term::resign_until(Instant deadline) {
+    if (!hold_) return errc::not_owner;
+    const Instant until = std::min(deadline, hold_.valid_until());
+    // After the lease, and in a forked child, there is nothing to wait for.
+    if (until <= Clock::now() && hold_.valid_until() <= until) return hold_.unlock();
+    std::future<std::error_code> released = std::move(hold_).async_unlock().future();
+    return released.wait_until(until) == std::future_status::ready ? released.get()
+                                                                   : make_error_code(errc::unreachable);
+}
+
+// --- leading ---------------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+// Acquires the lock for a candidate and announces its name: the work of an operation, see SimpleWork.
+class Campaigning {
+public:
+    Campaigning(std::shared_ptr<HoldKeeper> lock, LockRequest request, KeptState<ElectionState> record,
+                std::string candidate)
+        : lock_(std::move(lock)),
+          record_(std::move(record)),
+          request_(std::move(request)),
+          candidate_(std::move(candidate)) {}
+
+    Task<bool> operator()(const Course& course) {
+        request_.stop = course.stop;
+        request_.by = course.by;
+        return campaign(*this);
+    }
+
+    void ended(bool held) {
+        if (!held && request_.by && request_.stop.stop_requested())
+            throw Error(errc::cancelled, lock_->name_as_given(), "it was cancelled before it was elected");
+        held_ = held;
+    }
+
+    Term result(const std::shared_ptr<OperationHost>& host) {
+        if (!std::exchange(held_, false)) return Term();
+        return TermAccess::make({host, std::move(lock_), request_.owner, facts_, request_.reentry});
+    }
+
+private:
+    static Task<bool> campaign(Campaigning& me) {
+        if (!co_await me.lock_->acquire(me.request_)) co_return false;
+        try {
+            me.facts_ = me.lock_->facts(me.request_.owner);
+            const RecordEntry entry{me.facts_.number, me.facts_.token, me.candidate_};
+            const Instant deadline =
+                std::min(Clock::now() + me.request_.settings.command_timeout, me.lock_->valid_until(me.request_.owner));
+            static_cast<void>(co_await store_record(*me.record_, entry, deadline, me.request_.settings,
+                                                    me.request_.stop, me.request_.by));
+        } catch (const std::exception&) {  // it leads without a name
+        }
+        co_return true;
+    }
+
+    std::shared_ptr<HoldKeeper> lock_;
+    KeptState<ElectionState> record_;
+    LockRequest request_;
+    const std::string candidate_;
+    HoldKeeper::Facts facts_{};
+    bool held_ = false;
+};
+
+// Makes the work of one candidate.
+inline Campaigning candidacy(FencedLock& lock, StateHandle& record, const std::string& candidate,
+                             const WaitRequest& wanted) {
+    LockRequest request;
+    request.owner = new_hold_owner();
+    request.deadline = wanted.deadline;
+    request.one_try = wanted.one_try;
+    LockAccess::prepare(lock, request);
+    return {LockAccess::keeper_of_holds(lock).keeper, std::move(request),
+            KeptState(record.session_handle(), record_of<LeaderRecord>(record), record.settings()), candidate};
+}
+
+inline const std::string& checked_candidate(const std::string& candidate, std::string_view name) {
+    if (candidate.size() > longest_name)
+        throw Error(errc::invalid_argument, name, "the name of a candidate must not exceed 1024 bytes");
+    return candidate;
+}
+
+// Returns true for an error that time may mend.
+inline bool may_pass(const std::error_code& ec) {
+    return ec == errc::unreachable || ec == errc::overloaded || ec == errc::not_replicated;
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE LeaderElection::LeaderElection(Client& client, std::string_view name, const ObjectOptions& options)
+    : LeaderElection(client, name, detail::ClientAccess::session(client)->session().options().name, options) {}
+
+REDLATCH_INLINE LeaderElection::LeaderElection(Client& client, std::string_view name, std::string_view candidate,
+                                               const ObjectOptions& options)
+    : lock_(client, name, options),
+      record_(detail::ClientAccess::session(client), detail::ElectionState::maker, name, options),
+      candidate_(detail::checked_candidate(std::string(candidate), name)) {}
+
+REDLATCH_INLINE Term LeaderElection::elect(detail::WaitRequest request) {
+    detail::Campaigning work = detail::candidacy(lock_, record_, candidate_, request);
+    return detail::do_here(work, record_.session_handle(), std::move(request.stop));
+}
+
+REDLATCH_INLINE Operation<Term> LeaderElection::elected_later(detail::WaitRequest request) {
+    return detail::OperationAccess::make<Term>(
+        record_.session_handle(), detail::candidacy(lock_, record_, candidate_, request), std::move(request.stop));
+}
+
+REDLATCH_INLINE bool LeaderElection::lead_until(const Work& work, const std::stop_token& stop) {
+    detail::Backoff rest{Milliseconds(10), Milliseconds(1000)};
+    while (!stop.stop_requested()) {
+        Term term;
+        try {
+            term = elect({.stop = stop});
+        } catch (const Error& error) {
+            if (!detail::may_pass(error.code())) throw;
+            detail::pause(Clock::now() + rest.next(), stop);
+            continue;
+        }
+        if (!term) continue;  // a stop is requested
+        rest.reset();
+        bool leads = false;
+        {
+            // The callbacks end before it resigns: the loss of a term that is over is nothing to tell.
+            std::stop_source ending;
+            const auto end = [&ending] { ending.request_stop(); };
+            const std::stop_callback on_lost(term.lost(), end);
+            const std::stop_callback on_stop(stop, end);
+            try {
+                work(ending.get_token(), term);
+            } catch (...) {
+                static_cast<void>(term.resign());
+                throw;
+            }
+            leads = term.is_leader();
+        }
+        if (term.resign() != errc::hold_lost && leads) return true;
+    }
+    return false;
+}
+
+// --- observing -------------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+inline std::optional<Leader> leader_in(const RecordView& view) {
+    if (!view.holder) return std::nullopt;
+    return Leader{view.holder->owner, view.is_of_holder() ? view.record->value : std::string(),
+                  view.last_token.value_or(0), view.holder->lease};
+}
+
+inline Task<std::optional<Leader>> leader_after(KeptState<ElectionState> state, std::optional<Leader> seen,
+                                                WaitRequest request, std::stop_token stop, WaitBy by) {
+    ElectionState::Want want;
+    want.differs = [seen = std::move(seen)](const RecordView& view) { return leader_in(view) != seen; };
+    // A stop leaves a thread with no leader, as the result of an operation that was stopped.
+    static_cast<void>(co_await state.obtain(want, std::move(request), std::move(stop), by));
+    co_return leader_in(want.found);
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE std::optional<Leader> LeaderElection::leader() {
+    return detail::leader_in(detail::look_at_record<detail::LeaderRecord>(record_));
+}
+
+REDLATCH_INLINE bool LeaderElection::await_change(std::optional<Leader>& seen, const detail::WaitRequest& request) {
+    detail::ElectionState::Want want;
+    // A copy: whoever asks for all waiters may look at it when this caller has given up.
+    want.differs = [seen](const detail::RecordView& view) { return detail::leader_in(view) != seen; };
+    detail::WaitRequest wanted = request;
+    wanted.settings = record_.settings();
+    if (!detail::record_of<detail::LeaderRecord>(record_).obtain(want, wanted).run()) return false;
+    seen = detail::leader_in(want.found);
+    return true;
+}
+
+REDLATCH_INLINE Operation<std::optional<Leader>> LeaderElection::change_later(const std::optional<Leader>& seen,
+                                                                              detail::WaitRequest request) {
+    std::stop_token stop = std::exchange(request.stop, {});
+    const detail::KeptState state(record_.session_handle(), detail::record_of<detail::LeaderRecord>(record_),
+                                  record_.settings());
+    return detail::OperationAccess::make_simple<std::optional<Leader>>(
+        record_.session_handle(),
+        [state, seen, request](const detail::Course& course) {
+            return detail::leader_after(state, seen, request, course.stop, course.by);
+        },
+        std::move(stop));
+}
+
+REDLATCH_INLINE void LeaderElection::observe_until(const Sight& sight, const std::stop_token& stop) {
+    if (stop.stop_requested()) return;
+    std::optional<Leader> seen = leader();
+    do sight(seen);
+    while (await_change(seen, {.stop = stop}));
+}
+
+REDLATCH_INLINE std::optional<Leader> LeaderElection::leader(std::error_code& ec) {
+    return detail::answer([&] { return leader(); }, std::optional<Leader>(), ec);
+}
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -21841,7 +26854,12 @@ private:
         me.ask_again = outcome.blocked_on ? rested : std::max(rested, std::min(outcome.again_at, now + slice));
     }
 
+    // The minimum of each member would count from another instant, by another server's clock, and an acquire that does not
+    // get enough members would keep those that it got.
     void check_lease(const LockRequest& request) const {
+        if (request.settings.bounds.is_any())
+            throw Error(errc::unsupported, core_.name,
+                        "a lock over several has neither a minimum nor a maximum hold; use a lock of one server");
         if (!core_.rules.independent || !request.lease) return;
         if (*request.lease > core_.rules.longest_lease)
             throw Error(
@@ -21855,7 +26873,7 @@ private:
 
     static bool is_for_good(const Error& error) {
         return error.code() != errc::unreachable && error.code() != errc::overloaded &&
-               error.code() != errc::not_replicated;
+               error.code() != errc::not_replicated && error.code() != errc::not_on_disk;
     }
 
     Instant give_up_at(const LockRequest& request, Instant begun, Instant failing_since) const {
@@ -22415,7 +27433,10 @@ REDLATCH_INLINE MultiLock::MultiLock(Whole, const std::vector<detail::NamedLock*
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-// How a SpinLock or a Mutex waits: pauses start at initial_delay and double up to max_delay. Jitter shortens each by up
+// How a SpinLock or a Mutex waits where the server does not tell it that the key has changed: on servers before Redis 6,
+// without the access rights to CLIENT ID, CLIENT TRACKING and CLIENT CACHING, behind some proxies, with a transport without
+// track(), and until the server has confirmed that it will tell. Otherwise it tries when the key has changed, when the
+// lease that it saw is over, and every 10 to 20 s in case that news is lost. Pauses start at initial_delay and double up to max_delay. Jitter shortens each by up
 // to a half, so that waiters do not retry at the same time.
 struct SpinOptions {
     std::chrono::milliseconds initial_delay{1};  // at least 1 ms
@@ -22430,7 +27451,7 @@ inline Polling polling_of(const SpinOptions& options, std::string_view name) {
         options.max_delay > std::chrono::hours(1))
         throw Error(errc::invalid_argument, name,
                     "SpinOptions: the delays must be from 1 ms to 1 h, and initial_delay must not exceed max_delay");
-    return {options.initial_delay, options.max_delay};
+    return {shortened(options.initial_delay), shortened(options.max_delay)};
 }
 
 }  // namespace detail
@@ -22452,8 +27473,9 @@ inline namespace REDLATCH_ABI {
 // holds the lock, by default the calling thread; std::mutex would be undefined there. They throw at once and send
 // nothing. A lost hold does not count: its owner may acquire the lock again like any other.
 //
-// Releases publish no message. So a waiting process retries after growing pauses, as a SpinLock does: one command per
-// pause, however many of its threads wait. Threads of one process hand the lock over among themselves. Acquiring a free
+// Releases publish no message. So a waiting process asks the server to tell it when the key changes, as a SpinLock does:
+// see SpinOptions. Where the server cannot, it retries after growing pauses, one command per pause, however many of its
+// threads wait. Threads of one process hand the lock over among themselves. Acquiring a free
 // lock is one command and releasing it is another. A failed attempt takes two, because the plain command does not
 // report why it was refused. Servers that can delete by value themselves (Redis 8.4, Valkey 9) are asked to do so. The
 // first release of a client finds out whether the server can; it costs two commands if the server cannot.
@@ -22541,6 +27563,20 @@ redis.call('set', lock, heir, 'px', lease)
 return 1
 )lua"};
 
+inline constexpr std::string_view mutex_stay{R"lua(
+-- KEYS: lock.  ARGV: value, the value that takes its place, its lease in ms.
+-- Answer: the server's clock, negative if it is not held with this value. Never creates a key, never prolongs a TTL.
+local lock = KEYS[1]
+local value, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local now = time_in_ms()
+if redis.call('get', lock) ~= value then return -now end
+local left = redis.call('pttl', lock)
+local lease = left < 0 and rest or math.max(1, math.min(left, rest))
+redis.call('pexpire', lock, lease)
+redis.call('set', lock, heir, 'px', lease)
+return now
+)lua"};
+
 inline constexpr std::string_view mutex_renew{R"lua(
 -- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the value of each lock.
 -- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
@@ -22573,6 +27609,7 @@ return redis.call('del', KEYS[1])
 
 inline constexpr std::string_view mutex_give_up = joined<parts::wanted_until, parts::mutex_give_up>;
 inline constexpr std::string_view mutex_hand_over = joined<parts::wanted_until, parts::mutex_hand_over>;
+inline constexpr std::string_view mutex_stay = joined<parts::wanted_until, parts::mutex_stay>;
 inline constexpr std::string_view mutex_renew = joined<parts::wanted_until, parts::mutex_renew>;
 
 inline constexpr std::string_view mutex_remaining_lease{R"lua(
@@ -22602,6 +27639,9 @@ inline constexpr Script digested<scripts::mutex_remaining_lease>{scripts::mutex_
 template <>
 inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
     "bc5caad59f82aa990266c22b587cf364e6913613"};
+template <>
+inline constexpr Script digested<scripts::mutex_stay>{scripts::mutex_stay,
+    "eac1df162472efdf442df77b25929a4eab4c2a94"};
 // clang-format on
 
 }  // namespace detail
@@ -22672,6 +27712,10 @@ public:
         if (sent.script() || !reply.is_error() || classify(reply) != ReplyClass::refused) return std::nullopt;
         native_.refused(sent[0].view({}) == "DELEX" ? NativeCommands::Delete::delex : NativeCommands::Delete::delifeq);
         return first_release(hold);
+    }
+
+    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
+        return {digested<scripts::mutex_stay>, {key_}, {text(hold), text(heir), rest}};
     }
 
     // Releases the holds of these values. The reply is the server's clock.
@@ -22862,6 +27906,233 @@ REDLATCH_INLINE NonReentrantLock::NonReentrantLock(Client& client, std::string_v
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/once_flag.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Options of a OnceFlag and of call_once().
+struct OnceOptions {
+    // How long it is known that the work was done, from its end on. Afterwards it may be done once more. If empty, without
+    // an end: the key then stays on the server until reset(). From 1 ms to 100 years.
+    std::optional<std::chrono::milliseconds> keep = {};
+};
+
+// Lets a piece of work be done once in the whole fleet: a std::once_flag across processes. See call_once().
+//
+// Who does the work holds the FencedLock of this name, which the watchdog renews. That it was done is a key of its own,
+// redlatch_once:{name}. A process that dies in the midst of the work has not done it, nor has one whose function throws:
+// another caller then does it. So it may have been begun several times, but is finished once, unless a lease is lost.
+//
+// Neither copyable nor movable. Any number of threads may use one object. Two objects of one name are the same flag. Each
+// member throws Error; with a trailing std::error_code& it stores the code.
+class OnceFlag {
+public:
+    // Makes an object for the flag of this name. Throws Error(errc::invalid_argument) for a bad name or option. Sends
+    // nothing.
+    OnceFlag(Client& client, std::string_view name, const OnceOptions& options = {}, const ObjectOptions& own = {});
+
+    // Returns the name as given, without the client's key_prefix.
+    const std::string& name() const noexcept { return lock_.name(); }
+
+    // Calls f(), or f(std::stop_token), unless that was done before, and waits until it is done, here or elsewhere. The
+    // token is requested when the lock is lost, or a stop is requested. What f returns is ignored.
+    //
+    // If it was done before: one round trip. If this call does it: five. Who waits sends nothing meanwhile, but for a look
+    // when the lease that it saw is over, and after 15 to 30 s in case a message was lost.
+    //
+    // What f throws is thrown, and leaves the work open. Throws Error(errc::hold_lost) if the lock was lost before f
+    // returned: then others may do the work again; otherwise as FencedLock::lock() does. f must not call the same flag.
+    //   call(f, token)   gives up waiting when a stop is requested; only this form returns a bool: true if it is done
+    //   call(f, …, ec)   stores the code of a std::system_error, also of one that f throws
+    template <class F, class... Tail>
+    requires detail::StopOption<Tail...> &&
+        (std::invocable<F&> || std::invocable<F&, std::stop_token>)auto call(F&& f, Tail&&... tail) {
+        const bool done =
+            detail::answer([&] { return run(work_of(f), detail::wait_until(never, tail...)); }, false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return done;
+    }
+
+    // Does the same, but waits for others for at most this time. Returns true if it is done. f itself has no time limit.
+    template <class Rep, class Period, class F, class... Tail>
+    requires detail::StopOption<Tail...> &&(std::invocable<F&> || std::invocable<F&, std::stop_token>)
+        [[nodiscard]] bool call_for(std::chrono::duration<Rep, Period> timeout, F&& f, Tail&&... tail) {
+        const Instant deadline = deadline_after(Clock::now(), timeout);
+        return detail::answer([&] { return run(work_of(f), detail::wait_until(deadline, tail...)); }, false, tail...);
+    }
+
+    // Returns true if it was done. One round trip.
+    [[nodiscard]] bool is_done();
+    [[nodiscard]] bool is_done(std::error_code& ec);
+
+    // Forgets that it was done, so that the next call does it again. Returns true if it was. Two round trips, and the
+    // second names what the first has found: a late copy of it forgets nothing else.
+    bool reset();
+    bool reset(std::error_code& ec);
+
+private:
+    using Work = std::function<void(const std::stop_token&)>;
+
+    template <class F>
+    static Work work_of(F& f) {
+        return [&f](const std::stop_token& ending) {
+            if constexpr (std::invocable<F&, std::stop_token>)
+                static_cast<void>(std::invoke(f, ending));
+            else
+                static_cast<void>(std::invoke(f));
+        };
+    }
+
+    bool run(const Work& work, const detail::WaitRequest& request);
+
+    FencedLock lock_;
+    detail::StateHandle record_;
+    const std::chrono::milliseconds keep_;
+};
+
+// Does a piece of work once in the whole fleet, and waits until it is done: see OnceFlag::call().
+//   redlatch::call_once(redis, "migration-7", [&] { migrate(); });
+template <class F, class... Tail>
+requires detail::StopOption<Tail...> &&
+    (std::invocable<F&> || std::invocable<F&, std::stop_token>)auto call_once(OnceFlag& flag, F&& f, Tail&&... tail) {
+    return flag.call(f, tail...);
+}
+template <class F, class... Tail>
+requires detail::StopOption<Tail...> &&
+    (std::invocable<F&> || std::invocable<F&, std::stop_token>)auto call_once(Client& client, std::string_view name,
+                                                                              const OnceOptions& options, F&& f,
+                                                                              Tail&&... tail) {
+    const bool done = detail::answer(
+        [&] {
+            OnceFlag flag{client, name, options};
+            return flag.call(f, detail::wait_until(never, tail...).stop);
+        },
+        false, tail...);
+    if constexpr (detail::has_stop_token<Tail&...>) return done;
+}
+template <class F, class... Tail>
+requires detail::StopOption<Tail...> &&
+    (std::invocable<F&> || std::invocable<F&, std::stop_token>)auto call_once(Client& client, std::string_view name,
+                                                                              F&& f, Tail&&... tail) {
+    return redlatch::call_once(client, name, OnceOptions(), f, tail...);
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/around/recorded_work.hpp
+
+// Work that one caller of the fleet does, and whose result is a record. The others wait for the record, not for the lock.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The work. The token is requested when the lock is lost, or the caller is to stop.
+using RecordedWork = std::function<std::string(const std::stop_token&)>;
+
+struct Recorded {
+    std::optional<HolderRecord> record{};  // nothing if the caller gave up
+    bool is_own = false;                   // true if this call did the work
+};
+
+// Throws Error(errc::invalid_argument) for a time that a record cannot stay.
+inline Milliseconds checked_stay(Milliseconds stays, std::string_view name) {
+    constexpr auto longest = std::chrono::hours(24 * 365 * 100);
+    if (stays < Milliseconds(1) || stays > longest)
+        throw Error(errc::invalid_argument, name, "the result must stay for at least 1 ms, and at most 100 years");
+    return stays;
+}
+
+// Does the work while it holds the lock, writes the record, and releases the lock. If the work throws, there is no record.
+template <class Kind>
+Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds stays, const RecordedWork& work,
+                         const std::stop_token& stop) {
+    RecordState<Kind>& state = record_of<Kind>(handle);
+    RecordEntry entry{hold.owner(), hold.token(), {}, stays};
+    try {
+        std::stop_source ending;
+        const auto end = [&ending] { ending.request_stop(); };
+        const std::stop_callback on_lost(hold.lost(), end);
+        const std::stop_callback on_stop(stop, end);
+        entry.value = work(ending.get_token());
+    } catch (...) {
+        static_cast<void>(hold.unlock());
+        throw;
+    }
+    const Instant until = deadline_after(Clock::now(), handle.settings().unreachable_timeout);
+    if (!store_record(state, entry, until, handle.settings(), std::stop_token(), by_thread).run())
+        throw Error(errc::hold_lost, handle.name(),
+                    "the lock was lost before the work was done, so others may do it again; see lost()");
+    static_cast<void>(hold.unlock());  // the record is there, whatever becomes of the hold
+    HolderRecord record{std::string(OwnerText(state.session().uuid(), entry.hold).view()), entry.token,
+                        std::move(entry.value), stays == Milliseconds(0) ? Milliseconds::max() : stays};
+    return {std::move(record), true};
+}
+
+// Returns the record. If there is none, one caller does the work; the others wait for its record, or for the end of its
+// hold, whether it has failed or died; then one of them takes over. `stays`: for how long the record stays; zero without
+// an end. Throws Error, and what the work throws.
+template <class Kind>
+Recorded work_or_wait(NamedLock& lock, StateHandle& handle, Milliseconds stays, const RecordedWork& work,
+                      WaitRequest request) {
+    request.settings = handle.settings();
+    for (Backoff rest{Milliseconds(1), Milliseconds(100)};;) {
+        typename RecordState<Kind>::Want want;
+        if (!record_of<Kind>(handle).obtain(want, request).run()) return {};
+        if (want.found.record) return {std::move(want.found.record)};
+        Hold hold = lock.try_hold();
+        if (hold) {
+            // Somebody may have done the work between the look and the acquire.
+            std::optional<HolderRecord> done = look_at_record<Kind>(handle).record;
+            if (done) return {std::move(done)};
+            return work_and_record<Kind>(std::move(hold), handle, stays, work, request.stop);
+        }
+        // Another caller was faster, or this process has not noticed yet that its hold is over.
+        if (request.one_try || Clock::now() >= request.deadline) return {};
+        pause(std::min<Instant>(Clock::now() + rest.next(), request.deadline), request.stop);
+    }
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/once_flag.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+REDLATCH_INLINE OnceFlag::OnceFlag(Client& client, std::string_view name, const OnceOptions& options,
+                                   const ObjectOptions& own)
+    : lock_(client, name, own),
+      record_(detail::ClientAccess::session(client), detail::RecordState<detail::OnceRecord>::maker, name, own),
+      keep_(options.keep ? detail::checked_stay(*options.keep, name) : Milliseconds(0)) {}
+
+REDLATCH_INLINE bool OnceFlag::run(const Work& work, const detail::WaitRequest& request) {
+    const auto done = [&work](const std::stop_token& ending) {
+        work(ending);
+        return std::string();
+    };
+    return detail::work_or_wait<detail::OnceRecord>(lock_, record_, keep_, done, request).record.has_value();
+}
+
+REDLATCH_INLINE bool OnceFlag::is_done() {
+    return detail::look_at_record<detail::OnceRecord>(record_).record.has_value();
+}
+
+REDLATCH_INLINE bool OnceFlag::reset() { return detail::remove_record<detail::OnceRecord>(record_); }
+
+REDLATCH_INLINE bool OnceFlag::is_done(std::error_code& ec) {
+    return detail::answer([&] { return is_done(); }, false, ec);
+}
+
+REDLATCH_INLINE bool OnceFlag::reset(std::error_code& ec) {
+    return detail::answer([&] { return reset(); }, false, ec);
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/protocol/permit_lease.hpp
 
 namespace redlatch {
@@ -22887,6 +28158,7 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 
 class Permit;
+class SegmentedSemaphore;
 
 // Provides a distributed semaphore in which each permit has an id and a lease, so the permits of a process that dies
 // become available again. The counterpart of Redisson's RPermitExpirableSemaphore. The client's watchdog renews a
@@ -22918,9 +28190,7 @@ public:
 
     // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
     bool try_set_permits(std::ptrdiff_t permits);
-    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
-        return detail::answer([&] { return try_set_permits(permits); }, false, ec);
-    }
+    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec);
 
     // Does the same for a semaphore that expires after `ttl`, a chrono duration, rounded down to milliseconds: as if
     // remove() were called then. Throws Error(errc::invalid_argument) if it is below 1 ms or above 100 years.
@@ -22936,40 +28206,31 @@ public:
     // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
     // become negative.
     void set_permits(std::ptrdiff_t permits);
-    void set_permits(std::ptrdiff_t permits, std::error_code& ec) {
-        detail::answer([&] { return set_permits(permits), true; }, false, ec);
-    }
+    void set_permits(std::ptrdiff_t permits, std::error_code& ec);
 
     // Changes the number of permits by n, which must be from -max() to max().
     void add_permits(std::ptrdiff_t n);
-    void add_permits(std::ptrdiff_t n, std::error_code& ec) {
-        detail::answer([&] { return add_permits(n), true; }, false, ec);
-    }
+    void add_permits(std::ptrdiff_t n, std::error_code& ec);
 
     // Returns the number of available permits; 0 if the semaphore does not exist. A permit whose lease has expired is
     // available.
     std::ptrdiff_t available_permits();
-    std::ptrdiff_t available_permits(std::error_code& ec) {
-        return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
-    }
+    std::ptrdiff_t available_permits(std::error_code& ec);
 
     // Returns the number of acquired permits, whoever has them; 0 if the semaphore does not exist.
     std::ptrdiff_t acquired_permits();
-    std::ptrdiff_t acquired_permits(std::error_code& ec) {
-        return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
-    }
+    std::ptrdiff_t acquired_permits(std::error_code& ec);
 
     // Returns the number of all permits, available and acquired; 0 if the semaphore does not exist.
     std::ptrdiff_t permits();
-    std::ptrdiff_t permits(std::error_code& ec) {
-        return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
-    }
+    std::ptrdiff_t permits(std::error_code& ec);
 
     // --- acquiring ----------------------------------------------------------------------------------------------
 
     // Acquires a permit and waits for it if necessary. A waiting thread sends nothing until a permit is released or the
     // next lease expires, except one query every 5 to 10 seconds, in case a message was lost. A process with many
     // waiting threads sends no more than that.
+    // If nobody has set up the semaphore, the wait raises the event not_set_up and goes on.
     //   acquire()                   returns the PermitId of a permit that the watchdog renews
     //   acquire(Lease{d})           the permit becomes available again after d and is never renewed
     //   acquire(Lease::forever())   only a release makes the permit available again, even if this process dies
@@ -23091,55 +28352,38 @@ public:
     // longer renews these permits.
     void release(const PermitId& id) { release(std::span(&id, 1)); }
     void release(std::span<const PermitId> ids);
-    void release(const PermitId& id, std::error_code& ec) {
-        detail::answer([&] { return release(id), true; }, false, ec);
-    }
-    void release(std::span<const PermitId> ids, std::error_code& ec) {
-        detail::answer([&] { return release(ids), true; }, false, ec);
-    }
+    void release(const PermitId& id, std::error_code& ec);
+    void release(std::span<const PermitId> ids, std::error_code& ec);
 
     // Does the same, but returns false instead of throwing errc::unknown_permit.
     [[nodiscard]] bool try_release(const PermitId& id) { return try_release(std::span(&id, 1)); }
     [[nodiscard]] bool try_release(std::span<const PermitId> ids);
-    [[nodiscard]] bool try_release(const PermitId& id, std::error_code& ec) {
-        return detail::answer([&] { return try_release(id); }, false, ec);
-    }
-    [[nodiscard]] bool try_release(std::span<const PermitId> ids, std::error_code& ec) {
-        return detail::answer([&] { return try_release(ids); }, false, ec);
-    }
+    [[nodiscard]] bool try_release(const PermitId& id, std::error_code& ec);
+    [[nodiscard]] bool try_release(std::span<const PermitId> ids, std::error_code& ec);
 
     // --- leases -----------------------------------------------------------------------------------------------
 
     // Gives the permit this lease. The watchdog no longer renews it. An object that holds the permit takes that into
-    // account. Throws Error(errc::unknown_permit) if the permit is not held.
+    // account. Throws Error(errc::unknown_permit) if the permit is not held, and not_replicated if fewer replicas than
+    // required have confirmed the new lease: then a failover may restore the old one, so update it again.
     void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, detail::PermitLease::of(lease)); }
     void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, detail::PermitLease::of(lease)); }
-    void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec) {
-        detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
-    }
-    void update_lease(const PermitId& id, Lease::Forever lease, std::error_code& ec) {
-        detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
-    }
+    void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec);
+    void update_lease(const PermitId& id, Lease::Forever lease, std::error_code& ec);
 
     // Returns the remaining lease of the permit by the server's clock, nothing if the permit is not held, and
     // milliseconds::max() if its lease never expires.
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id);
-    std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec) {
-        return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
-    }
+    std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec);
 
     // Returns true if the number of permits was set.
     bool exists();
-    bool exists(std::error_code& ec) {
-        return detail::answer([&] { return exists(); }, false, ec);
-    }
+    bool exists(std::error_code& ec);
 
     // Deletes the semaphore and all permits, whoever has acquired them: for their owners they are lost. Returns true if
     // there was one. Waiting callers go on waiting until someone sets a number of permits again.
     bool remove();
-    bool remove(std::error_code& ec) {
-        return detail::answer([&] { return remove(); }, false, ec);
-    }
+    bool remove(std::error_code& ec);
 
     // Lets the semaphore expire with all permits after this duration, rounded down to milliseconds, as if remove() were
     // called then. Replaces an earlier expiry. Returns false if there is no semaphore. Throws
@@ -23156,12 +28400,11 @@ public:
     // Returns the state on the server, with the acquired permits of anyone: see SemaphoreInspection. One round trip.
     // Changes nothing. An expired permit counts as available. Throws wrong_type if the key belongs to something else.
     SemaphoreInspection inspect();
-    SemaphoreInspection inspect(std::error_code& ec) {
-        return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
-    }
+    SemaphoreInspection inspect(std::error_code& ec);
 
 private:
     friend class Permit;
+    friend class SegmentedSemaphore;
 
     static std::optional<PermitId> one(std::vector<PermitId> ids) {
         return ids.empty() ? std::nullopt : std::optional(ids.front());
@@ -23253,371 +28496,6 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/scripts/permit_expirable_semaphore.hpp
-
-// The scripts of the semaphore whose permits have leases. Keys: a string, the number of available permits, as for the
-// semaphore; and a sorted set of the permits that are taken: id -> the end of its lease, in ms since 1970 by the
-// server's clock. A permit whose lease has ended counts as available; the next script that finds it puts it back.
-// Message: the new number of permits, if there are any. It is published before the number changes, as for the
-// semaphore.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts {
-
-namespace parts {
-
-inline constexpr std::string_view permit_clock{R"lua(
--- The end of a permit without a lease, as in Redisson.
-local never = 922337203685477
-local function ends_at(now, lease)
-    return string.format('%.0f', lease == '-1' and never or now + lease)
-end
-)lua"};
-
-inline constexpr std::string_view permit_sweep{R"lua(
-local function no_count() return redis.error_reply('WRONGTYPE the key holds no number of permits') end
--- Returns how many permits have an ended lease, and the change that removes their ids. That change must come last,
--- because nothing undoes it. If there would be more permits than Redisson can read, the permits stay until there is
--- room.
-local function leases_over(leases, now, available)
-    local over = redis.call('zcount', leases, '0', whole(now))
-    if available + over > most then over = 0 end
-    return over, {'zremrangebyscore', leases, '0', whole(now)}
-end
--- Adds to `changes`: that many permits become available (fewer, if negative). Before that come commands of the kinds
--- that follow later and might be refused; they remove nothing. Redis allows the first one when its memory is full, and
--- then all later writes.
-local function put_back(changes, semaphore, leases, channel, publish, available, permits)
-    table.insert(changes, {'zrem', leases, ''})
-    table.insert(changes, {'zremrangebyscore', leases, '1', '0'})
-    if available + permits > 0 then table.insert(changes, {publish, channel, whole(available + permits)}) end
-    table.insert(changes, {'incrby', semaphore, whole(permits), undo = {'incrby', semaphore, whole(-permits)}})
-end
--- Puts back the permits whose lease has ended, and does nothing else. Returns nil, or the error.
-local function sweep(semaphore, leases, channel, publish, available, now)
-    local over, removal = leases_over(leases, now, available)
-    if over == 0 then return end
-    local changes = {}
-    put_back(changes, semaphore, leases, channel, publish, available, over)
-    table.insert(changes, removal)
-    return all_or_none(changes)
-end
-)lua"};
-
-template <const std::string_view& Body>
-inline constexpr std::string_view changes_permits =
-    joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, permit_sweep, Body>;
-
-inline constexpr std::string_view permit_acquire{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command; then for each caller, in the order of service: how many permits (negative if callers behind may be served
--- when there are too few for this one), their lease in ms (-1 = without a lease), their ids.
--- Answer: the number of permits taken: by the callers in their order, as far as there are enough; after how many ms the
--- next lease ends, -1 = unknown; and, if none were taken, how many permits there are in all.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local publish = ARGV[6]
-local before = outcome_of(marks, lane, request)
-if before then return {before, -1} end
-local now = time_in_ms()
-if now > wanted_until then return late(now) end
-local ends = wanted_until + margin
-local present = count_in(redis.call('get', semaphore) or '0')
-if not present then return no_count() end
-local over, removal = leases_over(leases, now, present)
-local available = present + over
-local taken, served, i = 0, {}, 7
-while i <= #ARGV do
-    local wanted = math.abs(tonumber(ARGV[i]))
-    if taken + wanted <= available then
-        taken = taken + wanted
-        table.insert(served, i)
-    elseif tonumber(ARGV[i]) > 0 then
-        break
-    end
-    i = i + 2 + wanted
-end
-if taken == 0 then
-    local all = present + redis.call('zcard', leases)
-    local first = redis.call('zrange', leases, whole(over), whole(over), 'withscores')[2]
-    local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or
-                        sweep(semaphore, leases, channel, publish, present, now)
-    if refusal then return refusal end
-    if not first or tonumber(first) >= never then return {0, -1, all} end
-    return {0, math.max(1, tonumber(first) - now), all}
-end
--- First a write that Redis refuses when its memory is full.
-local changes = {mark(marks, lane, request, whole(taken)), keep(marks, now, ends)}
-if over > 0 then
-    put_back(changes, semaphore, leases, channel, publish, present, over - taken)
-else
-    table.insert(changes, {'decrby', semaphore, whole(taken), undo = {'decrby', semaphore, whole(-taken)}})
-end
-for _, at in ipairs(served) do
-    local wanted, lease_ends = math.abs(tonumber(ARGV[at])), ends_at(now, ARGV[at + 1])
-    for k = at + 2, at + 1 + wanted do
-        table.insert(changes, {'zadd', leases, lease_ends, ARGV[k], undo = {'zrem', leases, ARGV[k]}})
-    end
-end
-local left = redis.call('pttl', semaphore)
-if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
-if over > 0 then table.insert(changes, removal) end
-local refusal = all_or_none(changes)
-return refusal or {taken, -1}
-)lua"};
-
-inline constexpr std::string_view permit_take_back{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know,
--- wanted until of that acquire, margin in ms, '1' for a resend, publish command, the ids that it may have taken.
--- Answer: the number of these ids that were taken; they are given back, once. Copies of the acquire in flight take
--- none.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
-local before, own = outcome_of(marks, lane, request)
-local present = count_in(redis.call('get', semaphore) or '0')
-if not present then return no_count() end
-local now = time_in_ms()
--- First a write that Redis allows when its memory is full.
-local changes = {{'zrem', leases, ''}}
-if own then
-    table.insert(changes, mark(marks, lane, request, 0, before))
-elseif not before and now <= wanted_until then
-    table.insert(changes, mark(marks, lane, request, 0))
-    table.insert(changes, keep(marks, now, wanted_until + margin))
-end
-local held = {}
-for i = 7, #ARGV do
-    if redis.call('zscore', leases, ARGV[i]) then table.insert(held, ARGV[i]) end
-end
-if #held > 0 then put_back(changes, semaphore, leases, channel, publish, present, #held) end
-for _, id in ipairs(held) do table.insert(changes, {'zrem', leases, id}) end
-return all_or_none(changes) or #held
-)lua"};
-
-inline constexpr std::string_view permit_release{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command, permit ids.
--- Answer: 1 = all were released; 0 = at least one is unknown or its lease has ended, and none was released.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
-local before = outcome_of(marks, lane, request)
-if before then return before end
-local now = time_in_ms()
-if now > wanted_until then return late(now) end
-local present = count_in(redis.call('get', semaphore) or '0')
-if not present then return no_count() end
-local ids, seen = {}, {}
-for i = 7, #ARGV do
-    local ends = redis.call('zscore', leases, ARGV[i])
-    if not ends or tonumber(ends) <= now then
-        return sweep(semaphore, leases, channel, publish, present, now) or 0
-    end
-    if not seen[ARGV[i]] then table.insert(ids, ARGV[i]) end
-    seen[ARGV[i]] = true
-end
-local over, removal = leases_over(leases, now, present + #ids)
-local ends = wanted_until + margin
--- First a write that Redis allows when its memory is full.
-local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-put_back(changes, semaphore, leases, channel, publish, present, #ids + over)
-for _, id in ipairs(ids) do table.insert(changes, {'zrem', leases, id}) end
-if over > 0 then table.insert(changes, removal) end
-return all_or_none(changes) or 1
-)lua"};
-
-inline constexpr std::string_view permit_set_lease{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command, permit id, lease in ms (-1 = without a lease).
--- Answer: 1 = done; 0 = the permit is unknown or its lease has ended.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
-local id, lease = ARGV[7], ARGV[8]
-local before = outcome_of(marks, lane, request)
-if before then return before end
-local now = time_in_ms()
-if now > wanted_until then return late(now) end
-local present = count_in(redis.call('get', semaphore) or '0')
-if not present then return no_count() end
-local old = redis.call('zscore', leases, id)
-if not old or tonumber(old) <= now then
-    return sweep(semaphore, leases, channel, publish, present, now) or 0
-end
-local ends = wanted_until + margin
-local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
-                 {'zadd', leases, ends_at(now, lease), id, undo = {'zadd', leases, old, id}}}
-local over, removal = leases_over(leases, now, present)
-if over > 0 then
-    put_back(changes, semaphore, leases, channel, publish, present, over)
-    table.insert(changes, removal)
-end
-return all_or_none(changes) or 1
-)lua"};
-
-inline constexpr std::string_view permit_set_total{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command, number of permits, including those that are taken.
--- Answer: 1.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
-local permits = ARGV[7]
-local before = outcome_of(marks, lane, request)
-if before then return before end
-local now = time_in_ms()
-if now > wanted_until then return late(now) end
-local present = redis.call('get', semaphore)
-if not count_in(present or '0') then return no_count() end
-local missing = permits - (present or 0) - (present and redis.call('zcard', leases) or 0)
-local changes = {mark(marks, lane, request, 1), keep(marks, now, wanted_until + margin)}
-if missing > 0 then table.insert(changes, {publish, channel, permits}) end
-if not present then
-    table.insert(changes, {'set', semaphore, permits})
-elseif missing ~= 0 then
-    table.insert(changes, {'incrby', semaphore, whole(missing)})
-end
-return all_or_none(changes) or 1
-)lua"};
-
-inline constexpr std::string_view permit_add{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command, the change of the number of permits.
--- Answer: 1.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
-local permits = tonumber(ARGV[7])
-local before = outcome_of(marks, lane, request)
-if before then return before end
-local now = time_in_ms()
-if now > wanted_until then return late(now) end
-local present = count_in(redis.call('get', semaphore) or '0')
-if not present then return no_count() end
-local total = present + permits
--- All taken permits may be put back one day.
-if permits > 0 and total + redis.call('zcard', leases) > most or permits < 0 and total < -most then
-    return too_many()
-end
-local ends = wanted_until + margin
-local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-if total > 0 and permits > 0 then table.insert(changes, {publish, channel, whole(total)}) end
-table.insert(changes, {'incrby', semaphore, whole(permits)})
-return all_or_none(changes) or 1
-)lua"};
-
-inline constexpr std::string_view permit_count{R"lua(
--- KEYS: semaphore, leases, channel.  ARGV: publish command.
--- Answer: how many permits are available, how many are taken; nil for the first = there is no such semaphore.
-local semaphore, leases, channel = KEYS[1], KEYS[2], KEYS[3]
-local present = count_in(redis.call('get', semaphore) or '0')
-if not present then return no_count() end
-local now = time_in_ms()
-local taken = redis.call('zcard', leases) - leases_over(leases, now, present)
-local refusal = sweep(semaphore, leases, channel, ARGV[1], present, now)
-return refusal or {redis.call('get', semaphore), taken}
-)lua"};
-
-inline constexpr std::string_view permit_inspect{R"lua(
--- KEYS: semaphore, leases.
--- Answer: how many permits are available, a text, nil = there is no such semaphore; how many are taken; PTTL; then for
--- each taken one, the first 1,000 to expire, its id and how many ms its lease has left, -1 = it never ends. Changes
--- nothing: a permit whose lease has ended counts as available, and stays where it is.
-local semaphore, leases = KEYS[1], KEYS[2]
-local present = redis.call('get', semaphore)
-local available = count_in(present or '0')
-if not available then return no_count() end
-local now = time_in_ms()
-local over = leases_over(leases, now, available)
-local held = redis.call('zrange', leases, whole(over), whole(over + 999), 'withscores')
-for at = 2, #held, 2 do
-    local ends = tonumber(held[at])
-    held[at] = ends >= never and -1 or math.max(0, ends - now)
-end
-return {present and whole(available + over), redis.call('zcard', leases) - over, redis.call('pttl', semaphore), held}
-)lua"};
-
-inline constexpr std::string_view permit_remaining{R"lua(
--- KEYS: leases.  ARGV: permit id.
--- Answer: how many ms its lease has left, -1 = it has no lease, nil = it is unknown or its lease has ended.
-local ends = tonumber(redis.call('zscore', KEYS[1], ARGV[1]) or '0')
-if ends >= never then return -1 end
-local left = ends - time_in_ms()
-if left <= 0 then return nil end
-return left
-)lua"};
-
-inline constexpr std::string_view permit_renew{R"lua(
--- KEYS: leases.  ARGV: lease in ms, wanted until, up to 1,000 permit ids.
--- Answer: for each permit 1 = renewed, 0 = it is not held any more. Never shortens a lease.
-local leases, lease, wanted_until = KEYS[1], ARGV[1], tonumber(ARGV[2])
-local now = time_in_ms()
-if now > wanted_until then return late(now) end
-local ends = now + lease
-local renewed = {}
--- First a write that Redis allows when its memory is full; it removes nothing.
-redis.call('zrem', leases, '')
-for i = 3, #ARGV do
-    local old = tonumber(redis.call('zscore', leases, ARGV[i]) or '0')
-    renewed[i - 2] = 0
-    if old > now then
-        renewed[i - 2] = 1
-        if old < ends then redis.call('zadd', leases, string.format('%.0f', ends), ARGV[i]) end
-    end
-end
-return renewed
-)lua"};
-
-}  // namespace parts
-
-inline constexpr std::string_view permit_acquire = parts::changes_permits<parts::permit_acquire>;
-inline constexpr std::string_view permit_take_back = parts::changes_permits<parts::permit_take_back>;
-inline constexpr std::string_view permit_release = parts::changes_permits<parts::permit_release>;
-inline constexpr std::string_view permit_set_lease = parts::changes_permits<parts::permit_set_lease>;
-inline constexpr std::string_view permit_set_total = parts::changes_permits<parts::permit_set_total>;
-inline constexpr std::string_view permit_add = parts::changes_permits<parts::permit_add>;
-inline constexpr std::string_view permit_count = parts::changes_permits<parts::permit_count>;
-inline constexpr std::string_view permit_inspect = parts::changes_permits<parts::permit_inspect>;
-inline constexpr std::string_view permit_remaining{
-    joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
-inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
-
-}  // namespace scripts
-// The digests, written by cmake/digests.cmake.
-// clang-format off
-template <>
-inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "6c718e9db2fae14ba67577d4c715a7c6474748f8"};
-template <>
-inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "5be84d10a4bc4de8a3192399700593383eb68cb8"};
-template <>
-inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "619aaa3b2c8f26b201f118ed98dd538dafa3855b"};
-template <>
-inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "f8ab85520f100a999d88411b61744ddfcdbc655d"};
-template <>
-inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "bae32ae2f6a5062d096c94ab62a35ef8ea74d0ff"};
-template <>
-inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
-    "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
-template <>
-inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
-    "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
-template <>
-inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "d2677464bdcc0c4d67de7f3705b834222b508975"};
-template <>
-inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "435b2d1008e904c74be8dc39efacc798209f2811"};
-template <>
-inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "a5b9d32eb5aaa11f50a54f39e5b3622b710f65e0"};
-// clang-format on
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
 // redlatch/scripts/semaphore.hpp
 
 // The scripts of the semaphore. Key: a string, the number of available permits; absent means none. Message: the new
@@ -23637,7 +28515,7 @@ inline constexpr std::string_view semaphore_acquire{R"lua(
 -- each caller wants, in the order of service; as a negative number, if callers behind may be served when there are too
 -- few for this one.
 -- Answer: the number of permits taken: by the callers in their order, as far as there are enough. If none were taken,
--- the number of available permits, negated.
+-- the number of available permits, negated; an array with a 0 if there is no such semaphore.
 local semaphore, marks = KEYS[1], KEYS[2]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local before = outcome_of(marks, lane, request)
@@ -23662,7 +28540,9 @@ if taken > 0 then
 end
 -- An earlier copy may still arrive.
 local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
-return refusal or -math.max(available, 0)
+if refusal then return refusal end
+if redis.call('exists', semaphore) == 0 then return {0} end
+return -math.max(available, 0)
 )lua"};
 
 inline constexpr std::string_view semaphore_give_back{R"lua(
@@ -23770,7 +28650,7 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<parts::sema
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "9b0eefb145a65969970b2067c52fdda4ebff6d28"};
+    "647348e5c8740024a81364d33281173b370697a8"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
     "f3277647f01cb1cbad99a7e5081f8bc6e83e2864"};
@@ -23849,14 +28729,15 @@ public:
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
         const std::vector<Reply>& told = reply.elements;
+        const bool is_missing = told.size() == 3 && told[2].is_nil();
         if (reply.kind != Reply::Kind::array || told.size() < 2 || told.size() > 3 ||
-            !std::all_of(told.begin(), told.end(), [](const Reply& one) { return one.is_integer(); }) ||
+            !std::all_of(told.begin(), told.end() - is_missing, [](const Reply& one) { return one.is_integer(); }) ||
             told[0].integer < 0 || !share(told[0].integer, wants))
             throw unexpected(reply, key());
         // One ms more: the lease lasts until the end of its last millisecond.
         const std::int64_t over_in = told[1].integer;
         return {over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1),
-                told.size() > 2 ? told[2].integer : 0};
+                told.size() > 2 ? told[2].integer : 0, !is_missing};
     }
 
     Call take_back(const RequestId& request_id, std::span<const Want> wants) const {
@@ -23879,7 +28760,7 @@ public:
 
     Call set_lease(const RequestId& request_id, const PermitId& id, const PermitLease& lease) const {
         return marks_.call(digested<scripts::permit_set_lease>, request_id, {leases_, channel_},
-                           {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)});
+                           {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)}, Effect::grants);
     }
 
     // `ttl`: after how long the semaphore expires; zero for never.
@@ -23994,6 +28875,14 @@ struct PermitRecord {
         return lost || valid_until == never ? never : valid_until - notice_of(needed, lease);
     }
     Instant next_deadline() const { return lost || renewing ? never : ask_at; }
+
+    bool is_of(const PermitHolder& object) const noexcept { return holder.get() == &object; }
+    bool is_unwatched() const noexcept { return lost || !watched; }
+
+    void renewed(Instant sent) {
+        valid_until = std::max(valid_until, redlatch::valid_until(sent, lease));
+        ask_at = sent + lease / 3;
+    }
 
     PermitRenewal renewal() const {
         return watched ? PermitRenewal{true, lease, replication} : PermitRenewal{false, Milliseconds(1), replication};
@@ -24192,7 +29081,7 @@ public:
         if (check_suspension()) core_.task.schedule();
         Instant until = never;
         for (const Watch& watch : watches_)
-            if (watch.holder.get() == &holder) until = std::min(until, watch.lost ? Instant::min() : watch.valid_until);
+            if (watch.is_of(holder)) until = std::min(until, watch.lost ? Instant::min() : watch.valid_until);
         return until;
     }
 
@@ -24230,7 +29119,16 @@ public:
     // Removes the permits of an object from the record: it gives them back. Its tokens are not requested any more.
     void forget(const PermitHolder& holder) noexcept {
         const std::lock_guard lock(core_.mutex);
-        std::erase_if(watches_, [&](const Watch& watch) { return watch.holder.get() == &holder; });
+        std::erase_if(watches_, [&](const Watch& watch) { return watch.is_of(holder); });
+        if (watches_.empty()) core_.forget_later();
+    }
+
+    // The object hands its permits over to whoever has their ids. Those under the watchdog stay on record.
+    void detach(const PermitHolder& holder) noexcept {
+        const std::lock_guard lock(core_.mutex);
+        std::erase_if(watches_, [&](const Watch& watch) { return watch.is_of(holder) && watch.is_unwatched(); });
+        for (Watch& watch : watches_)
+            if (watch.is_of(holder)) watch.holder.reset();
         if (watches_.empty()) core_.forget_later();
     }
 
@@ -24417,7 +29315,7 @@ private:
                 lose(*watch, "the server no longer has this permit");
             } else if (renews) {
                 core_.session.count_renewal();
-                if (watch->watched) renewed(*watch, sent);
+                if (watch->watched) watch->renewed(sent);
             } else if (!watch->watched) {
                 watch->ask_at = never;
             }
@@ -24433,14 +29331,9 @@ private:
         return std::max(Milliseconds(10), lease / 60);
     }
 
-    void renewed(Watch& watch, Instant sent) const {
-        watch.valid_until = std::max(watch.valid_until, redlatch::valid_until(sent, watch.lease));
-        watch.ask_at = sent + watch.lease / 3;
-    }
-
     bool has_lost(const PermitHolder& holder) const noexcept {
         return std::any_of(watches_.begin(), watches_.end(),
-                           [&](const Watch& watch) { return watch.lost && watch.holder.get() == &holder; });
+                           [&](const Watch& watch) { return watch.lost && watch.is_of(holder); });
     }
 
     void request(PermitHolder& holder) noexcept {
@@ -24571,6 +29464,8 @@ public:
     void merge(PermitsKeeper& other) noexcept override {
         state_->leases().merge(*static_cast<ExpirableKeeper&>(other).holder_, holder_);
     }
+
+    void detach() noexcept override { state_->leases().detach(*holder_); }
 
     Instant valid_until() override { return state_->leases().valid_until(*holder_); }
     std::stop_token lost() override { return state_->leases().lost(*holder_); }
@@ -24709,7 +29604,9 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
     const detail::SendTime sent;
     leases.change_lease(id, sent, lease, true);
     const detail::MakeCall make = [&](const detail::RequestId& request_id) {
-        return semaphore.protocol().set_lease(request_id, id, lease);
+        detail::Call call = semaphore.protocol().set_lease(request_id, id, lease);
+        call.replication = handle_.settings().replication();
+        return call;
     };
     bool is_held = false;
     auto failure = detail::PermitState::Failure::not_made;
@@ -24718,6 +29615,8 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
             semaphore.change(handle_.settings(), make, detail::PermitState::Undelivered::call_off, &failure);
         failure = detail::PermitState::Failure::unknown;
         is_held = semaphore.is_one(reply);
+        // A failover might restore the lease that it had.
+        if (is_held && !reply.replicated) throw detail::not_confirmed(reply, name());
     } catch (...) {
         leases.watch_again(watches, failure == detail::PermitState::Failure::not_made);
         throw;
@@ -24742,6 +29641,73 @@ REDLATCH_INLINE SemaphoreInspection PermitExpirableSemaphore::inspect() {
     auto& semaphore = detail::permits_of(handle_);
     return semaphore.protocol().read_inspection(
         detail::query(semaphore.session(), handle_.settings(), semaphore.key(), semaphore.protocol().inspect()));
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
+    return detail::answer([&] { return try_set_permits(permits); }, false, ec);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::set_permits(std::ptrdiff_t permits, std::error_code& ec) {
+    detail::answer([&] { return set_permits(permits), true; }, false, ec);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::add_permits(std::ptrdiff_t n, std::error_code& ec) {
+    detail::answer([&] { return add_permits(n), true; }, false, ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::available_permits(std::error_code& ec) {
+    return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::acquired_permits(std::error_code& ec) {
+    return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t PermitExpirableSemaphore::permits(std::error_code& ec) {
+    return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::release(const PermitId& id, std::error_code& ec) {
+    detail::answer([&] { return release(id), true; }, false, ec);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::release(std::span<const PermitId> ids, std::error_code& ec) {
+    detail::answer([&] { return release(ids), true; }, false, ec);
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::try_release(const PermitId& id, std::error_code& ec) {
+    return detail::answer([&] { return try_release(id); }, false, ec);
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::try_release(std::span<const PermitId> ids, std::error_code& ec) {
+    return detail::answer([&] { return try_release(ids); }, false, ec);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::update_lease(const PermitId& id, const Lease& lease,
+                                                            std::error_code& ec) {
+    detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
+}
+
+REDLATCH_INLINE void PermitExpirableSemaphore::update_lease(const PermitId& id, Lease::Forever lease,
+                                                            std::error_code& ec) {
+    detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
+}
+
+REDLATCH_INLINE std::optional<std::chrono::milliseconds> PermitExpirableSemaphore::remaining_lease(
+    const PermitId& id, std::error_code& ec) {
+    return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::exists(std::error_code& ec) {
+    return detail::answer([&] { return exists(); }, false, ec);
+}
+
+REDLATCH_INLINE bool PermitExpirableSemaphore::remove(std::error_code& ec) {
+    return detail::answer([&] { return remove(); }, false, ec);
+}
+
+REDLATCH_INLINE SemaphoreInspection PermitExpirableSemaphore::inspect(std::error_code& ec) {
+    return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
 }
 
 }  // namespace REDLATCH_ABI
@@ -24816,9 +29782,7 @@ public:
     // Returns the holders of both sides, readers and writer, as one moment shows them: see Inspection. One round trip.
     // Throws Error, or stores its code, as NamedLock::inspect() does.
     Inspection inspect();
-    Inspection inspect(std::error_code& ec) {
-        return detail::answer([&] { return inspect(); }, Inspection(), ec);
-    }
+    Inspection inspect(std::error_code& ec);
 
     // Returns true if this owner holds the write side, according to the server. One round trip.
     //   is_held_by(Owner)    an owner of this client
@@ -24828,12 +29792,8 @@ public:
     using LockApi::is_held_by;
     bool is_held_by(std::uint64_t owner) { return write_.is_held_by(owner); }
     bool is_held_by(std::string_view owner) { return write_.is_held_by(owner); }
-    bool is_held_by(std::uint64_t owner, std::error_code& ec) {
-        return detail::answer([&] { return is_held_by(owner); }, false, ec);
-    }
-    bool is_held_by(std::string_view owner, std::error_code& ec) {
-        return detail::answer([&] { return is_held_by(owner); }, false, ec);
-    }
+    bool is_held_by(std::uint64_t owner, std::error_code& ec);
+    bool is_held_by(std::string_view owner, std::error_code& ec);
 
     // Returns the read side as a lock of its own, valid as long as this object.
     ReadLock& read_lock() noexcept { return read_; }
@@ -25333,6 +30293,90 @@ inline constexpr Script digested<scripts::write_withdraw>{scripts::write_withdra
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/scripts/read_write_stay.hpp
+
+// The scripts that end a hold of a read-write lock before its minimum hold is over: see read_write_lock.hpp for the keys.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view read_stay{R"lua(
+-- KEYS: lock, channel.  ARGV: owner, the owner that takes its place, its lease in ms, publish command, tag.
+-- Answer: the server's clock, negative if the owner does not hold it. Never creates a hash, never prolongs a TTL.
+local lock, channel = KEYS[1], KEYS[2]
+local owner, heir, rest, publish, tag = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local now = time_in_ms()
+local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
+local mode = redis.call('hget', lock, 'mode')
+local current = mode and redis.call('hget', lock, owner)
+local left = -2
+for i = 1, tonumber(current or 0) do left = math.max(left, redis.call('pttl', timeout .. i)) end
+if left == -2 then return -now end
+local lease = left < 0 and rest or math.max(1, math.min(left, rest))
+local before = redis.call('pttl', lock)
+-- The writer's lease, if it is a reader, too; or the longest one of the readers.
+local ttl = before
+if mode == 'read' then ttl = math.max(lease, read_lease(lock, tag, owner)) end
+local heirs = tag .. ':' .. heir .. ':rwlock_timeout:1'
+local changes = {{'pexpire', lock, math.max(1, ttl), undo = before > 0 and {'pexpire', lock, before}},
+                 {'set', heirs, '1', 'px', lease, undo = {'del', heirs}},
+                 {'hset', lock, heir, '1', undo = {'hdel', lock, heir}},
+                 {'hdel', lock, owner, undo = {'hset', lock, owner, current}}}
+-- As the last change, because nothing undoes it.
+for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
+local refusal = all_or_none(changes)
+if refusal then return refusal end
+-- Waiting writers rely on the earlier, longer lease: wake them.
+if ttl < before then redis.pcall(publish, channel, '0') end
+return now
+)lua"};
+
+inline constexpr std::string_view write_stay{R"lua(
+-- KEYS: lock, channel.  ARGV: the field of the owner, the field that takes its place, its lease in ms, publish command,
+-- tag.
+-- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
+local lock, channel = KEYS[1], KEYS[2]
+local writer, heir, rest, publish, tag = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local now = time_in_ms()
+local current = redis.call('hget', lock, writer)
+if not current then return -now end
+local left = redis.call('pttl', lock)
+-- The writer may be a reader, too.
+local longest = math.max(rest, read_lease(lock, tag))
+local lease = left < 0 and longest or math.max(1, math.min(left, longest))
+local refusal = all_or_none({{'pexpire', lock, lease, undo = left > 0 and {'pexpire', lock, left}},
+                             {'hset', lock, heir, '1', undo = {'hdel', lock, heir}}, {'hdel', lock, writer}})
+if refusal then return refusal end
+-- Waiters rely on the earlier, longer lease: wake them.
+if lease ~= left then redis.pcall(publish, channel, '1') end
+return now
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view read_stay =
+    joined<parts::wanted_until, parts::all_or_none, parts::read_lease, parts::read_stay>;
+inline constexpr std::string_view write_stay =
+    joined<parts::wanted_until, parts::all_or_none, parts::read_lease, parts::write_stay>;
+
+}  // namespace scripts
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
+    "7db5d0764426d3c67425c8b617886cbe3b48eece"};
+template <>
+inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
+    "d871428e0901782ecbeed50ab2d4883c8d8bd8ae"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/protocol/read_write_lock.hpp
 
 namespace redlatch {
@@ -25395,6 +30439,10 @@ public:
         return release_by(digested<scripts::read_release>, text(hold), remaining, lease);
     }
 
+    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
+        return {digested<scripts::read_stay>, {key_, channel_}, {text(hold), text(heir), rest, PublishCommand(), tag_}};
+    }
+
     Call give_up(std::span<const std::string_view> owners) const override {
         return give_up_by(digested<scripts::read_give_up>, owners);
     }
@@ -25449,6 +30497,11 @@ public:
 
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
         return release_by(digested<scripts::write_release>, text(hold), remaining, lease);
+    }
+
+    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
+        return {
+            digested<scripts::write_stay>, {key_, channel_}, {text(hold), text(heir), rest, PublishCommand(), tag_}};
     }
 
     Call give_up(std::span<const std::string_view> owners) const override {
@@ -25541,6 +30594,18 @@ REDLATCH_INLINE int ReadWriteLock::ask_hold_count(detail::OwnerNumber owner, Ins
 
 REDLATCH_INLINE std::optional<Milliseconds> ReadWriteLock::ask_remaining_lease(Instant limit) {
     return detail::LockAccess::ask_remaining_lease(write_, limit);
+}
+
+REDLATCH_INLINE Inspection ReadWriteLock::inspect(std::error_code& ec) {
+    return detail::answer([&] { return inspect(); }, Inspection(), ec);
+}
+
+REDLATCH_INLINE bool ReadWriteLock::is_held_by(std::uint64_t owner, std::error_code& ec) {
+    return detail::answer([&] { return is_held_by(owner); }, false, ec);
+}
+
+REDLATCH_INLINE bool ReadWriteLock::is_held_by(std::string_view owner, std::error_code& ec) {
+    return detail::answer([&] { return is_held_by(owner); }, false, ec);
 }
 
 }  // namespace REDLATCH_ABI
@@ -25649,6 +30714,491 @@ REDLATCH_INLINE RedLock::RedLock(Whole, const std::vector<detail::NamedLock*>& l
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/segmented_semaphore.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// A permit of a SegmentedSemaphore: its id, and the segment that it is from. Any process can release it with both.
+struct SegmentPermit {
+    std::size_t segment;  // from 0 on
+    PermitId id;          // of the permit in its segment
+
+    // Compares both.
+    friend bool operator==(const SegmentPermit&, const SegmentPermit&) = default;
+};
+
+// Provides a semaphore whose permits are spread over several keys, its segments, which a cluster spreads over its nodes: for
+// a stock that more processes draw on than one node can serve. Each segment is a PermitExpirableSemaphore, so each permit
+// has an id and a lease, and the permits of a process that dies come back.
+//
+// An acquire asks the near segment first: one round trip as long as that has permits. Then it asks the others, one after
+// another, and the one that has a permit is the near one from then on. If none has one, it waits in all of them at the same
+// time, without polling; what a second segment grants is given back at once. Each client begins at a segment of its own,
+// which depends on its id, so that clients spread. One call acquires one permit, because several could not be taken from
+// several nodes in one step.
+//
+// A segment whose server fails does not stop an acquire that finds a permit elsewhere. If no other segment has one, or one
+// fails while the call waits, the call fails with that error: nobody knows then whether there is a permit.
+//
+// The key of segment 3 of "stock" is "stock:3". All processes must use the same number of segments. With a {tag} in the
+// name all segments are on one node. Neither copyable nor movable. Any number of threads may use one object. Each member
+// throws Error; with a trailing std::error_code& it stores the code and throws only std::bad_alloc. What is said of
+// resending, of late commands and of unreachable_timeout at PermitExpirableSemaphore is true of each segment.
+class SegmentedSemaphore {
+public:
+    // Makes an object with that many segments, from 1 to max_segments(). Throws Error(errc::invalid_argument) for another
+    // number, if the name is bad or too long for its segments (see PermitExpirableSemaphore), and for options that cannot
+    // work: see ObjectOptions. Sends nothing.
+    SegmentedSemaphore(Client& client, std::string_view name, std::size_t segments, const ObjectOptions& options = {});
+
+    SegmentedSemaphore(const SegmentedSemaphore&) = delete;
+    SegmentedSemaphore& operator=(const SegmentedSemaphore&) = delete;
+
+    // Returns the name as given, without the client's key_prefix.
+    const std::string& name() const noexcept { return name_; }
+
+    // Returns the number of segments.
+    std::size_t segments() const noexcept;
+
+    // Returns the largest number of segments.
+    static constexpr std::size_t max_segments() noexcept { return 1024; }
+
+    // Returns the largest number of permits of all segments together.
+    static constexpr std::ptrdiff_t max() noexcept { return PermitExpirableSemaphore::max(); }
+
+    // Returns a segment, for what concerns only one: inspect() or add_permits(), say. Throws Error(errc::invalid_argument)
+    // if there is no such segment.
+    PermitExpirableSemaphore& segment(std::size_t index);
+
+    // Returns the segment that the next acquire asks first: the one that had a permit last. Sends nothing.
+    std::size_t near() const noexcept { return near_.load(std::memory_order_relaxed); }
+
+    // Names the segment that the next acquire asks first. Throws Error(errc::invalid_argument) if there is no such segment.
+    void near(std::size_t segment);
+
+    // --- number of permits: each takes one round trip for each segment --------------------------------------------
+
+    // Spreads that many permits evenly over the segments, the first ones having one more if it does not divide. Sets only
+    // segments that do not exist, so every process may call it, with the same number. Returns true if it has set one. If it
+    // fails, some segments may be set: call it again.
+    bool try_set_permits(std::ptrdiff_t permits) { return set_new_permits(permits, std::nullopt); }
+    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec);
+
+    // Does the same for segments that expire after `ttl`, a chrono duration, rounded down to milliseconds. Throws
+    // Error(errc::invalid_argument) if it is below 1 ms or above 100 years.
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl) {
+        return set_new_permits(permits, Lease(ttl).length());
+    }
+    template <class Rep, class Period>
+    bool try_set_permits(std::ptrdiff_t permits, std::chrono::duration<Rep, Period> ttl, std::error_code& ec) {
+        return detail::answer([&] { return try_set_permits(permits, ttl); }, false, ec);
+    }
+
+    // Returns how many permits are available in all segments together. The segments are asked one after another, so while
+    // permits change hands the sum is that of no one instant. The same is true of the next two.
+    std::ptrdiff_t available_permits();
+    std::ptrdiff_t available_permits(std::error_code& ec);
+
+    // Returns how many permits are acquired, whoever has them.
+    std::ptrdiff_t acquired_permits();
+    std::ptrdiff_t acquired_permits(std::error_code& ec);
+
+    // Returns how many permits there are, available and acquired.
+    std::ptrdiff_t permits();
+    std::ptrdiff_t permits(std::error_code& ec);
+
+    // Deletes all segments with all permits, whoever has acquired them. Returns true if there was one. If it fails, some may
+    // be left: call it again.
+    bool remove();
+    bool remove(std::error_code& ec);
+
+    // Lets all segments expire after this duration, as PermitExpirableSemaphore::expire() does. Returns true if there was
+    // one.
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after) {
+        return expire_after(Lease(after).length());
+    }
+    template <class Rep, class Period>
+    bool expire(std::chrono::duration<Rep, Period> after, std::error_code& ec) {
+        return detail::answer([&] { return expire(after); }, false, ec);
+    }
+
+    // --- acquiring ------------------------------------------------------------------------------------------------
+
+    // Acquires a permit and waits for it if necessary.
+    //   acquire()                   returns the SegmentPermit of a permit that the watchdog renews
+    //   acquire(Lease{d})           the permit becomes available again after d and is never renewed
+    //   acquire(Lease::forever())   only a release makes the permit available again, even if this process dies
+    //   acquire(…, token), acquire(…, ec)   returns a std::optional<SegmentPermit>: gives up if a stop is requested, or
+    //                               stores the error instead of throwing it
+    template <class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] auto acquire(Tail&&... tail) {
+        std::optional<SegmentPermit> permit = taken(detail::wait_until(never, tail...), tail...);
+        if constexpr (detail::has_stop_token<Tail&...> || detail::has_error_code<Tail&...>)
+            return permit;
+        else
+            return *std::move(permit);
+    }
+
+    // Acquires a permit if a segment has one, even if others wait. Accepts a lease and std::error_code&.
+    template <class... Tail>
+    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
+        [[nodiscard]] std::optional<SegmentPermit> try_acquire(Tail&&... tail) {
+        return taken({.one_try = true}, tail...);
+    }
+
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns nothing if there was no permit by then.
+    // Timeouts are rounded up to the next millisecond; zero or less asks each segment once; the largest value waits
+    // indefinitely. Accepts a lease, std::stop_token and std::error_code&.
+    template <class Rep, class Period, class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] std::optional<SegmentPermit> try_acquire_for(std::chrono::duration<Rep, Period> timeout,
+                                                               Tail&&... tail) {
+        return taken(detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
+    }
+
+    // Does the same as try_acquire_for(), until an instant of any clock, which is read once.
+    template <class AnyClock, class Duration, class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] std::optional<SegmentPermit> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
+                                                                 Tail&&... tail) {
+        return taken(detail::wait_until(deadline_at(when), tail...), tail...);
+    }
+
+    // Acquires a permit for an object that gives it back, and returns that: see Permits, whose lost() reports its loss. Waits
+    // and fails as acquire() does; an object that got none is empty.
+    template <class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] Permits hold(Tail&&... tail) { return held(detail::wait_until(never, tail...), tail...); }
+
+    // Acquires a permit for an object if a segment has one, as try_acquire() does. Otherwise the object is empty.
+    template <class... Tail>
+    requires(detail::PermitOption<Tail...> && !detail::has_stop_token<Tail...>) Permits try_hold(Tail&&... tail) {
+        return held({.one_try = true}, tail...);
+    }
+
+    // Acquires a permit for an object within a time, as try_acquire_for() does. Otherwise the object is empty.
+    template <class Rep, class Period, class... Tail>
+    requires detail::PermitOption<Tail...>
+    [[nodiscard]] Permits try_hold_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return held(detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
+    }
+
+    // --- what is acquired: see the members of PermitExpirableSemaphore; invalid_argument for a segment that is none ---
+
+    // Releases the permit. Throws Error(errc::unknown_permit) if it is not held: it was released already, or its lease has
+    // expired. If no server replies, the call fails, but the client goes on in the background.
+    void release(const SegmentPermit& permit) { segment(permit.segment).release(permit.id); }
+    void release(const SegmentPermit& permit, std::error_code& ec);
+
+    // Does the same, but returns false instead of throwing errc::unknown_permit.
+    [[nodiscard]] bool try_release(const SegmentPermit& permit) {
+        return segment(permit.segment).try_release(permit.id);
+    }
+    [[nodiscard]] bool try_release(const SegmentPermit& permit, std::error_code& ec);
+
+    // Gives the permit this lease: Lease::forever() for a unit that is sold. Throws Error(errc::unknown_permit) if the
+    // permit is not held, and not_replicated if fewer replicas than required have confirmed the new lease.
+    void update_lease(const SegmentPermit& permit, const Lease& lease) {
+        segment(permit.segment).update_lease(permit.id, lease);
+    }
+    void update_lease(const SegmentPermit& permit, Lease::Forever lease) {
+        segment(permit.segment).update_lease(permit.id, lease);
+    }
+    void update_lease(const SegmentPermit& permit, const Lease& lease, std::error_code& ec);
+    void update_lease(const SegmentPermit& permit, Lease::Forever lease, std::error_code& ec);
+
+    // Returns the remaining lease of the permit by the server's clock, nothing if the permit is not held, and
+    // milliseconds::max() if its lease never expires.
+    std::optional<std::chrono::milliseconds> remaining_lease(const SegmentPermit& permit) {
+        return segment(permit.segment).remaining_lease(permit.id);
+    }
+    std::optional<std::chrono::milliseconds> remaining_lease(const SegmentPermit& permit, std::error_code& ec);
+
+private:
+    // A permit, and the segment that it is from.
+    struct Taken {
+        std::size_t segment = 0;
+        Permits permits{};
+    };
+
+    template <class... Tail>
+    std::optional<SegmentPermit> taken(const detail::WaitRequest& request, Tail&... tail) {
+        return detail::answer([&] { return ids_of(take(PermitExpirableSemaphore::lease_of(tail...), request)); },
+                              std::optional<SegmentPermit>(), tail...);
+    }
+
+    template <class... Tail>
+    Permits held(const detail::WaitRequest& request, Tail&... tail) {
+        return detail::answer([&] { return take(PermitExpirableSemaphore::lease_of(tail...), request).permits; },
+                              Permits(), tail...);
+    }
+
+    Taken take(const detail::PermitLease& lease, const detail::WaitRequest& request);
+    Taken take_one_of_all(const detail::PermitLease& lease, const detail::WaitRequest& request);
+    static std::optional<SegmentPermit> ids_of(Taken taken);
+    bool set_new_permits(std::ptrdiff_t permits, std::optional<Milliseconds> ttl);
+    bool expire_after(Milliseconds after);
+
+    const std::string name_;
+    std::vector<std::unique_ptr<PermitExpirableSemaphore>> segments_;  // constant from the constructor on
+    std::atomic<std::size_t> near_{0};
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/base/stable_hash.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Returns a hash of the bytes that is the same on every platform and in every version, unlike that of std::hash: FNV-1a of
+// 64 bits, whose halves are combined by exclusive or, because its lower bits alone depend on few bits of the text.
+constexpr std::uint32_t stable_hash(std::string_view text) noexcept {
+    std::uint64_t hash = 0xcbf29ce484222325;
+    for (const char byte : text) {
+        hash ^= static_cast<unsigned char>(byte);
+        hash *= 0x100000001b3;
+    }
+    return static_cast<std::uint32_t>((hash >> 32) ^ (hash & 0xffffffff));
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/segmented_semaphore.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+// What an acquire that waits in all segments at once shares with the operations that it has begun, one for each segment.
+//
+// mutex guards the members. Each completion, and a stop that is requested, wakes the acquire, which waits in `changed`.
+struct SegmentRace {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::size_t open = 0;  // operations that have not completed
+    std::size_t winner = 0;
+    Permits won{};
+    std::error_code failure{};  // of the first operation that failed
+
+    void complete(std::size_t segment, const std::error_code& ec, Permits& got) {
+        const std::lock_guard lock(mutex);
+        --open;
+        if (got && !won) {
+            winner = segment;
+            won = std::move(got);
+        } else if (ec && ec != errc::cancelled && !failure) {
+            failure = ec;
+        }
+        changed.notify_all();
+    }
+
+    bool is_decided() const { return won || failure || open == 0; }
+};
+
+// Runs a completion on the thread that calls executors: those of a race neither wait nor run foreign code.
+struct RunHere {
+    void operator()(const std::function<void()>& function) const { function(); }
+};
+
+// Returns true if another segment may help: the server of this one cannot grant anything now.
+inline bool is_passing(const std::error_code& ec) {
+    return ec == errc::unreachable || ec == errc::overloaded || ec == errc::not_replicated || ec == errc::not_on_disk;
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE SegmentedSemaphore::SegmentedSemaphore(Client& client, std::string_view name, std::size_t segments,
+                                                       const ObjectOptions& options)
+    : name_(name) {
+    if (name.empty()) throw Error(errc::invalid_argument, {}, "the name must not be empty");
+    if (segments < 1 || segments > max_segments())
+        throw Error(errc::invalid_argument, name_, "the number of segments must be from 1 to 1024");
+    for (std::size_t i = 0; i < segments; ++i)
+        segments_.push_back(
+            std::make_unique<PermitExpirableSemaphore>(client, name_ + ':' + std::to_string(i), options));
+    near_ = detail::stable_hash(client.id()) % segments;
+}
+
+REDLATCH_INLINE std::size_t SegmentedSemaphore::segments() const noexcept { return segments_.size(); }
+
+REDLATCH_INLINE PermitExpirableSemaphore& SegmentedSemaphore::segment(std::size_t index) {
+    if (index >= segments()) throw Error(errc::invalid_argument, name_, "there is no such segment");
+    return *segments_[index];
+}
+
+REDLATCH_INLINE void SegmentedSemaphore::near(std::size_t segment) {
+    if (segment >= segments()) throw Error(errc::invalid_argument, name_, "there is no such segment");
+    near_.store(segment, std::memory_order_relaxed);
+}
+
+REDLATCH_INLINE bool SegmentedSemaphore::set_new_permits(std::ptrdiff_t permits, std::optional<Milliseconds> ttl) {
+    detail::check_permits(permits, 0, max(), name_, "the number of permits must be from 0 to 2147483647");
+    const auto count = static_cast<std::ptrdiff_t>(segments());
+    bool set = false;
+    for (std::ptrdiff_t i = 0; i < count; ++i) {
+        const std::ptrdiff_t share = permits / count + (i < permits % count ? 1 : 0);
+        PermitExpirableSemaphore& segment = *segments_[static_cast<std::size_t>(i)];
+        if (ttl ? segment.try_set_permits(share, *ttl) : segment.try_set_permits(share)) set = true;
+    }
+    return set;
+}
+
+REDLATCH_INLINE std::ptrdiff_t SegmentedSemaphore::available_permits() {
+    std::ptrdiff_t sum = 0;
+    for (const auto& segment : segments_) sum += segment->available_permits();
+    return sum;
+}
+
+REDLATCH_INLINE std::ptrdiff_t SegmentedSemaphore::acquired_permits() {
+    std::ptrdiff_t sum = 0;
+    for (const auto& segment : segments_) sum += segment->acquired_permits();
+    return sum;
+}
+
+REDLATCH_INLINE std::ptrdiff_t SegmentedSemaphore::permits() {
+    std::ptrdiff_t sum = 0;
+    for (const auto& segment : segments_) sum += segment->permits();
+    return sum;
+}
+
+REDLATCH_INLINE bool SegmentedSemaphore::remove() {
+    bool removed = false;
+    for (const auto& segment : segments_) removed = segment->remove() || removed;
+    return removed;
+}
+
+REDLATCH_INLINE bool SegmentedSemaphore::expire_after(Milliseconds after) {
+    bool some = false;
+    for (const auto& segment : segments_) some = segment->expire_after(after) || some;
+    return some;
+}
+
+REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take(const detail::PermitLease& lease,
+                                                                   const detail::WaitRequest& request) {
+    std::exception_ptr failure;
+    const std::size_t first = near();
+    for (std::size_t i = 0; i < segments() && !request.stop.stop_requested(); ++i) {
+        const std::size_t segment = (first + i) % segments();
+        try {
+            if (Permits got = segments_[segment]->later(1, lease, {.one_try = true}).get()) {
+                near(segment);
+                return {segment, std::move(got)};
+            }
+        } catch (const Error& error) {
+            if (!detail::is_passing(error.code())) throw;
+            if (!failure) failure = std::current_exception();
+        }
+    }
+    if (request.stop.stop_requested()) return {};
+    if (failure) std::rethrow_exception(failure);
+    if (request.one_try) return {};
+    Taken taken = take_one_of_all(lease, request);
+    if (taken.permits) near(taken.segment);
+    return taken;
+}
+
+// Each operation has the deadline of the call. A second one that gets a permit gives it back when its result is destroyed.
+REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take_one_of_all(const detail::PermitLease& lease,
+                                                                              const detail::WaitRequest& request) {
+    const auto race = std::make_shared<detail::SegmentRace>();
+    std::stop_source over;
+    std::exception_ptr not_begun;
+    for (std::size_t i = 0; i < segments() && !not_begun; ++i) {
+        std::unique_lock lock(race->mutex);
+        if (race->is_decided() && i > 0) break;
+        ++race->open;
+        lock.unlock();
+        try {
+            segments_[i]
+                ->later(1, lease, {.deadline = request.deadline})
+                .stop_on(over.get_token())
+                .on(detail::RunHere())
+                .start([race, i](const std::error_code& ec, Permits got) { race->complete(i, ec, got); });
+        } catch (...) {
+            not_begun = std::current_exception();
+            lock.lock();
+            --race->open;
+        }
+    }
+    const std::stop_callback on_stop(request.stop, [&race] {
+        const std::lock_guard lock(race->mutex);
+        race->changed.notify_all();
+    });
+    std::unique_lock lock(race->mutex);
+    race->changed.wait(lock, [&] { return not_begun || race->is_decided() || request.stop.stop_requested(); });
+    lock.unlock();
+    over.request_stop();
+    lock.lock();
+    // Those that are given up complete at once. One may have got a permit meanwhile.
+    race->changed.wait(lock, [&] { return race->won || race->open == 0; });
+    if (race->won) return {race->winner, std::move(race->won)};
+    if (not_begun) std::rethrow_exception(not_begun);
+    if (!race->failure || request.stop.stop_requested()) return {};
+    if (race->failure.category() != error_category()) throw std::system_error(race->failure);
+    throw Error(static_cast<errc>(race->failure.value()), name_, "a segment failed while the call waited for a permit");
+}
+
+REDLATCH_INLINE std::optional<SegmentPermit> SegmentedSemaphore::ids_of(Taken taken) {
+    if (!taken.permits) return std::nullopt;
+    return SegmentPermit{taken.segment, detail::PermitsAccess::detach(std::move(taken.permits)).front()};
+}
+
+REDLATCH_INLINE bool SegmentedSemaphore::try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
+    return detail::answer([&] { return try_set_permits(permits); }, false, ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t SegmentedSemaphore::available_permits(std::error_code& ec) {
+    return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t SegmentedSemaphore::acquired_permits(std::error_code& ec) {
+    return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t SegmentedSemaphore::permits(std::error_code& ec) {
+    return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE bool SegmentedSemaphore::remove(std::error_code& ec) {
+    return detail::answer([&] { return remove(); }, false, ec);
+}
+
+REDLATCH_INLINE void SegmentedSemaphore::release(const SegmentPermit& permit, std::error_code& ec) {
+    detail::answer([&] { return release(permit), true; }, false, ec);
+}
+
+REDLATCH_INLINE bool SegmentedSemaphore::try_release(const SegmentPermit& permit, std::error_code& ec) {
+    return detail::answer([&] { return try_release(permit); }, false, ec);
+}
+
+REDLATCH_INLINE void SegmentedSemaphore::update_lease(const SegmentPermit& permit, const Lease& lease,
+                                                      std::error_code& ec) {
+    detail::answer([&] { return update_lease(permit, lease), true; }, false, ec);
+}
+
+REDLATCH_INLINE void SegmentedSemaphore::update_lease(const SegmentPermit& permit, Lease::Forever lease,
+                                                      std::error_code& ec) {
+    detail::answer([&] { return update_lease(permit, lease), true; }, false, ec);
+}
+
+REDLATCH_INLINE std::optional<std::chrono::milliseconds> SegmentedSemaphore::remaining_lease(
+    const SegmentPermit& permit, std::error_code& ec) {
+    return detail::answer([&] { return remaining_lease(permit); }, std::optional<std::chrono::milliseconds>(), ec);
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/semaphore.hpp
 
 namespace redlatch {
@@ -25686,9 +31236,7 @@ public:
 
     // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
     bool try_set_permits(std::ptrdiff_t permits);
-    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
-        return detail::answer([&] { return try_set_permits(permits); }, false, ec);
-    }
+    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec);
 
     // Does the same for a semaphore that expires after `ttl`, a chrono duration, rounded down to milliseconds: as if
     // remove() were called then. Throws Error(errc::invalid_argument) if it is below 1 ms or above 100 years.
@@ -25703,6 +31251,7 @@ public:
 
     // Acquires n permits at once (1 by default) and waits for them if necessary. A waiting thread sends one query every
     // 5 to 10 seconds, in case a message was lost. A process with many waiting threads sends no more than that.
+    // If nobody has set up the semaphore, the wait raises the event not_set_up and goes on.
     //   acquire(…, token)   gives up if a stop is requested; only this form returns a bool: true if acquired
     //   acquire(…, ec)      stores the error instead of throwing it
     template <class... Tail>
@@ -25718,9 +31267,7 @@ public:
 
     // Acquires n permits if they are available: one attempt, even if others wait.
     [[nodiscard]] bool try_acquire(std::ptrdiff_t n = 1) { return take(n, {.one_try = true}); }
-    [[nodiscard]] bool try_acquire(std::ptrdiff_t n, std::error_code& ec) {
-        return detail::answer([&] { return try_acquire(n); }, false, ec);
-    }
+    [[nodiscard]] bool try_acquire(std::ptrdiff_t n, std::error_code& ec);
     [[nodiscard]] bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
 
     // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the
@@ -25823,9 +31370,7 @@ public:
         check(n, 0);
         if (n > 0) give(n, false);
     }
-    void release(std::ptrdiff_t n, std::error_code& ec) {
-        detail::answer([&] { return release(n), true; }, false, ec);
-    }
+    void release(std::ptrdiff_t n, std::error_code& ec);
     void release(std::error_code& ec) { release(1, ec); }
 
     // Does the same, but only if the semaphore exists, for semaphores whose key may have expired. Returns true if it
@@ -25834,42 +31379,30 @@ public:
         check(n, 0);
         return give(n, true);
     }
-    bool release_if_exists(std::ptrdiff_t n, std::error_code& ec) {
-        return detail::answer([&] { return release_if_exists(n); }, false, ec);
-    }
+    bool release_if_exists(std::ptrdiff_t n, std::error_code& ec);
     bool release_if_exists(std::error_code& ec) { return release_if_exists(1, ec); }
 
     // Returns the number of available permits: 0 if the semaphore does not exist, negative if add_permits() took away
     // more than there were.
     std::ptrdiff_t available_permits();
-    std::ptrdiff_t available_permits(std::error_code& ec) {
-        return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
-    }
+    std::ptrdiff_t available_permits(std::error_code& ec);
 
     // Changes the number of permits by n, from -max() to max(), also while some are acquired.
     void add_permits(std::ptrdiff_t n);
-    void add_permits(std::ptrdiff_t n, std::error_code& ec) {
-        detail::answer([&] { return add_permits(n), true; }, false, ec);
-    }
+    void add_permits(std::ptrdiff_t n, std::error_code& ec);
 
     // Takes all available permits and leaves none. Returns their number, which is negative if some were owed.
     [[nodiscard]] std::ptrdiff_t drain_permits();
-    [[nodiscard]] std::ptrdiff_t drain_permits(std::error_code& ec) {
-        return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
-    }
+    [[nodiscard]] std::ptrdiff_t drain_permits(std::error_code& ec);
 
     // Returns true if the number of permits was set.
     bool exists();
-    bool exists(std::error_code& ec) {
-        return detail::answer([&] { return exists(); }, false, ec);
-    }
+    bool exists(std::error_code& ec);
 
     // Deletes the semaphore. Returns true if there was one. Waiting callers go on waiting until someone sets a number of
     // permits again. A release() creates the semaphore anew; a release_if_exists() does not.
     bool remove();
-    bool remove(std::error_code& ec) {
-        return detail::answer([&] { return remove(); }, false, ec);
-    }
+    bool remove(std::error_code& ec);
 
     // Lets the semaphore expire after this duration, rounded down to milliseconds, as if remove() were called then. Replaces
     // an earlier expiry. Returns false if there is no semaphore. Throws Error(errc::invalid_argument) if the duration is
@@ -25886,9 +31419,7 @@ public:
     // Returns the state on the server: see SemaphoreInspection. One round trip. Changes nothing. Throws wrong_type if the
     // key belongs to something else.
     SemaphoreInspection inspect();
-    SemaphoreInspection inspect(std::error_code& ec) {
-        return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
-    }
+    SemaphoreInspection inspect(std::error_code& ec);
 
 private:
     void check(std::ptrdiff_t n, std::ptrdiff_t least) const;
@@ -25951,6 +31482,9 @@ public:
     }
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
+        const bool is_missing = reply.kind == Reply::Kind::array && reply.elements.size() == 1 &&
+                                reply.elements[0].is_integer() && reply.elements[0].integer == 0;
+        if (is_missing && share(0, wants)) return {Milliseconds::max(), 0, false};
         if (!reply.is_integer() || !share(std::max<std::int64_t>(reply.integer, 0), wants) ||
             reply.integer <= -wants.front().permits)
             throw unexpected(reply, key());
@@ -26147,6 +31681,203 @@ REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {
         detail::SemaphoreState::Undelivered::retry));
 }
 
+REDLATCH_INLINE bool Semaphore::try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
+    return detail::answer([&] { return try_set_permits(permits); }, false, ec);
+}
+
+REDLATCH_INLINE bool Semaphore::try_acquire(std::ptrdiff_t n, std::error_code& ec) {
+    return detail::answer([&] { return try_acquire(n); }, false, ec);
+}
+
+REDLATCH_INLINE void Semaphore::release(std::ptrdiff_t n, std::error_code& ec) {
+    detail::answer([&] { return release(n), true; }, false, ec);
+}
+
+REDLATCH_INLINE bool Semaphore::release_if_exists(std::ptrdiff_t n, std::error_code& ec) {
+    return detail::answer([&] { return release_if_exists(n); }, false, ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t Semaphore::available_permits(std::error_code& ec) {
+    return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE void Semaphore::add_permits(std::ptrdiff_t n, std::error_code& ec) {
+    detail::answer([&] { return add_permits(n), true; }, false, ec);
+}
+
+REDLATCH_INLINE std::ptrdiff_t Semaphore::drain_permits(std::error_code& ec) {
+    return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
+}
+
+REDLATCH_INLINE bool Semaphore::exists(std::error_code& ec) {
+    return detail::answer([&] { return exists(); }, false, ec);
+}
+
+REDLATCH_INLINE bool Semaphore::remove(std::error_code& ec) {
+    return detail::answer([&] { return remove(); }, false, ec);
+}
+
+REDLATCH_INLINE SemaphoreInspection Semaphore::inspect(std::error_code& ec) {
+    return detail::answer([&] { return inspect(); }, SemaphoreInspection(), ec);
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/single_flight.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// A value that a SingleFlight has.
+struct FlightValue {
+    std::string value;                  // any bytes
+    std::int64_t version = 0;           // the fencing token of the computation: each later value has a greater one
+    std::chrono::milliseconds fresh{};  // how long it still stays on the server
+    bool computed = false;              // true if this very call has computed it
+};
+
+namespace detail {
+
+// A function that computes the value: f() or f(std::stop_token), whose result is a text.
+template <class F>
+concept Computes = requires(F& f) {
+    { std::invoke(f) } -> std::convertible_to<std::string>;
+}
+|| requires(F& f, std::stop_token ending) {
+    { std::invoke(f, ending) } -> std::convertible_to<std::string>;
+};
+
+}  // namespace detail
+
+// Lets one process compute a value that many want at the same time, and the others wait for the value: against the
+// stampede on a cache entry that has expired. The value is kept in Redis for `ttl`, in redlatch_flight:{name}.
+//
+//   redlatch::SingleFlight report{redis, "report:7", 60s};
+//   std::string text = report.get([&] { return render(7); }).value;
+//
+// Who computes holds the FencedLock of this name, which the watchdog renews however long it takes. If its process dies,
+// one of those who wait takes over when the lease is over; if its function throws, at once.
+//
+// Neither copyable nor movable. Any number of threads may use one object. Two objects of one name have the same value.
+// Each member throws Error; with a trailing std::error_code& it stores the code.
+class SingleFlight {
+public:
+    // Makes an object for the value of this name. A value that is computed through it stays for `ttl`, from 1 ms to 100
+    // years. Throws Error(errc::invalid_argument) for a bad name, time or option. Sends nothing.
+    SingleFlight(Client& client, std::string_view name, std::chrono::milliseconds ttl,
+                 const ObjectOptions& options = {});
+
+    // Returns the name as given, without the client's key_prefix.
+    const std::string& name() const noexcept { return lock_.name(); }
+
+    // Returns the value. If there is none, one caller of the fleet computes it by f(), or f(std::stop_token), and the
+    // others wait for it. The token is requested when the lock is lost, or a stop is requested.
+    //
+    // If there is a value: one round trip. If this call computes it: five. Who waits sends nothing meanwhile, but for a look
+    // when the lease that it saw is over, and after 15 to 30 s in case a message was lost. All threads of a process that
+    // wait share these, and one message.
+    //
+    // What f throws is thrown here only; then the next caller computes. Throws Error(errc::hold_lost) if the lock was lost
+    // before f returned: its value may be older than that of another one, and is dropped; otherwise as FencedLock::lock()
+    // does. f must not ask for the same value.
+    //   get(f, token)   gives up waiting when a stop is requested; returns an optional, which is empty then
+    //   get(f, …, ec)   stores the code of a std::system_error, also of one that f throws; returns an optional, too
+    template <detail::Computes F, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] auto get(F&& f, Tail&&... tail) {
+        if constexpr (sizeof...(Tail) == 0)
+            return *run(work_of(f), {});
+        else
+            return get_until(never, f, tail...);
+    }
+
+    // Does the same, but waits for others for at most this time; then it is empty. f itself has no time limit.
+    template <class Rep, class Period, detail::Computes F, class... Tail>
+    requires detail::StopOption<Tail...>
+    [[nodiscard]] std::optional<FlightValue> get_for(std::chrono::duration<Rep, Period> timeout, F&& f,
+                                                     Tail&&... tail) {
+        return get_until(deadline_after(Clock::now(), timeout), f, tail...);
+    }
+
+    // Returns the value if there is one. One round trip; computes nothing and waits for nobody.
+    [[nodiscard]] std::optional<FlightValue> peek();
+    [[nodiscard]] std::optional<FlightValue> peek(std::error_code& ec);
+
+    // Removes the value, so that the next get() computes a new one. Returns true if there was one. Two round trips, and
+    // the second names what the first has found: a late copy of it removes no newer value. A computation under way is not
+    // ended: its value counts.
+    bool invalidate();
+    bool invalidate(std::error_code& ec);
+
+private:
+    using Work = std::function<std::string(const std::stop_token&)>;
+
+    template <class F>
+    static Work work_of(F& f) {
+        return [&f](const std::stop_token& ending) -> std::string {
+            if constexpr (std::invocable<F&, std::stop_token>)
+                return std::invoke(f, ending);
+            else
+                return std::invoke(f);
+        };
+    }
+
+    template <class F, class... Tail>
+    std::optional<FlightValue> get_until(Instant deadline, F& f, Tail&... tail) {
+        return detail::answer([&] { return run(work_of(f), detail::wait_until(deadline, tail...)); },
+                              std::optional<FlightValue>(), tail...);
+    }
+
+    std::optional<FlightValue> run(const Work& work, const detail::WaitRequest& request);
+
+    FencedLock lock_;
+    detail::StateHandle record_;
+    const std::chrono::milliseconds ttl_;
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/single_flight.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+namespace detail {
+
+inline std::optional<FlightValue> flight_value(std::optional<HolderRecord> record, bool computed) {
+    if (!record) return std::nullopt;
+    return FlightValue{std::move(record->value), record->token, record->stays, computed};
+}
+
+}  // namespace detail
+
+REDLATCH_INLINE SingleFlight::SingleFlight(Client& client, std::string_view name, std::chrono::milliseconds ttl,
+                                           const ObjectOptions& options)
+    : lock_(client, name, options),
+      record_(detail::ClientAccess::session(client), detail::RecordState<detail::FlightRecord>::maker, name, options),
+      ttl_(detail::checked_stay(ttl, name)) {}
+
+REDLATCH_INLINE std::optional<FlightValue> SingleFlight::run(const Work& work, const detail::WaitRequest& request) {
+    detail::Recorded made = detail::work_or_wait<detail::FlightRecord>(lock_, record_, ttl_, work, request);
+    return detail::flight_value(std::move(made.record), made.is_own);
+}
+
+REDLATCH_INLINE std::optional<FlightValue> SingleFlight::peek() {
+    return detail::flight_value(detail::look_at_record<detail::FlightRecord>(record_).record, false);
+}
+
+REDLATCH_INLINE bool SingleFlight::invalidate() { return detail::remove_record<detail::FlightRecord>(record_); }
+
+REDLATCH_INLINE std::optional<FlightValue> SingleFlight::peek(std::error_code& ec) {
+    return detail::answer([&] { return peek(); }, std::optional<FlightValue>(), ec);
+}
+
+REDLATCH_INLINE bool SingleFlight::invalidate(std::error_code& ec) {
+    return detail::answer([&] { return invalidate(); }, false, ec);
+}
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -26155,9 +31886,11 @@ REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-// Provides the same lock as an RLock of that name, but waits by polling instead of subscribing. Use it for servers
-// where subscribing is not allowed or not wanted, and for locks that are held only briefly. A waiting process sends one
-// command per pause, however many of its threads wait. A release wakes waiting RLocks, too.
+// Provides the same lock as an RLock of that name, but waits without a message of its release. Use it where other
+// programs release the lock without one, where subscribing to the lock's channel is not allowed or not wanted, and for
+// locks that are held only briefly. A waiting process asks the server to tell it when the key changes: see SpinOptions.
+// Where the server cannot, it sends one command per pause, however many of its threads wait. A release wakes waiting
+// RLocks, too.
 //
 // In one process, SpinLock and RLock objects with the same name are the same lock, like two RLock objects.
 class SpinLock : public detail::NamedLock {
@@ -26187,6 +31920,133 @@ REDLATCH_INLINE SpinLock::SpinLock(Client& client, std::string_view name, SpinOp
 REDLATCH_INLINE void SpinLock::prepare(detail::LockRequest& request) {
     NamedLock::prepare(request);
     request.polling = polling_;
+}
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/striped_lock.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+// Provides locks for any number of names on a fixed number of keys, its stripes: one for each account, say, of millions.
+// Each name has a stripe, an RLock, and names that share a stripe exclude each other, too. The server has at most one key
+// for each stripe, and this process the local state of as many locks, whatever the number of names.
+//
+//   redlatch::StripedLock accounts{redis, "accounts", 256};
+//   std::lock_guard guard{accounts.lock_for("alice")};
+//
+// The stripe of a name depends on the bytes of the name and on the number of stripes alone, so it is the same in every
+// process, on every platform and with every version. All processes must therefore use the same number of stripes.
+//
+// The key of stripe 7 of "accounts" is "accounts:7". In a cluster the stripes spread over the nodes, unless the name has a
+// {tag}. Neither copyable nor movable. Any number of threads may use one object.
+class StripedLock {
+public:
+    // Makes an object with that many stripes, from 1 to max_stripes(). Throws Error(errc::invalid_argument) for another
+    // number, if the name is bad or too long for its stripes (see RLock), and for options that cannot work: see
+    // ObjectOptions. Sends nothing.
+    StripedLock(Client& client, std::string_view name, std::size_t stripes, const ObjectOptions& options = {});
+
+    StripedLock(const StripedLock&) = delete;
+    StripedLock& operator=(const StripedLock&) = delete;
+
+    // Returns the name as given, without the client's key_prefix.
+    const std::string& name() const noexcept { return name_; }
+
+    // Returns the number of stripes.
+    std::size_t stripes() const noexcept;
+
+    // Returns the largest number of stripes.
+    static constexpr std::size_t max_stripes() noexcept { return 4096; }
+
+    // Returns the stripe of a name among so many, from 0 on. It is the FNV-1a hash of the bytes of the name, of 64 bits,
+    // whose halves are combined by exclusive or, modulo the number of stripes. Sends nothing.
+    static constexpr std::size_t stripe_of(std::string_view name, std::size_t stripes) noexcept {
+        return detail::stable_hash(name) % stripes;
+    }
+
+    // Returns the stripe of a name in this object.
+    std::size_t stripe_of(std::string_view name) const noexcept { return stripe_of(name, stripes()); }
+
+    // Returns the lock of a name. Any text is a name, the empty one included. The lock lives as long as this object. Sends
+    // nothing.
+    //
+    // A thread that holds the locks of two names one after the other, each acquired by itself, may wait for a thread that
+    // acquired them in the other order: use locks_for() for several. Names of the same stripe are one reentrant lock.
+    RLock& lock_for(std::string_view name);
+
+    // Returns the lock of a stripe, for tools that look at all of them. Throws Error(errc::invalid_argument) if there is
+    // no such stripe.
+    RLock& stripe(std::size_t index);
+
+    // Returns one lock over all stripes of these names: see MultiLock. It has each stripe once. A call that waits for it
+    // holds none of the stripes, so threads may name them in any order, with other names beside them, and do not wait for
+    // each other for ever. This object must outlive it. Throws Error(errc::invalid_argument) if there is no name. Sends
+    // nothing.
+    //
+    //   redlatch::MultiLock both = accounts.locks_for({"alice", "bob"});
+    //   std::lock_guard guard{both};
+    [[nodiscard]] MultiLock locks_for(std::initializer_list<std::string_view> names);
+
+    // Does the same for a range of names: of anything that converts to std::string_view.
+    template <detail::LockRange Names>
+    [[nodiscard]] MultiLock locks_for(const Names& names) {
+        return MultiLock(members_for(names));
+    }
+
+private:
+    // Returns the locks of the stripes that the names have, each once, in the order of the stripes.
+    template <class Names>
+    std::vector<RLock*> members_for(const Names& names) {
+        std::vector<bool> wanted(stripes());
+        for (const auto& name : names) wanted[stripe_of(std::string_view(name))] = true;
+        return members_of(wanted);
+    }
+    std::vector<RLock*> members_of(const std::vector<bool>& wanted);
+
+    const std::string name_;
+    std::vector<std::unique_ptr<RLock>> locks_;  // constant from the constructor on
+};
+
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/striped_lock.ipp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+
+REDLATCH_INLINE StripedLock::StripedLock(Client& client, std::string_view name, std::size_t stripes,
+                                         const ObjectOptions& options)
+    : name_(name) {
+    if (name.empty()) throw Error(errc::invalid_argument, {}, "the name must not be empty");
+    if (stripes < 1 || stripes > max_stripes())
+        throw Error(errc::invalid_argument, name_, "the number of stripes must be from 1 to 4096");
+    for (std::size_t i = 0; i < stripes; ++i)
+        locks_.push_back(std::make_unique<RLock>(client, name_ + ':' + std::to_string(i), options));
+}
+
+REDLATCH_INLINE std::size_t StripedLock::stripes() const noexcept { return locks_.size(); }
+
+REDLATCH_INLINE RLock& StripedLock::lock_for(std::string_view name) { return *locks_[stripe_of(name)]; }
+
+REDLATCH_INLINE MultiLock StripedLock::locks_for(std::initializer_list<std::string_view> names) {
+    return MultiLock(members_for(names));
+}
+
+REDLATCH_INLINE RLock& StripedLock::stripe(std::size_t index) {
+    if (index >= stripes()) throw Error(errc::invalid_argument, name_, "there is no such stripe");
+    return *locks_[index];
+}
+
+REDLATCH_INLINE std::vector<RLock*> StripedLock::members_of(const std::vector<bool>& wanted) {
+    std::vector<RLock*> members;
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+        if (wanted[i]) members.push_back(locks_[i].get());
+    if (members.empty()) throw Error(errc::invalid_argument, name_, "a lock for several names needs at least one name");
+    return members;
 }
 
 }  // namespace REDLATCH_ABI

@@ -451,6 +451,8 @@ public:
 
     // Delivers a PUBLISH. Returns the number of its receivers.
     std::function<std::int64_t(std::string_view channel, std::string_view payload)> publish;
+    // Returns the number of the subscribers of a channel.
+    std::function<std::int64_t(std::string_view channel)> subscribers;
 
     bool knows_pxat = true;  // servers before 6.2 do not
 
@@ -481,22 +483,39 @@ private:
     static const Entry* find(std::string_view name) {
         static constexpr std::size_t any = std::numeric_limits<std::size_t>::max();
         static constexpr Entry entries[] = {
-            {"decrby", 3, 3, &Commands::decrby},   {"del", 2, any, &Commands::del},
-            {"exists", 2, any, &Commands::exists}, {"get", 2, 2, &Commands::get},
-            {"hdel", 3, any, &Commands::hdel},     {"hexists", 3, 3, &Commands::hexists},
-            {"hget", 3, 3, &Commands::hget},       {"hgetall", 2, 2, &Commands::hgetall},
-            {"hincrby", 4, 4, &Commands::hincrby}, {"hkeys", 2, 2, &Commands::hkeys},
-            {"hlen", 2, 2, &Commands::hlen},       {"hset", 4, any, &Commands::hset},
-            {"incrby", 3, 3, &Commands::incrby},   {"lindex", 3, 3, &Commands::lindex},
-            {"llen", 2, 2, &Commands::llen},       {"lpop", 2, 2, &Commands::lpop},
-            {"lrange", 4, 4, &Commands::lrange},   {"lrem", 4, 4, &Commands::lrem},
-            {"pexpire", 3, 3, &Commands::pexpire}, {"ping", 1, 1, &Commands::ping},
-            {"pttl", 2, 2, &Commands::pttl},       {"publish", 3, 3, &Commands::publish_message},
-            {"rpush", 3, any, &Commands::rpush},   {"set", 3, any, &Commands::set},
-            {"time", 1, 1, &Commands::time},       {"zadd", 4, any, &Commands::zadd},
-            {"zcard", 2, 2, &Commands::zcard},     {"zcount", 4, 4, &Commands::zcount},
-            {"zrange", 4, 5, &Commands::zrange},   {"zrangebyscore", 4, any, &Commands::zrangebyscore},
-            {"zrem", 3, any, &Commands::zrem},     {"zremrangebyscore", 4, 4, &Commands::zremrangebyscore},
+            {"decrby", 3, 3, &Commands::decrby},
+            {"del", 2, any, &Commands::del},
+            {"exists", 2, any, &Commands::exists},
+            {"get", 2, 2, &Commands::get},
+            {"hdel", 3, any, &Commands::hdel},
+            {"hexists", 3, 3, &Commands::hexists},
+            {"hget", 3, 3, &Commands::hget},
+            {"hgetall", 2, 2, &Commands::hgetall},
+            {"hincrby", 4, 4, &Commands::hincrby},
+            {"hkeys", 2, 2, &Commands::hkeys},
+            {"hlen", 2, 2, &Commands::hlen},
+            {"hset", 4, any, &Commands::hset},
+            {"incrby", 3, 3, &Commands::incrby},
+            {"lindex", 3, 3, &Commands::lindex},
+            {"llen", 2, 2, &Commands::llen},
+            {"lpop", 2, 2, &Commands::lpop},
+            {"lrange", 4, 4, &Commands::lrange},
+            {"lrem", 4, 4, &Commands::lrem},
+            {"pexpire", 3, 3, &Commands::pexpire},
+            {"ping", 1, 1, &Commands::ping},
+            {"pttl", 2, 2, &Commands::pttl},
+            {"publish", 3, 3, &Commands::publish_message},
+            {"pubsub", 2, any, &Commands::pubsub},
+            {"rpush", 3, any, &Commands::rpush},
+            {"set", 3, any, &Commands::set},
+            {"time", 1, 1, &Commands::time},
+            {"zadd", 4, any, &Commands::zadd},
+            {"zcard", 2, 2, &Commands::zcard},
+            {"zcount", 4, 4, &Commands::zcount},
+            {"zrange", 4, 5, &Commands::zrange},
+            {"zrangebyscore", 4, any, &Commands::zrangebyscore},
+            {"zrem", 3, any, &Commands::zrem},
+            {"zremrangebyscore", 4, 4, &Commands::zremrangebyscore},
             {"zscore", 3, 3, &Commands::zscore},
         };
         const Entry* const found = std::lower_bound(std::begin(entries), std::end(entries), name,
@@ -516,6 +535,17 @@ private:
     }
 
     Reply publish_message(Words words) { return Reply::of(publish ? publish(words[1], words[2]) : 0); }
+
+    // PUBSUB NUMSUB only.
+    Reply pubsub(Words words) {
+        if (lowered(words[1]) != "numsub") return error_reply("ERR unknown subcommand of PUBSUB");
+        Reply counts = array_reply();
+        for (const std::string_view channel : words.subspan(2)) {
+            counts.elements.push_back(Reply::of(std::string(channel)));
+            counts.elements.push_back(Reply::of(subscribers ? subscribers(channel) : 0));
+        }
+        return counts;
+    }
 
     Reply del(Words words) {
         std::size_t removed = 0;
@@ -1004,6 +1034,11 @@ public:
         model_.commands.publish = [this](std::string_view channel, std::string_view payload) {
             return publish(channel, payload);
         };
+        model_.commands.subscribers = [this](std::string_view channel) {
+            return std::count_if(clients_.begin(), clients_.end(), [&](const auto& entry) {
+                return entry.second.channels.contains(std::string(channel));
+            });
+        };
         // Old enough to vote for a RedLock.
         model_.started = now() - std::chrono::hours(24);
     }
@@ -1294,7 +1329,7 @@ private:
 static_assert(Transport<InMemoryTransport>);
 
 // A Redis server without a socket. All primitives work on it, between any number of clients; for a RedLock use several
-// servers. It has no replicas, so a client or an object with require_replicas is refused. Any thread may call any
+// servers. It has no replicas and no disk, so a client or an object with require_replicas or require_fsync is refused. Any thread may call any
 // function.
 //
 // Time. The server has a clock of its own. It starts at the present and runs with real time; advance() moves it. What
