@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <redlatch/options.hpp>
+#include <redlatch/redlatch.hpp>
 
 #include <utility>
 
