@@ -223,6 +223,14 @@ using Milliseconds = std::chrono::milliseconds;  // the unit of leases and time-
 // Milliseconds since 1970 by the clock of a server.
 using ServerMilliseconds = std::int64_t;
 
+namespace detail {
+
+// Returns true if this may be a time or a lease in ms that somebody else reports: at least 0, and below 278 years. Both
+// such a time and an instant of this process plus such a lease are within the range of the clock.
+constexpr bool is_plausible(std::int64_t ms) noexcept { return ms >= 0 && ms < std::int64_t{1} << 43; }
+
+}  // namespace detail
+
 // The deadline of an indefinite wait.
 inline constexpr Instant never = Instant::max();
 
@@ -3544,9 +3552,10 @@ inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
     for (int i = 0; i < 2; ++i) {
         const std::string_view text = reply.elements[static_cast<std::size_t>(i)].text;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parts[i]);
-        if (error != std::errc{} || end != text.data() + text.size() || parts[i] < 0) return std::nullopt;
+        if (error != std::errc{} || end != text.data() + text.size() || !is_plausible(parts[i])) return std::nullopt;
     }
-    return parts[0] * 1000 + parts[1] / 1000;
+    const ServerMilliseconds time = parts[0] * 1000 + parts[1] / 1000;
+    return is_plausible(time) ? std::optional(time) : std::nullopt;
 }
 
 // Reads the server's time in ms after a word.
@@ -3555,7 +3564,7 @@ inline std::optional<ServerMilliseconds> read_time_after(std::string_view word, 
     ServerMilliseconds now = 0;
     const char* const first = text.data() + word.size();
     const auto [end, error] = std::from_chars(first, text.data() + text.size(), now);
-    if (error != std::errc{} || end == first || now < 0) return std::nullopt;
+    if (error != std::errc{} || end == first || !is_plausible(now)) return std::nullopt;
     return now;
 }
 
@@ -3596,7 +3605,7 @@ public:
     }
 
     // Returns an instant at which the server's clock did not show `time` yet, or just began to. Nothing if there is no
-    // reading that vouches for it.
+    // reading that vouches for it. The time has to be plausible.
     std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time) const {
         const std::lock_guard lock(mutex_);
         const Clock::duration age = Clock::now() - read_at_;
@@ -18739,10 +18748,10 @@ local holders, refusal = holders_in(lock)
 if refusal then return refusal end
 local now, waiting = time_in_ms(), {}
 for _, waiter in ipairs(redis.call('lrange', queue, '0', '999')) do
-    local ends = redis.call('zscore', slots, waiter) or redis.call('zscore', timeouts, waiter) or '0'
-    if tonumber(ends) > now then
+    local ends = math.floor(redis.call('zscore', slots, waiter) or redis.call('zscore', timeouts, waiter) or '0')
+    if ends > now then
         table.insert(waiting, waiter)
-        table.insert(waiting, math.ceil(ends - now))
+        table.insert(waiting, ends - now)
     end
 end
 return {redis.call('pttl', lock), holders, waiting}
@@ -18765,7 +18774,7 @@ return {redis.call('get', KEYS[1]), redis.call('pttl', KEYS[1])}
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fair_inspect>{scripts::fair_inspect,
-    "17bebd53c28e434e1ce33b1d30dac04f9124fe08"};
+    "bcd9d6057015add79b04f9c5d4da4038d1e5f46d"};
 template <>
 inline constexpr Script digested<scripts::hash_inspect>{scripts::hash_inspect,
     "328529720746a3b5ff99a5f0e0774bfe4653bda6"};
@@ -21752,7 +21761,8 @@ struct Grant {
         const auto at = next_number<std::int64_t>(message);
         const auto lease = next_number<std::int64_t>(message);
         const auto token = next_number<std::int64_t>(message);
-        if (!number || !at || !lease || *number != wanted || wanted == 0 || *lease <= 0) return std::nullopt;
+        if (!number || *number != wanted || wanted == 0 || !at || !is_plausible(*at)) return std::nullopt;
+        if (!lease || *lease == 0 || !is_plausible(*lease)) return std::nullopt;
         return Grant{*at, Milliseconds(*lease), token.value_or(0)};
     }
 };
@@ -21769,15 +21779,17 @@ inline bool may_be_granted(const LockRequest& request) {
 // its way for long.
 inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant, const LockRequest& request) {
     const LockCore& core = parts.core;
-    const std::optional<Instant> since =
+    const std::optional<Instant> granted =
         core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at);
     const Instant now = Clock::now();
-    if (!since || !may_be_granted(request) || now >= redlatch::valid_until(*since, grant.lease)) return std::nullopt;
+    if (!granted || !may_be_granted(request)) return std::nullopt;
+    const Instant since = std::min(*granted, now);
+    if (now >= redlatch::valid_until(since, grant.lease)) return std::nullopt;
     // A fixed lease that is longer than the grant has to be asked for. The watchdog prolongs the others.
     if (request.lease && *request.lease > grant.lease) return std::nullopt;
-    if (request.lease && now >= redlatch::valid_until(*since, *request.lease)) return std::nullopt;
+    if (request.lease && now >= redlatch::valid_until(since, *request.lease)) return std::nullopt;
     if (parts.leases.live_hold(request.owner) || parts.leases.mixed_kinds()) return std::nullopt;
-    return std::min(*since, now);
+    return since;
 }
 
 // Records a granted hold. Returns it. If that fails (no memory), the owner holds nothing, and the exception goes on.
@@ -21907,7 +21919,7 @@ public:
         } else if (what == "look" && number_ != 0) {  // those without a place rely on the messages to all
             const auto in = next_number<std::int64_t>(payload);
             // One ms more: the key exists until the end of its last millisecond.
-            if (in && *in >= 0)
+            if (in && is_plausible(*in))
                 told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in) + Milliseconds(1)));
         }
     }
@@ -22332,7 +22344,14 @@ private:
     // Asks the server under the number of the place, or else under a new one.
     Task<std::optional<AcquireAnswer>> question(std::unique_lock<std::mutex>& lock, LockWaiter& me,
                                                 const LockRequest& request, bool first) {
-        if (!request.one_try && place_.is_for(request)) co_return co_await place_.ask(lock, request, first, me.hold);
+        if (!request.one_try && place_.is_for(request)) {
+            const std::optional<AcquireAnswer> answer = co_await place_.ask(lock, request, first, me.hold);
+            if (answer && answer->kind != AcquireAnswer::Kind::held) {
+                queued_ = answer->queued;
+                granted_by_holder_ = answer->queued && !answer->foreign;
+            }
+            co_return answer;
+        }
         me.hold = core_.next_number();
         co_return co_await parts_.acquires.ask(lock, request, me.hold, first);
     }
@@ -22396,8 +22415,6 @@ private:
         if (answer->kind == AcquireAnswer::Kind::held) {
             acquired_locally();
         } else {
-            queued_ = answer->queued;
-            granted_by_holder_ = answer->queued && !answer->foreign;
             room_.queue.blocked(generation, answer->holder_lease, Clock::now());
             // A message may have overtaken this reply.
             room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.told_at()));
@@ -22511,8 +22528,8 @@ private:
     LockCore& core_;
     Room room_;
     QueuePlace place_;
-    bool queued_ = true;               // the last answer, if there was one: this process has a place
-    bool granted_by_holder_ = true;    // the last answer, if there was one: the holder grants to who queues
+    bool queued_ = true;               // the last question under the place's number, if there was one, got the place
+    bool granted_by_holder_ = true;    // its answer: the holder grants to who queues
     WatchedKey watch_{core_};          // for the waiters that poll
     unsigned handoffs_ = 0;            // in a row, within this process
     LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
@@ -23686,7 +23703,8 @@ public:
         }
         std::int64_t lease = 0;
         const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
-        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return ticket->room.notify();
+        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2 || !is_plausible(lease))
+            return ticket->room.notify();
         // One ms more: the key exists until the end of its last millisecond.
         ticket->told_at = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
         ticket->room.wake_front();

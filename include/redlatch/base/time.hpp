@@ -24,6 +24,14 @@ using Milliseconds = std::chrono::milliseconds;  // the unit of leases and time-
 // Milliseconds since 1970 by the clock of a server.
 using ServerMilliseconds = std::int64_t;
 
+namespace detail {
+
+// Returns true if this may be a time or a lease in ms that somebody else reports: at least 0, and below 278 years. Both
+// such a time and an instant of this process plus such a lease are within the range of the clock.
+constexpr bool is_plausible(std::int64_t ms) noexcept { return ms >= 0 && ms < std::int64_t{1} << 43; }
+
+}  // namespace detail
+
 // The deadline of an indefinite wait.
 inline constexpr Instant never = Instant::max();
 

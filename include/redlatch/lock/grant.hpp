@@ -49,7 +49,8 @@ struct Grant {
         const auto at = next_number<std::int64_t>(message);
         const auto lease = next_number<std::int64_t>(message);
         const auto token = next_number<std::int64_t>(message);
-        if (!number || !at || !lease || *number != wanted || wanted == 0 || *lease <= 0) return std::nullopt;
+        if (!number || *number != wanted || wanted == 0 || !at || !is_plausible(*at)) return std::nullopt;
+        if (!lease || *lease == 0 || !is_plausible(*lease)) return std::nullopt;
         return Grant{*at, Milliseconds(*lease), token.value_or(0)};
     }
 };
@@ -66,15 +67,17 @@ inline bool may_be_granted(const LockRequest& request) {
 // its way for long.
 inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant, const LockRequest& request) {
     const LockCore& core = parts.core;
-    const std::optional<Instant> since =
+    const std::optional<Instant> granted =
         core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at);
     const Instant now = Clock::now();
-    if (!since || !may_be_granted(request) || now >= redlatch::valid_until(*since, grant.lease)) return std::nullopt;
+    if (!granted || !may_be_granted(request)) return std::nullopt;
+    const Instant since = std::min(*granted, now);
+    if (now >= redlatch::valid_until(since, grant.lease)) return std::nullopt;
     // A fixed lease that is longer than the grant has to be asked for. The watchdog prolongs the others.
     if (request.lease && *request.lease > grant.lease) return std::nullopt;
-    if (request.lease && now >= redlatch::valid_until(*since, *request.lease)) return std::nullopt;
+    if (request.lease && now >= redlatch::valid_until(since, *request.lease)) return std::nullopt;
     if (parts.leases.live_hold(request.owner) || parts.leases.mixed_kinds()) return std::nullopt;
-    return std::min(*since, now);
+    return since;
 }
 
 // Records a granted hold. Returns it. If that fails (no memory), the owner holds nothing, and the exception goes on.

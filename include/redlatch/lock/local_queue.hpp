@@ -241,7 +241,14 @@ private:
     // Asks the server under the number of the place, or else under a new one.
     Task<std::optional<AcquireAnswer>> question(std::unique_lock<std::mutex>& lock, LockWaiter& me,
                                                 const LockRequest& request, bool first) {
-        if (!request.one_try && place_.is_for(request)) co_return co_await place_.ask(lock, request, first, me.hold);
+        if (!request.one_try && place_.is_for(request)) {
+            const std::optional<AcquireAnswer> answer = co_await place_.ask(lock, request, first, me.hold);
+            if (answer && answer->kind != AcquireAnswer::Kind::held) {
+                queued_ = answer->queued;
+                granted_by_holder_ = answer->queued && !answer->foreign;
+            }
+            co_return answer;
+        }
         me.hold = core_.next_number();
         co_return co_await parts_.acquires.ask(lock, request, me.hold, first);
     }
@@ -305,8 +312,6 @@ private:
         if (answer->kind == AcquireAnswer::Kind::held) {
             acquired_locally();
         } else {
-            queued_ = answer->queued;
-            granted_by_holder_ = answer->queued && !answer->foreign;
             room_.queue.blocked(generation, answer->holder_lease, Clock::now());
             // A message may have overtaken this reply.
             room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.told_at()));
@@ -420,8 +425,8 @@ private:
     LockCore& core_;
     Room room_;
     QueuePlace place_;
-    bool queued_ = true;               // the last answer, if there was one: this process has a place
-    bool granted_by_holder_ = true;    // the last answer, if there was one: the holder grants to who queues
+    bool queued_ = true;               // the last question under the place's number, if there was one, got the place
+    bool granted_by_holder_ = true;    // its answer: the holder grants to who queues
     WatchedKey watch_{core_};          // for the waiters that poll
     unsigned handoffs_ = 0;            // in a row, within this process
     LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits

@@ -129,7 +129,7 @@ public:
         } else if (what == "look" && number_ != 0) {  // those without a place rely on the messages to all
             const auto in = next_number<std::int64_t>(payload);
             // One ms more: the key exists until the end of its last millisecond.
-            if (in && *in >= 0)
+            if (in && is_plausible(*in))
                 told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in) + Milliseconds(1)));
         }
     }

@@ -200,7 +200,8 @@ public:
         }
         std::int64_t lease = 0;
         const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
-        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return ticket->room.notify();
+        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2 || !is_plausible(lease))
+            return ticket->room.notify();
         // One ms more: the key exists until the end of its last millisecond.
         ticket->told_at = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
         ticket->room.wake_front();

@@ -44,10 +44,10 @@ local holders, refusal = holders_in(lock)
 if refusal then return refusal end
 local now, waiting = time_in_ms(), {}
 for _, waiter in ipairs(redis.call('lrange', queue, '0', '999')) do
-    local ends = redis.call('zscore', slots, waiter) or redis.call('zscore', timeouts, waiter) or '0'
-    if tonumber(ends) > now then
+    local ends = math.floor(redis.call('zscore', slots, waiter) or redis.call('zscore', timeouts, waiter) or '0')
+    if ends > now then
         table.insert(waiting, waiter)
-        table.insert(waiting, math.ceil(ends - now))
+        table.insert(waiting, ends - now)
     end
 end
 return {redis.call('pttl', lock), holders, waiting}
@@ -70,7 +70,7 @@ return {redis.call('get', KEYS[1]), redis.call('pttl', KEYS[1])}
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fair_inspect>{scripts::fair_inspect,
-    "17bebd53c28e434e1ce33b1d30dac04f9124fe08"};
+    "bcd9d6057015add79b04f9c5d4da4038d1e5f46d"};
 template <>
 inline constexpr Script digested<scripts::hash_inspect>{scripts::hash_inspect,
     "328529720746a3b5ff99a5f0e0774bfe4653bda6"};

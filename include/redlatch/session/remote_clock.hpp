@@ -23,9 +23,10 @@ inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
     for (int i = 0; i < 2; ++i) {
         const std::string_view text = reply.elements[static_cast<std::size_t>(i)].text;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parts[i]);
-        if (error != std::errc{} || end != text.data() + text.size() || parts[i] < 0) return std::nullopt;
+        if (error != std::errc{} || end != text.data() + text.size() || !is_plausible(parts[i])) return std::nullopt;
     }
-    return parts[0] * 1000 + parts[1] / 1000;
+    const ServerMilliseconds time = parts[0] * 1000 + parts[1] / 1000;
+    return is_plausible(time) ? std::optional(time) : std::nullopt;
 }
 
 // Reads the server's time in ms after a word.
@@ -34,7 +35,7 @@ inline std::optional<ServerMilliseconds> read_time_after(std::string_view word, 
     ServerMilliseconds now = 0;
     const char* const first = text.data() + word.size();
     const auto [end, error] = std::from_chars(first, text.data() + text.size(), now);
-    if (error != std::errc{} || end == first || now < 0) return std::nullopt;
+    if (error != std::errc{} || end == first || !is_plausible(now)) return std::nullopt;
     return now;
 }
 
@@ -75,7 +76,7 @@ public:
     }
 
     // Returns an instant at which the server's clock did not show `time` yet, or just began to. Nothing if there is no
-    // reading that vouches for it.
+    // reading that vouches for it. The time has to be plausible.
     std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time) const {
         const std::lock_guard lock(mutex_);
         const Clock::duration age = Clock::now() - read_at_;

@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
 #include "support/plain_counter.hpp"
+#include "support/proxy.hpp"
 #include "support/without_grants.hpp"
 
 using namespace redlatch::test;
@@ -225,6 +227,29 @@ TEST_CASE("the place of a process goes over to its next waiter, without a comman
     a.lock.unlock();
     CHECK(second.get());
     CHECK(is_left_empty(redis));
+}
+
+TEST_CASE("waiters that join while another one is asking for a place listen to the channel of the place alone") {
+    RedisServer server;
+    RawRedis redis{server};
+    Proxy proxy{server.url()};
+    Party a{server};
+    Client client{proxy.url()};
+    RLock lock{client, lock_key};
+    a.lock.lock();
+    CHECK_FALSE(lock.try_lock());  // it learns nothing of a place
+    proxy.hold_next_requests(1, std::string(digested<scripts::queue_acquire>.digest()));
+    CommandMonitor monitor{server};
+    const auto visit = [&] { const std::lock_guard guard{lock}; };
+    auto first = start(visit);
+    REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
+    auto second = start_waiting(client, visit);
+    proxy.release();
+    REQUIRE(has_place(redis, client));
+    CHECK(monitor.take()["subscribe"] == 1);
+    a.lock.unlock();
+    first.get();
+    second.get();
 }
 
 TEST_CASE("waiting for a grant sends nothing") {

@@ -31,12 +31,16 @@ TEST_CASE("the reply to TIME is seconds and microseconds") {
     CHECK_FALSE(read_time(time_reply("-1", "0")));
     CHECK_FALSE(read_time(time_reply("1x", "0")));
     CHECK_FALSE(read_time(Reply::of(12)));
+    CHECK_FALSE(read_time(time_reply("9223372036854775807", "0")));
+    CHECK_FALSE(read_time(time_reply("8796093022207", "0")));
+    CHECK(read_time(time_reply("8796093022", "207999")) == 8'796'093'022'207);
 }
 
 TEST_CASE("a late script reports the server's time") {
     CHECK(read_late(error("LATE 1234")) == 1'234);
     CHECK_FALSE(read_late(error("LATE ")));
     CHECK_FALSE(read_late(error("LATE -5")));
+    CHECK_FALSE(read_late(error("LATE 9223372036854775807")));
     CHECK_FALSE(read_late(error("ERR")));
     CHECK_FALSE(read_late(Reply::of(std::string("LATE 1234"))));
 }
@@ -76,4 +80,13 @@ TEST_CASE("the error grows by a thousandth of the age, on top of the time that t
     clock.learn(0, at(0ms), at(10ms), 5'000);
     CHECK(clock.error_at(at(0ms)) == 12ms);
     CHECK(clock.error_at(at(10s)) == 22ms);
+}
+
+TEST_CASE("the instant of any plausible time is within the range of the clock") {
+    RemoteClock clock;
+    const Instant now = Clock::now();
+    clock.learn(0, now, now, 8'796'093'022'207);
+    CHECK(clock.instant_of(0, 0) < now);
+    clock.learn(0, now, now, 0);
+    CHECK(clock.instant_of(0, 8'796'093'022'207) > now);
 }
