@@ -266,20 +266,35 @@ TEST_CASE("a waiting process sends nothing, and one query serves all of its thre
 #endif
 
 TEST_CASE("a waiter for many permits is served before later waiters for few") {
-    Bench bench;
-    auto big = start_waiting(bench.client, [&] { bench.seats.acquire(5); });
-    auto small = start_waiting(bench.client, [&] { bench.seats.acquire(); });
-    REQUIRE(is_listened_to(bench.redis));
-    for (int i = 0; i < 4; ++i) bench.seats.release();
-    CHECK(small.wait_for(50ms) == std::future_status::timeout);
-    CHECK(bench.left() == "4");
-    bench.seats.release();
-    REQUIRE(ready(big));
-    CHECK(bench.left() == "0");
-    CHECK(small.wait_for(30ms) == std::future_status::timeout);
-    bench.seats.release();
-    REQUIRE(ready(small));
-    CHECK(bench.left() == "0");
+    // It holds the others back for a second, and lets them pass for the next one. A busy machine may need some rounds.
+    bool is_in_time = false;
+    for (int round = 0; round < 10 && !is_in_time; ++round) {
+        Bench bench;
+        const Stopwatch watch;
+        auto big = start_waiting(bench.client, [&] { bench.seats.acquire(5); });
+        auto small = start_waiting(bench.client, [&] { bench.seats.acquire(); });
+        REQUIRE(is_listened_to(bench.redis));
+        for (int i = 0; i < 4; ++i) bench.seats.release();
+        const bool waits = small.wait_for(50ms) == std::future_status::timeout;
+        const std::string left = bench.left();
+        is_in_time = watch.elapsed() < 1s;
+        if (!is_in_time) {
+            bench.seats.release(2);
+            REQUIRE(ready(big));
+            REQUIRE(ready(small));
+            continue;
+        }
+        CHECK(waits);
+        CHECK(left == "4");
+        bench.seats.release();
+        REQUIRE(ready(big));
+        CHECK(bench.left() == "0");
+        CHECK(small.wait_for(30ms) == std::future_status::timeout);
+        bench.seats.release();
+        REQUIRE(ready(small));
+        CHECK(bench.left() == "0");
+    }
+    CHECK(is_in_time);
 }
 
 TEST_CASE("when the first waiter gives up, the next one is served") {
