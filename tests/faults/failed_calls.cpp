@@ -4,6 +4,7 @@
 // call under test ends in time, the state of the server matches its result, and no descriptor leaks.
 #include "faults/failing_calls.hpp"
 #include "faults/fault_kit.hpp"
+#include "support/internals.hpp"
 
 #include <dirent.h>
 #include <netdb.h>

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "faults/late_kit.hpp"
+#include "support/engine.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;

@@ -14,10 +14,11 @@
 #include <thread>
 #include <type_traits>
 #include <vector>
-#include "faults/failing_memory.hpp"
 
+#include "faults/failing_memory.hpp"
 #include "faults/fault_kit.hpp"
 #include "support/coroutine.hpp"
+#include "support/internals.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;

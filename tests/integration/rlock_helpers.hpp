@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "support/code_of.hpp"
-#include "support/internals.hpp"
+#include "support/protocols.hpp"
 #include "support/raw_redis.hpp"
 #include "support/redis_server.hpp"
 #include "support/start.hpp"
@@ -41,8 +41,7 @@ using Words = std::vector<std::string>;
 /// Returns the owner on the server for this thread's hold of the lock. It ends in ":0" if there is none.
 template <class AnyClient, class Lock>
 std::string owner_of(const AnyClient& client, Lock& lock) {
-    return client.id() + ":" +
-           std::to_string(redlatch::detail::LockAccess::state(lock).part(this_thread_number()).hold);
+    return client.id() + ":" + std::to_string(hold_of_this_thread(redlatch::detail::LockAccess::state(lock)));
 }
 
 /// The time until which a command is wanted, in tests that do not test it: far in the future of every server's clock.

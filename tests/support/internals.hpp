@@ -1,30 +1,26 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The whole library. In the compiled form the public headers do not lead to the parts behind them.
-#include <redlatch/redlatch.hpp>
+// The parts of the library. In the compiled form the public headers do not lead to them. Those with coroutines are in
+// engine.hpp: g++ compiles the body of every coroutine that a source can see, whether it is called or not.
+#include "support/protocols.hpp"
 
 #ifdef REDLATCH_COMPILED
-#include <redlatch/around/record_state.hpp>
-#include <redlatch/base/names.hpp>
-#include <redlatch/lock/lock_state.hpp>
-#include <redlatch/lock/server_queue.hpp>
-#include <redlatch/protocol/barrier.hpp>
-#include <redlatch/protocol/condition_variable.hpp>
-#include <redlatch/protocol/count_down_latch.hpp>
-#include <redlatch/protocol/fenced_lock.hpp>
-#include <redlatch/protocol/mutex.hpp>
-#include <redlatch/protocol/read_write_lock.hpp>
-#include <redlatch/protocol/rlock.hpp>
-#include <redlatch/protocol/semaphore.hpp>
-#include <redlatch/quorum/lock_member.hpp>
-#include <redlatch/quorum/quorum_state.hpp>
+#include <redlatch/lock/acquire_attempt.hpp>
+#include <redlatch/lock/leases.hpp>
+#include <redlatch/lock/lock_queue.hpp>
+#include <redlatch/lock/turn_queue.hpp>
+#include <redlatch/lock/watched_key.hpp>
+#include <redlatch/quorum/member.hpp>
+#include <redlatch/quorum/round.hpp>
 #include <redlatch/redis/cluster.hpp>
+#include <redlatch/redis/connection.hpp>
 #include <redlatch/redis/sentinel_deployment.hpp>
 #include <redlatch/redis/standalone.hpp>
-#include <redlatch/semaphore/permit_leases.hpp>
-#include <redlatch/semaphore/registrations.hpp>
-#include <redlatch/semaphore/synchronizer.hpp>
+#include <redlatch/semaphore/pending_requests.hpp>
+#include <redlatch/semaphore/permit_records.hpp>
+#include <redlatch/semaphore/request_queue.hpp>
+#include <redlatch/semaphore/upkeep.hpp>
 #include <redlatch/session/server_check.hpp>
 #include <redlatch/session/session_handle.hpp>
 #endif

@@ -10,6 +10,7 @@
 
 #include "faults/fault_kit.hpp"
 #include "support/cluster_servers.hpp"
+#include "support/internals.hpp"
 #include "support/scripted_server.hpp"
 
 using namespace redlatch;

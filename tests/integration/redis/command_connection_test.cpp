@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/internals.hpp"
 #include "support/scripted_server.hpp"
 #include "support/socket.hpp"
 #include "support/temp_dir.hpp"
@@ -30,6 +31,7 @@ using redlatch::Reply;
 using redlatch::Url;
 using redlatch::detail::CommandConnection;
 using redlatch::detail::Connection;
+using redlatch::detail::Duty;
 using redlatch::detail::PubSubConnection;
 
 namespace {

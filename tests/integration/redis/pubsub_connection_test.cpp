@@ -13,6 +13,7 @@
 #include <string_view>
 #include <thread>
 
+#include "support/internals.hpp"
 #include "support/scripted_server.hpp"
 #include "support/wait.hpp"
 
@@ -23,6 +24,7 @@ using redlatch::Instant;
 using redlatch::Reply;
 using redlatch::Url;
 using redlatch::detail::Connection;
+using redlatch::detail::Duty;
 using redlatch::detail::Interrupts;
 using redlatch::detail::PubSubConnection;
 

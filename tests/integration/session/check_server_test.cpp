@@ -2,6 +2,7 @@
 // ctest: without=thread
 // The warnings of Client::check_server() about real servers: well configured, badly configured, or with few rights.
 #include "faults/fault_kit.hpp"
+#include "support/internals.hpp"
 #include "support/replicated.hpp"
 
 using namespace redlatch;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "support/call_words.hpp"
+#include "support/engine.hpp"
 #include "support/scripted_transport.hpp"
 #include "support/wait.hpp"
 

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "support/engine.hpp"
+
 using namespace redlatch;
 using namespace redlatch::detail;
 using namespace std::chrono_literals;
