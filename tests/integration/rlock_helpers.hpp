@@ -86,20 +86,6 @@ bool has_waiters(const AnyClient& client, std::uint64_t total) {
     return eventually([&] { return client.stats().waits >= total; }, std::chrono::seconds{20});
 }
 
-/// Waits until the client has sent nothing for a while. Returns how many commands it has sent by then.
-template <class AnyClient>
-std::uint64_t commands_when_quiet(const AnyClient& client) {
-    std::optional<std::uint64_t> before;
-    if (!eventually(
-            [&] {
-                const std::uint64_t commands = client.stats().commands;
-                return std::exchange(before, commands) == commands;
-            },
-            std::chrono::seconds{20}, std::chrono::milliseconds{150}))
-        throw std::runtime_error("the client goes on sending");
-    return *before;
-}
-
 /// Runs the function, which has to wait for a lock, in a new thread. Returns when that thread is in the queue.
 template <class AnyClient, class Function>
 auto start_waiting(const AnyClient& client, Function&& function) {

@@ -1418,7 +1418,7 @@ mutate(hold_outlives_its_members quorum/quorum_state.hpp
 
 # inspect() lists waiters that are dead.
 mutate(inspection_lists_the_dead scripts/inspection.hpp
-    "if tonumber(ends) > now then\n        table.insert(waiting, waiter)"
+    "if ends > now then\n        table.insert(waiting, waiter)"
     "if ends then\n        table.insert(waiting, waiter)"
     "integration/inspect")
 
@@ -2242,8 +2242,8 @@ mutate(writer_stays_with_its_reader lock/deliveries.hpp
 
 # A grant counts from the receipt of its message, which may be old.
 mutate(grant_counts_from_receipt lock/grant.hpp
-    "    if (!since || !may_be_granted(request) || now >= redlatch::valid_until(*since, grant.lease)) return std::nullopt;"
-    "    if (!since || !may_be_granted(request)) return std::nullopt;\n    *const_cast<std::optional<Instant>*>(&since) = now;"
+    "    const Instant since = std::min(*granted, now);"
+    "    const Instant since = now;"
     "faults/grants")
 
 # A frozen waiter is granted the full lease.

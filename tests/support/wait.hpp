@@ -2,6 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -28,6 +31,20 @@ bool eventually(Predicate&& predicate, std::chrono::milliseconds deadline = std:
         if (last) return false;
         std::this_thread::sleep_for(step);
     }
+}
+
+/// Waits until the client has sent nothing for a while. Returns how many commands it has sent by then.
+template <class AnyClient>
+std::uint64_t commands_when_quiet(const AnyClient& client) {
+    std::optional<std::uint64_t> before;
+    if (!eventually(
+            [&] {
+                const std::uint64_t commands = client.stats().commands;
+                return std::exchange(before, commands) == commands;
+            },
+            std::chrono::seconds{20}, std::chrono::milliseconds{150}))
+        throw std::runtime_error("the client goes on sending");
+    return *before;
 }
 
 /// Measures time from its construction.
