@@ -3582,7 +3582,7 @@ inline std::optional<ServerMilliseconds> read_in_time(const Reply& reply) {
 // since the reading. So a command that is wanted for one more second is not void before that second is over.
 //
 // One reading serves all routes. The nodes of a cluster may have different clocks, so a node that turns out to differ
-// gets a reading of its own. A reading is valid only for a while, because clocks drift. Only the time at which a
+// gets a reading of its own, and so does one whose grants are to count. A reading is valid only for a while, because clocks drift. Only the time at which a
 // command becomes void depends on its accuracy: each script checks the server's own clock.
 //
 // Thread-safe: mutex_ guards all members. No thread waits here.
@@ -3593,14 +3593,14 @@ public:
     // Returns the server's time, or nothing if the server has to be queried first.
     std::optional<ServerMilliseconds> at(std::uint32_t route, Instant instant) const {
         const std::lock_guard lock(mutex_);
-        if (in_doubt_ || instant - read_at_ > good_for) return std::nullopt;
+        if (in_doubt_ || instant - reading_.at > good_for) return std::nullopt;
         return offset_of(route) + since_epoch(instant);
     }
 
     // Returns the server's time from a reading of any age, or nothing if there is none.
     std::optional<ServerMilliseconds> roughly_at(std::uint32_t route, Instant instant) const {
         const std::lock_guard lock(mutex_);
-        if (read_at_ == Instant{}) return std::nullopt;
+        if (reading_.at == Instant{}) return std::nullopt;
         return offset_of(route) + since_epoch(instant);
     }
 
@@ -3608,27 +3608,26 @@ public:
     // reading that vouches for it. The time has to be plausible.
     std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time) const {
         const std::lock_guard lock(mutex_);
-        const Clock::duration age = Clock::now() - read_at_;
         // Another node may have another clock.
-        if (in_doubt_ || route != route_ || age > good_for || !was_running_since(suspended_)) return std::nullopt;
-        return Instant(Milliseconds(time - offset_)) - age / 1000;
+        const Reading* const reading = reading_of(route);
+        if (in_doubt_ || !reading) return std::nullopt;
+        const Clock::duration age = Clock::now() - reading->at;
+        if (age > good_for || !was_running_since(reading->suspended)) return std::nullopt;
+        return Instant(Milliseconds(time - reading->offset)) - age / 1000;
     }
 
     // Records the server's time from a command that was sent at `asked` and answered at `answered`.
     void learn(std::uint32_t route, Instant asked, Instant answered, ServerMilliseconds time) {
         // Add one, because the server truncates to milliseconds.
-        const ServerMilliseconds offset = time + 1 - since_epoch(asked);
-        const Clock::duration suspended = detail::suspended();
+        const Reading reading{time + 1 - since_epoch(asked), asked, detail::suspended()};
         const std::lock_guard lock(mutex_);
         if (in_doubt_ || route == route_) {
-            offset_ = offset;
-            suspended_ = suspended;
-            read_at_ = asked;
+            reading_ = reading;
             uncertainty_ = std::chrono::ceil<Milliseconds>(answered - asked);
             route_ = route;
             in_doubt_ = false;
         } else {
-            others_[route] = offset;
+            others_[route] = reading;
         }
     }
 
@@ -3636,13 +3635,13 @@ public:
     // since. Clocks drift by less than one part in a thousand.
     Milliseconds error_at(Instant instant) const {
         const std::lock_guard lock(mutex_);
-        return uncertainty_ + std::chrono::duration_cast<Milliseconds>(instant - read_at_) / 1000 + Milliseconds(2);
+        return uncertainty_ + std::chrono::duration_cast<Milliseconds>(instant - reading_.at) / 1000 + Milliseconds(2);
     }
 
     // Returns the age of the reading.
     Clock::duration age_at(Instant instant) const {
         const std::lock_guard lock(mutex_);
-        return instant - read_at_;
+        return instant - reading_.at;
     }
 
     // Puts the reading in doubt: another server may answer from here on, or this one with another clock.
@@ -3657,20 +3656,30 @@ private:
         return std::chrono::floor<Milliseconds>(instant.time_since_epoch()).count();
     }
 
-    ServerMilliseconds offset_of(std::uint32_t route) const {
-        if (others_.empty() || route == route_) return offset_;
+    struct Reading {
+        ServerMilliseconds offset = 0;  // added to the milliseconds of the steady clock
+        Instant at{};                   // when the server was asked; in the past while there is no reading
+        Clock::duration suspended{};    // the machine's suspended time when it was answered
+    };
+
+    // Returns the reading of this route's own, or null.
+    const Reading* reading_of(std::uint32_t route) const {
+        if (route == route_) return &reading_;
         const auto other = others_.find(route);
-        return other == others_.end() ? offset_ : other->second;
+        return other == others_.end() ? nullptr : &other->second;
+    }
+
+    ServerMilliseconds offset_of(std::uint32_t route) const {
+        const Reading* const own = reading_of(route);
+        return (own ? *own : reading_).offset;
     }
 
     mutable std::mutex mutex_;
-    ServerMilliseconds offset_ = 0;  // added to the milliseconds of the steady clock
-    Instant read_at_{};              // in the past while there is no reading
-    Milliseconds uncertainty_{0};    // how long the reply took
+    Reading reading_;              // serves all routes without one of their own
+    Milliseconds uncertainty_{0};  // how long its reply took
     bool in_doubt_ = true;
-    Clock::duration suspended_{};  // the machine's suspended time when it was answered
-    std::uint32_t route_ = 0;      // the route of the current reading
-    std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
+    std::uint32_t route_ = 0;  // of reading_
+    std::unordered_map<std::uint32_t, Reading> others_;
 };
 
 }  // namespace detail
@@ -4538,6 +4547,14 @@ public:
                 then(time, std::move(reply), Receiver::background);
             },
             receiver);
+    }
+
+    // Reads the clock of the server that has this key, without waiting: RemoteClock::instant_of() needs that reading.
+    void read(std::string_view key) {
+        const std::uint32_t route = route_of(key);
+        executor_.post(
+            question(key), [this, route, asked = Clock::now()](Reply reply) { learn(route, asked, reply); },
+            Receiver::background);
     }
 
     // Returns the time until which a renewal is wanted. A renewal must not wait, so an old reading of the clock will
@@ -6178,6 +6195,13 @@ public:
     void with_server_time(std::string_view key, Receiver receiver, Then then) {
         start_background();
         server_time_.with_now(key, receiver, std::move(then));
+    }
+
+    // Without memory, or a thread, there is no new reading.
+    void read_server_clock(std::string_view key) noexcept try {
+        start_background();
+        server_time_.read(key);
+    } catch (...) {
     }
 
     ServerMilliseconds wanted_until(std::string_view key) const { return server_time_.wanted_until(key); }
@@ -21782,6 +21806,8 @@ inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant
     const std::optional<Instant> granted =
         core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at);
     const Instant now = Clock::now();
+    // This time the waiter asks. The next grant is to count: in a cluster, no other reading vouches for this slot's node.
+    if (!granted) core.session.read_server_clock(core.key());
     if (!granted || !may_be_granted(request)) return std::nullopt;
     const Instant since = std::min(*granted, now);
     if (now >= redlatch::valid_until(since, grant.lease)) return std::nullopt;

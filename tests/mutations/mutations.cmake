@@ -2246,6 +2246,12 @@ mutate(grant_counts_from_receipt lock/grant.hpp
     "    const Instant since = now;"
     "faults/grants")
 
+# In a cluster, only the grants of one slot count.
+mutate(one_slot_has_grants lock/grant.hpp
+    "if (!granted) core.session.read_server_clock(core.key());"
+    ""
+    "integration/cluster")
+
 # A frozen waiter is granted the full lease.
 mutate(grant_has_the_full_lease scripts/lock_queue.hpp
     "local length = math.min(lease, offer, ends - now)"

@@ -66,6 +66,14 @@ public:
             receiver);
     }
 
+    // Reads the clock of the server that has this key, without waiting: RemoteClock::instant_of() needs that reading.
+    void read(std::string_view key) {
+        const std::uint32_t route = route_of(key);
+        executor_.post(
+            question(key), [this, route, asked = Clock::now()](Reply reply) { learn(route, asked, reply); },
+            Receiver::background);
+    }
+
     // Returns the time until which a renewal is wanted. A renewal must not wait, so an old reading of the clock will
     // do. Without any reading, the renewal is never void.
     ServerMilliseconds wanted_until(std::string_view key) const {

@@ -145,6 +145,13 @@ public:
         server_time_.with_now(key, receiver, std::move(then));
     }
 
+    // Without memory, or a thread, there is no new reading.
+    void read_server_clock(std::string_view key) noexcept try {
+        start_background();
+        server_time_.read(key);
+    } catch (...) {
+    }
+
     ServerMilliseconds wanted_until(std::string_view key) const { return server_time_.wanted_until(key); }
     bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
         return server_time_.learn_if_late(key, sent, reply);

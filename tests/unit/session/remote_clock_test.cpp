@@ -90,3 +90,21 @@ TEST_CASE("the instant of any plausible time is within the range of the clock") 
     clock.learn(0, now, now, 0);
     CHECK(clock.instant_of(0, 8'796'093'022'207) > now);
 }
+
+TEST_CASE("the instant of a server's time needs a reading of that server's own clock, which is not too old") {
+    RemoteClock clock;
+    const Instant now = Clock::now();
+    CHECK_FALSE(clock.instant_of(0, 5'000));
+    clock.learn(0, now, now, 5'000);
+    CHECK(clock.instant_of(0, 5'001) <= now);
+    CHECK(clock.instant_of(0, 5'001) > now - 10ms);
+    CHECK_FALSE(clock.instant_of(1, 5'001));
+    clock.learn(1, now - 1s, now, 7'999);
+    CHECK(clock.instant_of(1, 9'000) <= now);
+    CHECK(clock.instant_of(1, 9'000) > now - 10ms);
+    CHECK(clock.instant_of(0, 5'001) > now - 10ms);
+    clock.learn(1, now - RemoteClock::good_for - 1s, now, 5'000);
+    CHECK_FALSE(clock.instant_of(1, 5'000));
+    clock.doubt();
+    CHECK_FALSE(clock.instant_of(0, 5'001));
+}
