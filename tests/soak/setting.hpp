@@ -25,7 +25,7 @@ inline constexpr std::size_t most_threads = 32;   // of a worker
 inline constexpr std::size_t most_epochs = 1 << 16;
 
 // So short that leases end, connections are given up and holds are lost many times a minute.
-inline constexpr milliseconds watchdog_timeout{1500};
+inline constexpr milliseconds watchdog_timeout{2100};
 inline constexpr milliseconds command_timeout{400};
 inline constexpr milliseconds unreachable_timeout{4000};
 inline constexpr milliseconds longest_lease{1500};
