@@ -14,7 +14,7 @@ namespace {
 // In pixels.
 constexpr double width = 900;
 constexpr double margin = 24;
-constexpr double bars_begin = 340;
+constexpr double bars_begin = 410;
 constexpr double bars_end = 820;  // the rest of the row is for the number
 constexpr double row_height = 20;
 constexpr double bar_height = 12;
@@ -126,14 +126,14 @@ std::string count_of(std::size_t count, const std::string& thing, const std::str
     return std::to_string(count) + ' ' + (count == 1 ? thing : things);
 }
 
-// For example "redlatch: unix, 4 processes, 1 thread each".
+// For example "redlatch: unix, 4 processes, 2 threads each".
 std::string label_of(const Line& line) {
     const Setting& setting = line.setting;
     std::string label = spaced(line.subject) + ": " + setting.link;
     if (setting.placement == "cross") label += ", a CPU each";
     if (setting.placement == "same") label += ", one CPU";
     if (setting.processes) label += ", " + count_of(*setting.processes, "process", "processes");
-    if (setting.threads)
+    if (setting.threads && !(setting.processes && *setting.threads == 1))
         label += ", " + count_of(*setting.threads, "thread", "threads") + (setting.processes ? " each" : "");
     if (setting.waiters) label += ", " + count_of(*setting.waiters, "waiter", "waiters");
     if (setting.coroutines) label += ", " + count_of(*setting.coroutines, "coroutine", "coroutines");

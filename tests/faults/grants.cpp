@@ -67,6 +67,16 @@ struct Fleet {
     RLock mine{a, "orders"}, theirs{b, "orders"};
 };
 
+// Waits until the client has a place in the queue, and listens.
+bool has_place(RawRedis& redis, const Client& client) {
+    return eventually(
+        [&] {
+            return redis.integer("HEXISTS", "redlatch_lock_places:{orders}", client.id()) == 1 &&
+                   redis.lock_listeners(channel_of("orders") + ":" + client.id()) == 1;
+        },
+        30s);
+}
+
 // Lets a thread of this client wait at a place. It notes when it entered, and unlocks.
 std::future<std::chrono::steady_clock::time_point> start_visit(RawRedis& redis, const Client& client, RLock& lock) {
     auto visit = start([&lock] {
@@ -75,12 +85,7 @@ std::future<std::chrono::steady_clock::time_point> start_visit(RawRedis& redis, 
         lock.unlock();
         return now;
     });
-    REQUIRE(eventually(
-        [&] {
-            return redis.integer("HEXISTS", "redlatch_lock_places:{orders}", client.id()) == 1 &&
-                   redis.lock_listeners(channel_of("orders") + ":" + client.id()) == 1;
-        },
-        30s));
+    REQUIRE(has_place(redis, client));
     return visit;
 }
 
@@ -151,15 +156,25 @@ TEST_CASE("a waiter whose grant is lost with its connection finds it when it is 
     FaultyPath path;
     Client a{path.server.url(), unhurried()}, b{path.url(), unhurried()};
     RLock mine{a, "orders"}, theirs{b, "orders"};
+    const auto holder = [](RawRedis& redis) { return redis.list("HKEYS", "orders").at(0); };
     mine.lock();
-    auto visit = start_visit(path.redis, b, theirs);
+    auto visit = start([&] {
+        theirs.lock();
+        RawRedis redis{path.server};
+        const std::string entered = holder(redis);
+        theirs.unlock();
+        return entered;
+    });
+    REQUIRE(has_place(path.redis, b));
     path.proxy.blackhole(true);
     mine.unlock();
     // It was granted, as its connection is still there for the server.
-    CHECK(path.redis.list("HKEYS", "orders").at(0).starts_with(b.id()));
+    const std::string granted = holder(path.redis);
+    CHECK(granted.starts_with(b.id()));
     path.proxy.kill_all();
     path.proxy.blackhole(false);
     REQUIRE(visit.wait_for(30s) == std::future_status::ready);
+    CHECK(visit.get() == granted);
     CHECK(eventually([&] { return path.redis.keys().empty(); }, 30s));
 }
 

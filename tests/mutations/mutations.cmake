@@ -2288,12 +2288,6 @@ mutate(shorter_grant_is_silent scripts/lock_queue.hpp
     "'2'"
     "integration/grants")
 
-# A waiter whose owner has lost its hold meanwhile asks under the number of the place beside the representative.
-mutate(two_ask_under_one_number lock/local_queue.hpp
-    "            if (!is_turn_of(me)) co_return;\n"
-    ""
-    "integration/owner")
-
 # A message for a place that was left makes the process ask again and again.
 mutate(place_is_left_with_its_messages lock/queue_place.hpp
     "        told_at_ = never;\n        grant_.reset();"
@@ -2342,8 +2336,8 @@ mutate(deleted_key_wakes_nobody lock/leases.hpp
 
 # A grant that comes while the reply to a question is on its way is forgotten.
 mutate(grant_before_the_reply lock/queue_place.hpp
-    "        told_at_ = never;\n        asking_ = true;"
-    "        told_at_ = never;\n        asking_ = true;\n        grant_.reset();"
+    "        asking_ = false;\n        asked_();\n        if (answer && answer->kind"
+    "        asking_ = false;\n        grant_.reset();\n        asked_();\n        if (answer && answer->kind"
     "integration/grants")
 
 # A release without tokens grants a fenced lock.

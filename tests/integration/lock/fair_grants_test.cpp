@@ -15,6 +15,7 @@
 
 #include "integration/rlock_helpers.hpp"
 #include "support/plain_counter.hpp"
+#include "support/proxy.hpp"
 #include "support/without_grants.hpp"
 
 using namespace redlatch::test;
@@ -75,6 +76,16 @@ bool is_left_empty(RawRedis& redis) {
     return eventually([&] { return redis.keys().empty(); }, 20s);
 }
 
+// Waits until the only waiter may be granted the lock.
+bool is_marked(RawRedis& redis) {
+    return eventually(
+        [&] {
+            const auto waiters = redis.list("LRANGE", queue, 0, -1);
+            return waiters.size() == 1 && redis.call("ZSCORE", slots, waiters.front()).string.ends_with(".5");
+        },
+        20s);
+}
+
 // Queues somebody up who does not exist. `mark`: ".5" if it can be granted the lock.
 void queue_up_ghost(RawRedis& redis, const std::string& ghost, const std::string& mark) {
     const std::string ends = std::to_string(std::stoll(redis.list("TIME").at(0)) * 1000 + 60'000);
@@ -104,6 +115,52 @@ TEST_CASE("a release grants the lock to the first waiter, which sends nothing to
     CHECK(eventually([&] { return redis.pttl("orders") > 20'000; }, 20s));
     CHECK(b.client.stats().lost_holds == 0);
     b.leave();
+    CHECK(is_left_empty(redis));
+}
+
+TEST_CASE("a waiter whose slot was refreshed can still be granted the lock") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server};
+    a.lock.lock();
+    b.queue_up(redis);
+    const auto slot = [&] { return redis.call("ZSCORE", slots, b.id).string; };
+    const std::string before = slot();
+    REQUIRE(before.ends_with(".5"));
+    REQUIRE(eventually([&] { return slot() != before; }, 20s));
+    CHECK(slot().ends_with(".5"));
+    a.lock.unlock();
+    REQUIRE(b.enters());
+    b.leave();
+    CHECK(is_left_empty(redis));
+}
+
+TEST_CASE("a grant that comes before the reply to its waiter's question is not lost") {
+    RedisServer server;
+    RawRedis redis{server};
+    Proxy proxy{server.url()};
+    Party a{server};
+    Client client{proxy.url()};
+    FairLock lock{client, "orders"};
+    const auto visit = [&] { const std::lock_guard guard{lock}; };
+    // It may be that the message comes after the reply all the same, but not each time.
+    for (int round = 0; round < 5; ++round) {
+        // It listens from an earlier wait.
+        a.lock.lock();
+        auto first = start(visit);
+        REQUIRE(is_marked(redis));
+        a.lock.unlock();
+        first.get();
+        a.lock.lock();
+        const auto held = proxy.counts().held;
+        proxy.hold_next_replies(1, std::string(digested<scripts::fair_acquire>.digest()));
+        auto second = start(visit);
+        REQUIRE(eventually([&] { return proxy.counts().held == held + 1; }, 20s));
+        a.lock.unlock();
+        CHECK(redis.list("HKEYS", "orders").at(0).starts_with(client.id()));
+        proxy.release();
+        REQUIRE(second.wait_for(20s) == std::future_status::ready);
+    }
     CHECK(is_left_empty(redis));
 }
 

@@ -252,6 +252,35 @@ TEST_CASE("waiters that join while another one is asking for a place listen to t
     second.get();
 }
 
+TEST_CASE("a grant that comes before the reply to its waiter's question is not lost") {
+    RedisServer server;
+    RawRedis redis{server};
+    Proxy proxy{server.url()};
+    Party a{server};
+    Client client{proxy.url()};
+    RLock lock{client, "orders"};
+    const auto visit = [&] { const std::lock_guard guard{lock}; };
+    // It may be that the message comes after the reply all the same, but not each time.
+    for (int round = 0; round < 5; ++round) {
+        // It listens from an earlier wait.
+        a.lock.lock();
+        auto first = start(visit);
+        REQUIRE(has_place(redis, client));
+        a.lock.unlock();
+        first.get();
+        a.lock.lock();
+        const auto held = proxy.counts().held;
+        proxy.hold_next_replies(1, std::string(digested<scripts::queue_acquire>.digest()));
+        auto second = start(visit);
+        REQUIRE(eventually([&] { return proxy.counts().held == held + 1; }, 20s));
+        a.lock.unlock();
+        CHECK(redis.list("HKEYS", "orders").at(0).starts_with(client.id()));
+        proxy.release();
+        REQUIRE(second.wait_for(20s) == std::future_status::ready);
+    }
+    CHECK(is_left_empty(redis));
+}
+
 TEST_CASE("waiting for a grant sends nothing") {
     RedisServer server;
     RawRedis redis{server};
