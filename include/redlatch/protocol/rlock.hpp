@@ -78,7 +78,8 @@ public:
     }
 
     std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const override {
-        if (!may_not_queue(sent, reply)) return std::nullopt;
+        // An error of a command inside the script leaves open what the script has done before.
+        if (reply.text.find("@user_script") != std::string::npos || !may_not_queue(sent, reply)) return std::nullopt;
         return release(hold, 0, Milliseconds(0));
     }
 

@@ -70,16 +70,16 @@ inline constexpr std::string_view fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "d704475b591d40f913b4f184c4bd4b9e90cb10d1"};
+    "576105838c5c2728f9a1864e56a692e143bb1b62"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "c19b04ba1fa333a06eff0d90a247e2322988c9d1"};
+    "cb30a555d3f4bfcd58060d3a44b8902c86c2a052"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "030bc58aad2fe3e724d32bd68e5f5ce537d3016f"};
+    "c78b146480e926fe55db6a22da131af87cd4470f"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "53295927c3e5b7d4360242dced87fe81d3e6d290"};
+    "a2e801c001698c28f34bd59687c20545469d2c18"};
 // clang-format on
 
 }  // namespace detail

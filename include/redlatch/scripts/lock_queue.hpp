@@ -64,6 +64,9 @@ local function place_text(number, lease, ends, asks, kind)
     return table.concat({number, text(lease), text(ends), text(asks), kind}, ' ')
 end
 
+-- What a script has done to the lock stands, also without a right to change the queue.
+local function if_permitted(change) return function(...) pcall(change, ...) end end
+
 -- The streak outlives a queue that is empty for a moment.
 local function end_places() if redis.call('exists', queue) == 0 then redis.call('pexpire', places, '1000') end end
 
@@ -77,7 +80,7 @@ end
 local function until_of(field) return tonumber(redis.call('hget', places, field) or '0') end
 
 -- Tells the head of the queue that a lease ends at `at`, unless it asks by then anyway.
-local function tell_head(at)
+local tell_head = if_permitted(function(at)
     for _ = 1, most_tries do
         local head = redis.call('lindex', queue, '0')
         if not head then return end
@@ -90,16 +93,16 @@ local function tell_head(at)
         end
         drop_head(head)
     end
-end
+end)
 
 -- Removes the place of a number, if it is that of its client.
-local function leave_place(owner)
+local leave_place = if_permitted(function(owner)
     local id = string.sub(owner, 1, 36)
     if place_of(id) ~= string.sub(owner, 38) then return end
     redis.call('hdel', places, id)
     redis.call('lrem', queue, '0', id)
     end_places()
-end
+end)
 )lua"};
 
 inline constexpr std::string_view unfenced_acquire{R"lua(
@@ -186,12 +189,12 @@ local function grant(head, number, lease, ends, kind)
         token = counter and next_token(counter)
         if not token then return nil end
     end
+    drop_head(head) -- first, because it may not be permitted
     local length = math.min(lease, offer, ends - now)
     local written = {{'hincrby', lock, head .. ':' .. number, '1', undo = {'del', lock}},
                      {'pexpire', lock, text(length)}}
     if token then table.insert(written, {'set', counter, text(token)}) end
     if all_or_none(written) then return nil end
-    drop_head(head)
     local message = table.concat({'grant', number, text(now), text(length), token and text(token)}, ' ')
     if type(redis.pcall(publish, channel .. ':' .. head, message)) == 'table' then
         redis.call('del', lock)
@@ -210,9 +213,8 @@ local function give_turn()
     return redis.call(publish, channel, '0')
 end
 
--- Grants the free lock to the first waiter that can be reached, or notifies whoever listens. `left`: how long the
--- released hold would have lasted. Returns the answer.
-local function hand_on(left)
+-- Grants the free lock to the first waiter that can be reached, or notifies whoever listens.
+local function grant_or_notify(left)
     local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
     for _ = 1, most_tries do
         -- Without the right to read the queue there is none.
@@ -242,6 +244,16 @@ local function hand_on(left)
     end
     local head = redis.call('lindex', queue, '0')
     if head then redis.pcall(publish, channel .. ':' .. head, 'look 0') end
+    return redis.call(publish, channel, '0')
+end
+
+-- The same, also without a right to change the queue: the lock is free, so those who wait have to ask. `left`: how long the
+-- released hold would have lasted. Returns the answer.
+local function hand_on(left)
+    local head = redis.pcall('lindex', queue, '0')
+    local done, answer = pcall(grant_or_notify, left)
+    if done then return answer end
+    if type(head) == 'string' then redis.pcall(publish, channel .. ':' .. head, 'look 0') end
     return redis.call(publish, channel, '0')
 end
 
@@ -350,19 +362,19 @@ inline constexpr std::string_view queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "2a3a6acfe89c5987348d57bbb27f6532f66b2d88"};
+    "f48444cc4d24c5b4ed6e3a40a8ba5091a500eba4"};
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "b7466a5e0a745c0ff4a70d476ba091b9dbd102d3"};
+    "9d904fdcce81b7836e28e103aee885ba08bf9d43"};
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "c056ebb1233abdd5f314f72c69b86d614360ba2c"};
+    "0e12f598721df05a0fcfc3a289f951afbdc976c8"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "304bae73e34e8252cd324a0291d6e9322d4b0404"};
+    "c9c2aed0c95046ff5cdf27286a54586c267761eb"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "2633cabbdf22624a3ef556cac5c344f17dc60624"};
+    "82edb582221c072426f7030205bdb40448a85894"};
 // clang-format on
 
 }  // namespace detail

@@ -27,6 +27,7 @@ using namespace std::chrono_literals;
 using redlatch::Client;
 using redlatch::ClientOptions;
 using redlatch::errc;
+using redlatch::FencedLock;
 using redlatch::Lease;
 using redlatch::MultiLock;
 using redlatch::RLock;
@@ -474,6 +475,71 @@ TEST_CASE("many threads of several clients exclude each other, and all get their
     for (auto& one : all) one.get();
     CHECK(counter.value() == 4 * 3 * 50);
     CHECK(is_left_empty(redis));
+}
+
+TEST_CASE_TEMPLATE("a release that may not change the queue releases all the same, and wakes who waits", L, RLock,
+                   FencedLock) {
+    for (const char* right : {"-lrem", "-hdel"}) {
+        CAPTURE(right);
+        RedisServer server;
+        RawRedis redis{server};
+        Client a{server.url()}, b{server.url()};
+        L mine{a, lock_key}, theirs{b, lock_key};
+        mine.lock();
+        std::future<void> visit;
+        std::unique_lock held{mine, std::adopt_lock};
+        visit = start([&] {
+            theirs.lock();
+            theirs.unlock();
+        });
+        REQUIRE(has_place(redis, b));
+        commands_when_quiet(b);
+        redis.text("ACL", "SETUSER", "default", right);
+        std::error_code ec;
+        held.release()->unlock(ec);
+        CHECK_FALSE(ec);
+        CHECK(visit.wait_for(15s) == std::future_status::ready);
+    }
+}
+
+TEST_CASE_TEMPLATE("a hand-over that may not tell the head of the queue is done all the same", L, RLock, FencedLock) {
+    RedisServer server;
+    RawRedis redis{server};
+    Client a{server.url()}, b{server.url()};
+    L mine{a, lock_key}, theirs{b, lock_key};
+    mine.lock();
+    std::future<void> remote, local;
+    std::unique_lock held{mine, std::adopt_lock};
+    remote = start([&] { const std::lock_guard guard{theirs}; });
+    REQUIRE(has_place(redis, b));
+    // Its lease is shorter than that of the holder, so the head of the queue has to ask earlier.
+    local = start([&] {
+        mine.lock(Lease{5s});
+        mine.unlock();
+    });
+    REQUIRE(has_place(redis, a));
+    commands_when_quiet(a);
+    redis.text("ACL", "SETUSER", "default", "-hset");
+    std::error_code ec;
+    held.release()->unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(local.wait_for(15s) == std::future_status::ready);
+    CHECK(a.stats().handoffs == 1);
+    redis.text("ACL", "SETUSER", "default", "+hset");
+    CHECK(remote.wait_for(15s) == std::future_status::ready);
+}
+
+TEST_CASE("a release that may not publish reports that, and not a lost hold") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock lock{client, lock_key};
+    lock.lock();
+    redis.text("ACL", "SETUSER", "default", "-publish");
+    std::error_code ec;
+    lock.unlock(ec);
+    CHECK(ec == errc::rejected);
+    redis.text("ACL", "SETUSER", "default", "+publish");
 }
 
 TEST_CASE("without the rights to the queue's keys clients wait as ever") {
