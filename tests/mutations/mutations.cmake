@@ -2340,6 +2340,18 @@ mutate(grant_before_the_reply lock/queue_place.hpp
     "        asking_ = false;\n        grant_.reset();\n        asked_();\n        if (answer && answer->kind"
     "integration/grants")
 
+# A release that may not change the queue fails after the lock is free, and wakes nobody.
+mutate(release_needs_the_queue scripts/lock_queue.hpp
+    "local done, answer = pcall(grant_or_notify, left)"
+    "local done, answer = true, grant_or_notify(left)"
+    "integration/grants")
+
+# A hand-over that may not tell the head of the queue is reported as refused, after it was done.
+mutate(hand_over_needs_the_queue scripts/lock_queue.hpp
+    "return function(...) pcall(change, ...) end"
+    "return change"
+    "integration/grants")
+
 # A release without tokens grants a fenced lock.
 mutate(fenced_grant_without_a_token scripts/lock_queue.hpp
     "        token = counter and next_token(counter)\n        if not token then return nil end\n"
