@@ -2406,12 +2406,6 @@ mutate(id_with_a_grant_to_come lock/server_queue.hpp
     "if (false) {"
     "integration/fair_grants")
 
-# A grant that comes while the reply to a question is on its way is forgotten.
-mutate(fair_grant_before_the_reply lock/server_queue.hpp
-    "        ticket.idle_since = ticket.told_at = never;\n"
-    "        ticket.idle_since = ticket.told_at = never;\n        ticket.granted.reset();\n"
-    "integration/fair_grants")
-
 # A waiter with a lease of its own is granted the lock for longer than that.
 mutate(fixed_lease_is_granted lock/server_queue.hpp
     "!me.request->lease && me.request->settings.watchdog_timeout >= FairProtocol::offer &&"
