@@ -11,6 +11,7 @@
 #include "redlatch/protocol/lock_queries.hpp"
 #include "redlatch/session/operation.hpp"
 #include "redlatch/session/queries.hpp"
+#include "redlatch/session/session_handle.hpp"
 
 #include <cstdint>
 #include <memory>
