@@ -2248,7 +2248,7 @@ mutate(grant_counts_from_receipt lock/grant.hpp
 
 # In a cluster, only the grants of one slot count.
 mutate(one_slot_has_grants lock/grant.hpp
-    "if (!granted) core.session.read_server_clock(core.key());"
+    "        core.reads_clock = true;\n"
     ""
     "integration/cluster")
 
@@ -2342,8 +2342,8 @@ mutate(grant_before_the_reply lock/queue_place.hpp
 
 # A release that may not change the queue fails after the lock is free, and wakes nobody.
 mutate(release_needs_the_queue scripts/lock_queue.hpp
-    "local done, answer = pcall(grant_or_notify, left)"
-    "local done, answer = true, grant_or_notify(left)"
+    "local done, answer = pcall(grant_or_notify, left, head)"
+    "local done, answer = true, grant_or_notify(left, head)"
     "integration/grants")
 
 # A hand-over that may not tell the head of the queue is reported as refused, after it was done.

@@ -66,13 +66,18 @@ inline bool may_be_granted(const LockRequest& request) {
 // the hold lasts. It counts from the instant of the grant, not from the receipt of the message, which may have been on
 // its way for long.
 inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant, const LockRequest& request) {
-    const LockCore& core = parts.core;
+    LockCore& core = parts.core;
     const std::optional<Instant> granted =
         core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at);
     const Instant now = Clock::now();
-    // This time the waiter asks. The next grant is to count: in a cluster, no other reading vouches for this slot's node.
-    if (!granted) core.session.read_server_clock(core.key());
-    if (!granted || !may_be_granted(request)) return std::nullopt;
+    if (!granted) {
+        // This time the waiter asks. The next grant is to count: in a cluster, no other reading vouches for this slot's
+        // node.
+        core.reads_clock = true;
+        core.session.timers().schedule(core.task, now);
+        return std::nullopt;
+    }
+    if (!may_be_granted(request)) return std::nullopt;
     const Instant since = std::min(*granted, now);
     if (now >= redlatch::valid_until(since, grant.lease)) return std::nullopt;
     // A fixed lease that is longer than the grant has to be asked for. The watchdog prolongs the others.

@@ -105,6 +105,7 @@ struct LockCore {
     Outbox outbox;
     Patience patience;
     bool releasing = false;     // true while a last release or a hand-over is in flight
+    bool reads_clock = false;   // true if the background has to read the server's clock, for the next grant
     std::size_t in_flight = 0;  // tries and releases in flight in the background
 };
 

@@ -180,7 +180,9 @@ public:
         parts_.deliveries.drop_expired(now);
         core_.schedule();
         parts_.deliveries.deliver(lock);
+        const bool reads_clock = std::exchange(core_.reads_clock, false);
         lock.unlock();
+        if (reads_clock) session().read_server_clock(core_.key());
         session().forget_if_unused(*this);
     }
 

@@ -73,13 +73,13 @@ inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_
     "576105838c5c2728f9a1864e56a692e143bb1b62"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "cb30a555d3f4bfcd58060d3a44b8902c86c2a052"};
+    "586097ea0f673159d609945712e1f9dc2b833286"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "c78b146480e926fe55db6a22da131af87cd4470f"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "a2e801c001698c28f34bd59687c20545469d2c18"};
+    "5091f9674f86317440dbba85a76c4c5efd08d44f"};
 // clang-format on
 
 }  // namespace detail

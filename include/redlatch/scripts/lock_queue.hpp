@@ -214,11 +214,10 @@ local function give_turn()
 end
 
 -- Grants the free lock to the first waiter that can be reached, or notifies whoever listens.
-local function grant_or_notify(left)
+local function grant_or_notify(left, head)
     local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
     for _ = 1, most_tries do
         -- Without the right to read the queue there is none.
-        local head = redis.pcall('lindex', queue, '0')
         if type(head) ~= 'string' then return redis.call(publish, channel, '0') end
         now = now or time_in_ms()
         local own = channel .. ':' .. head
@@ -241,17 +240,17 @@ local function grant_or_notify(left)
             end
         end
         if redis.call('lindex', queue, '0') == head then drop_head(head) end
+        head = redis.call('lindex', queue, '0')
     end
-    local head = redis.call('lindex', queue, '0')
     if head then redis.pcall(publish, channel .. ':' .. head, 'look 0') end
     return redis.call(publish, channel, '0')
 end
 
--- The same, also without a right to change the queue: the lock is free, so those who wait have to ask. `left`: how long the
--- released hold would have lasted. Returns the answer.
+-- The same, also without a right to change the queue: the lock is free, so those who wait have to ask. `left`: how long
+-- the released hold would have lasted. Returns the answer.
 local function hand_on(left)
     local head = redis.pcall('lindex', queue, '0')
-    local done, answer = pcall(grant_or_notify, left)
+    local done, answer = pcall(grant_or_notify, left, head)
     if done then return answer end
     if type(head) == 'string' then redis.pcall(publish, channel .. ':' .. head, 'look 0') end
     return redis.call(publish, channel, '0')
@@ -365,13 +364,13 @@ inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
     "f48444cc4d24c5b4ed6e3a40a8ba5091a500eba4"};
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "9d904fdcce81b7836e28e103aee885ba08bf9d43"};
+    "0cd61d236309bb464dd414ca16b0c2dcef8c687a"};
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
     "0e12f598721df05a0fcfc3a289f951afbdc976c8"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "c9c2aed0c95046ff5cdf27286a54586c267761eb"};
+    "24cb1cffea9cb5570788a0d745050947e3a82ad2"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
     "82edb582221c072426f7030205bdb40448a85894"};

@@ -53,8 +53,9 @@ inline std::optional<ServerMilliseconds> read_in_time(const Reply& reply) {
 // since the reading. So a command that is wanted for one more second is not void before that second is over.
 //
 // One reading serves all routes. The nodes of a cluster may have different clocks, so a node that turns out to differ
-// gets a reading of its own, and so does one whose grants are to count. A reading is valid only for a while, because clocks drift. Only the time at which a
-// command becomes void depends on its accuracy: each script checks the server's own clock.
+// gets a reading of its own, and so does one whose grants are to count. A reading is valid only for a while, because
+// clocks drift. Only the time at which a command becomes void depends on its accuracy: each script checks the server's
+// own clock.
 //
 // Thread-safe: mutex_ guards all members. No thread waits here.
 class RemoteClock {

@@ -55,23 +55,12 @@ public:
     template <class Then>
     void with_now(std::string_view key, Receiver receiver, Then then) {
         if (const auto time = known(key)) return then(time, Reply{}, receiver);
-        const std::uint32_t route = route_of(key);
-        const Instant asked = Clock::now();
-        executor_.post(
-            question(key),
-            [this, route, asked, then = std::move(then)](Reply reply) mutable {
-                const auto time = learn(route, asked, reply);
-                then(time, std::move(reply), Receiver::background);
-            },
-            receiver);
+        post_question(key, receiver, std::move(then));
     }
 
     // Reads the clock of the server that has this key, without waiting: RemoteClock::instant_of() needs that reading.
     void read(std::string_view key) {
-        const std::uint32_t route = route_of(key);
-        executor_.post(
-            question(key), [this, route, asked = Clock::now()](Reply reply) { learn(route, asked, reply); },
-            Receiver::background);
+        post_question(key, Receiver::background, [](const auto&, const Reply&, Receiver) {});
     }
 
     // Returns the time until which a renewal is wanted. A renewal must not wait, so an old reading of the clock will
@@ -96,6 +85,19 @@ public:
     }
 
 private:
+    template <class Then>
+    void post_question(std::string_view key, Receiver receiver, Then then) {
+        const std::uint32_t route = route_of(key);
+        const Instant asked = Clock::now();
+        executor_.post(
+            question(key),
+            [this, route, asked, then = std::move(then)](Reply reply) mutable {
+                const auto time = learn(route, asked, reply);
+                then(time, std::move(reply), Receiver::background);
+            },
+            receiver);
+    }
+
     std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {

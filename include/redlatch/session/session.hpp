@@ -145,11 +145,8 @@ public:
         server_time_.with_now(key, receiver, std::move(then));
     }
 
-    // Without memory, or a thread, there is no new reading.
-    void read_server_clock(std::string_view key) noexcept try {
-        start_background();
-        server_time_.read(key);
-    } catch (...) {
+    // Without memory there is no new reading.
+    void read_server_clock(std::string_view key) noexcept try { server_time_.read(key); } catch (...) {
     }
 
     ServerMilliseconds wanted_until(std::string_view key) const { return server_time_.wanted_until(key); }
