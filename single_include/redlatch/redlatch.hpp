@@ -3582,8 +3582,9 @@ inline std::optional<ServerMilliseconds> read_in_time(const Reply& reply) {
 // since the reading. So a command that is wanted for one more second is not void before that second is over.
 //
 // One reading serves all routes. The nodes of a cluster may have different clocks, so a node that turns out to differ
-// gets a reading of its own, and so does one whose grants are to count. A reading is valid only for a while, because clocks drift. Only the time at which a
-// command becomes void depends on its accuracy: each script checks the server's own clock.
+// gets a reading of its own, and so does one whose grants are to count. A reading is valid only for a while, because
+// clocks drift. Only the time at which a command becomes void depends on its accuracy: each script checks the server's
+// own clock.
 //
 // Thread-safe: mutex_ guards all members. No thread waits here.
 class RemoteClock {
@@ -3621,7 +3622,7 @@ public:
         // Add one, because the server truncates to milliseconds.
         const Reading reading{time + 1 - since_epoch(asked), asked, detail::suspended()};
         const std::lock_guard lock(mutex_);
-        if (in_doubt_ || route == route_) {
+        if (in_doubt_ || route == route_ || asked - reading_.at > good_for) {
             reading_ = reading;
             uncertainty_ = std::chrono::ceil<Milliseconds>(answered - asked);
             route_ = route;
@@ -4538,23 +4539,12 @@ public:
     template <class Then>
     void with_now(std::string_view key, Receiver receiver, Then then) {
         if (const auto time = known(key)) return then(time, Reply{}, receiver);
-        const std::uint32_t route = route_of(key);
-        const Instant asked = Clock::now();
-        executor_.post(
-            question(key),
-            [this, route, asked, then = std::move(then)](Reply reply) mutable {
-                const auto time = learn(route, asked, reply);
-                then(time, std::move(reply), Receiver::background);
-            },
-            receiver);
+        post_question(key, receiver, std::move(then));
     }
 
     // Reads the clock of the server that has this key, without waiting: RemoteClock::instant_of() needs that reading.
     void read(std::string_view key) {
-        const std::uint32_t route = route_of(key);
-        executor_.post(
-            question(key), [this, route, asked = Clock::now()](Reply reply) { learn(route, asked, reply); },
-            Receiver::background);
+        post_question(key, Receiver::background, [](const auto&, const Reply&, Receiver) {});
     }
 
     // Returns the time until which a renewal is wanted. A renewal must not wait, so an old reading of the clock will
@@ -4579,6 +4569,19 @@ public:
     }
 
 private:
+    template <class Then>
+    void post_question(std::string_view key, Receiver receiver, Then then) {
+        const std::uint32_t route = route_of(key);
+        const Instant asked = Clock::now();
+        executor_.post(
+            question(key),
+            [this, route, asked, then = std::move(then)](Reply reply) mutable {
+                const auto time = learn(route, asked, reply);
+                then(time, std::move(reply), Receiver::background);
+            },
+            receiver);
+    }
+
     std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {
@@ -6197,11 +6200,8 @@ public:
         server_time_.with_now(key, receiver, std::move(then));
     }
 
-    // Without memory, or a thread, there is no new reading.
-    void read_server_clock(std::string_view key) noexcept try {
-        start_background();
-        server_time_.read(key);
-    } catch (...) {
+    // Without memory there is no new reading.
+    void read_server_clock(std::string_view key) noexcept try { server_time_.read(key); } catch (...) {
     }
 
     ServerMilliseconds wanted_until(std::string_view key) const { return server_time_.wanted_until(key); }
@@ -20290,6 +20290,7 @@ struct LockCore {
     Outbox outbox;
     Patience patience;
     bool releasing = false;     // true while a last release or a hand-over is in flight
+    bool reads_clock = false;   // true if the background has to read the server's clock, for the next grant
     std::size_t in_flight = 0;  // tries and releases in flight in the background
 };
 
@@ -21802,13 +21803,18 @@ inline bool may_be_granted(const LockRequest& request) {
 // the hold lasts. It counts from the instant of the grant, not from the receipt of the message, which may have been on
 // its way for long.
 inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant, const LockRequest& request) {
-    const LockCore& core = parts.core;
+    LockCore& core = parts.core;
     const std::optional<Instant> granted =
         core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at);
     const Instant now = Clock::now();
-    // This time the waiter asks. The next grant is to count: in a cluster, no other reading vouches for this slot's node.
-    if (!granted) core.session.read_server_clock(core.key());
-    if (!granted || !may_be_granted(request)) return std::nullopt;
+    if (!granted) {
+        // This time the waiter asks. The next grant is to count: in a cluster, no other reading vouches for this slot's
+        // node.
+        core.reads_clock = true;
+        core.session.timers().schedule(core.task, now);
+        return std::nullopt;
+    }
+    if (!may_be_granted(request)) return std::nullopt;
     const Instant since = std::min(*granted, now);
     if (now >= redlatch::valid_until(since, grant.lease)) return std::nullopt;
     // A fixed lease that is longer than the grant has to be asked for. The watchdog prolongs the others.
@@ -22918,7 +22924,9 @@ public:
         parts_.deliveries.drop_expired(now);
         core_.schedule();
         parts_.deliveries.deliver(lock);
+        const bool reads_clock = std::exchange(core_.reads_clock, false);
         lock.unlock();
+        if (reads_clock) session().read_server_clock(core_.key());
         session().forget_if_unused(*this);
     }
 
@@ -24270,11 +24278,10 @@ local function give_turn()
 end
 
 -- Grants the free lock to the first waiter that can be reached, or notifies whoever listens.
-local function grant_or_notify(left)
+local function grant_or_notify(left, head)
     local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
     for _ = 1, most_tries do
         -- Without the right to read the queue there is none.
-        local head = redis.pcall('lindex', queue, '0')
         if type(head) ~= 'string' then return redis.call(publish, channel, '0') end
         now = now or time_in_ms()
         local own = channel .. ':' .. head
@@ -24297,17 +24304,17 @@ local function grant_or_notify(left)
             end
         end
         if redis.call('lindex', queue, '0') == head then drop_head(head) end
+        head = redis.call('lindex', queue, '0')
     end
-    local head = redis.call('lindex', queue, '0')
     if head then redis.pcall(publish, channel .. ':' .. head, 'look 0') end
     return redis.call(publish, channel, '0')
 end
 
--- The same, also without a right to change the queue: the lock is free, so those who wait have to ask. `left`: how long the
--- released hold would have lasted. Returns the answer.
+-- The same, also without a right to change the queue: the lock is free, so those who wait have to ask. `left`: how long
+-- the released hold would have lasted. Returns the answer.
 local function hand_on(left)
     local head = redis.pcall('lindex', queue, '0')
-    local done, answer = pcall(grant_or_notify, left)
+    local done, answer = pcall(grant_or_notify, left, head)
     if done then return answer end
     if type(head) == 'string' then redis.pcall(publish, channel .. ':' .. head, 'look 0') end
     return redis.call(publish, channel, '0')
@@ -24421,13 +24428,13 @@ inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
     "f48444cc4d24c5b4ed6e3a40a8ba5091a500eba4"};
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "9d904fdcce81b7836e28e103aee885ba08bf9d43"};
+    "0cd61d236309bb464dd414ca16b0c2dcef8c687a"};
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
     "0e12f598721df05a0fcfc3a289f951afbdc976c8"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "c9c2aed0c95046ff5cdf27286a54586c267761eb"};
+    "24cb1cffea9cb5570788a0d745050947e3a82ad2"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
     "82edb582221c072426f7030205bdb40448a85894"};
@@ -24746,13 +24753,13 @@ inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_
     "576105838c5c2728f9a1864e56a692e143bb1b62"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "cb30a555d3f4bfcd58060d3a44b8902c86c2a052"};
+    "586097ea0f673159d609945712e1f9dc2b833286"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "c78b146480e926fe55db6a22da131af87cd4470f"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "a2e801c001698c28f34bd59687c20545469d2c18"};
+    "5091f9674f86317440dbba85a76c4c5efd08d44f"};
 // clang-format on
 
 }  // namespace detail

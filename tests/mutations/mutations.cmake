@@ -2252,6 +2252,13 @@ mutate(one_slot_has_grants lock/grant.hpp
     ""
     "integration/cluster")
 
+# In a cluster, a reading of one slot's clock that is too old stays, so that every command in another slot is preceded by
+# a question.
+mutate(old_reading_is_kept session/remote_clock.hpp
+    "|| asked - reading_.at > good_for"
+    ""
+    "unit/remote_clock")
+
 # A frozen waiter is granted the full lease.
 mutate(grant_has_the_full_lease scripts/lock_queue.hpp
     "local length = math.min(lease, offer, ends - now)"

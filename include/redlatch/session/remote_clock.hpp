@@ -93,7 +93,7 @@ public:
         // Add one, because the server truncates to milliseconds.
         const Reading reading{time + 1 - since_epoch(asked), asked, detail::suspended()};
         const std::lock_guard lock(mutex_);
-        if (in_doubt_ || route == route_) {
+        if (in_doubt_ || route == route_ || asked - reading_.at > good_for) {
             reading_ = reading;
             uncertainty_ = std::chrono::ceil<Milliseconds>(answered - asked);
             route_ = route;

@@ -75,6 +75,15 @@ TEST_CASE("a server whose clock differs has a reading of its own") {
     CHECK(clock.at(0, at(0ms)) == 5'001);
 }
 
+TEST_CASE("a reading that is too old is replaced by that of any server") {
+    RemoteClock clock;
+    clock.learn(0, at(0ms), at(1ms), 5'000);
+    const Instant later = at(RemoteClock::good_for + 1s);
+    clock.learn(1, later, later, 400'000);
+    CHECK(clock.at(1, later) == 400'001);
+    CHECK(clock.at(2, later) == 400'001);
+}
+
 TEST_CASE("the error grows by a thousandth of the age, on top of the time that the reply took") {
     RemoteClock clock;
     clock.learn(0, at(0ms), at(10ms), 5'000);
