@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "faults/fault_kit.hpp"
+#include "support/grants.hpp"
 #include "support/history.hpp"
 #include "support/plain_counter.hpp"
 #include "support/shared_memory.hpp"
@@ -67,16 +68,6 @@ struct Fleet {
     RLock mine{a, "orders"}, theirs{b, "orders"};
 };
 
-// Waits until the client has a place in the queue, and listens.
-bool has_place(RawRedis& redis, const Client& client) {
-    return eventually(
-        [&] {
-            return redis.integer("HEXISTS", "redlatch_lock_places:{orders}", client.id()) == 1 &&
-                   redis.lock_listeners(channel_of("orders") + ":" + client.id()) == 1;
-        },
-        30s);
-}
-
 // Lets a thread of this client wait at a place. It notes when it entered, and unlocks.
 std::future<std::chrono::steady_clock::time_point> start_visit(RawRedis& redis, const Client& client, RLock& lock) {
     auto visit = start([&lock] {
@@ -85,7 +76,7 @@ std::future<std::chrono::steady_clock::time_point> start_visit(RawRedis& redis, 
         lock.unlock();
         return now;
     });
-    REQUIRE(has_place(redis, client));
+    REQUIRE(can_be_granted<RLock>(redis, client, "orders"));
     return visit;
 }
 
@@ -165,7 +156,7 @@ TEST_CASE("a waiter whose grant is lost with its connection finds it when it is 
         theirs.unlock();
         return entered;
     });
-    REQUIRE(has_place(path.redis, b));
+    REQUIRE(can_be_granted<RLock>(path.redis, b, "orders"));
     path.proxy.blackhole(true);
     mine.unlock();
     // It was granted, as its connection is still there for the server.

@@ -2,10 +2,10 @@
 // ctest: timeout=600 long without=address
 // Waiters queue up for a lock on a server that is replaced: with its queue, and without.
 #include <algorithm>
-#include <atomic>
 #include <future>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "faults/cluster_kit.hpp"

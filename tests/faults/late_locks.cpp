@@ -78,6 +78,17 @@ bool succeeds_once(Try attempt) {
     return false;
 }
 
+// Lets a short try fail, because the proxy holds its command back. Repeats that if a busy machine left no time to send
+// anything.
+template <class At>
+bool fails_with_its_acquire_held_back(const At& at) {
+    at.path.proxy.hold_next_requests(1, at.commands.acquire);
+    return succeeds_once([&] {
+        CHECK_FALSE(at.mine.try_lock_for(50ms));
+        return at.path.proxy.counts().held == 1;
+    });
+}
+
 // A server with all scripts, and a proxy that delays commands to it.
 struct LatePath : ClockedPath {
     LatePath() {
@@ -363,12 +374,7 @@ TEST_CASE("fault: late copies: an acquire that arrives after a failed try holds 
             CAPTURE(after.count());
             at.rival.lock();
             at.ask_time_first();
-            at.path.proxy.hold_next_requests(1, at.commands.acquire);
-            // Repeat if a busy machine left no time to send anything.
-            REQUIRE(succeeds_once([&] {
-                CHECK_FALSE(at.mine.try_lock_for(50ms));
-                return at.path.proxy.counts().held == 1;
-            }));
+            REQUIRE(fails_with_its_acquire_held_back(at));
             at.rival.unlock();
             at.let_pass(after);
             at.path.let_through({at.commands.acquire});
@@ -388,12 +394,7 @@ TEST_CASE("fault: late copies: a waiter's acquire that arrives late leaves no pl
         for (const auto after : {0s, beyond_wanted}) {
             CAPTURE(after.count());
             at.ask_time_first();
-            at.path.proxy.hold_next_requests(1, at.commands.acquire);
-            // Repeat if a busy machine left no time to send anything.
-            REQUIRE(succeeds_once([&] {
-                CHECK_FALSE(at.mine.try_lock_for(50ms));
-                return at.path.proxy.counts().held == 1;
-            }));
+            REQUIRE(fails_with_its_acquire_held_back(at));
             at.let_pass(after);
             at.path.let_through({at.commands.acquire});
             if (after != 0s) CHECK_FALSE(at.path.redis.exists(queue));

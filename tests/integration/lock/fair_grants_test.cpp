@@ -15,7 +15,6 @@
 
 #include "integration/rlock_helpers.hpp"
 #include "support/plain_counter.hpp"
-#include "support/proxy.hpp"
 #include "support/without_grants.hpp"
 
 using namespace redlatch::test;
@@ -76,16 +75,6 @@ bool is_left_empty(RawRedis& redis) {
     return eventually([&] { return redis.keys().empty(); }, 20s);
 }
 
-// Waits until the only waiter may be granted the lock.
-bool is_marked(RawRedis& redis) {
-    return eventually(
-        [&] {
-            const auto waiters = redis.list("LRANGE", queue, 0, -1);
-            return waiters.size() == 1 && redis.call("ZSCORE", slots, waiters.front()).string.ends_with(".5");
-        },
-        20s);
-}
-
 // Queues somebody up who does not exist. `mark`: ".5" if it can be granted the lock.
 void queue_up_ghost(RawRedis& redis, const std::string& ghost, const std::string& mark) {
     const std::string ends = std::to_string(std::stoll(redis.list("TIME").at(0)) * 1000 + 60'000);
@@ -132,35 +121,6 @@ TEST_CASE("a waiter whose slot was refreshed can still be granted the lock") {
     a.lock.unlock();
     REQUIRE(b.enters());
     b.leave();
-    CHECK(is_left_empty(redis));
-}
-
-TEST_CASE("a grant that comes before the reply to its waiter's question is not lost") {
-    RedisServer server;
-    RawRedis redis{server};
-    Proxy proxy{server.url()};
-    Party a{server};
-    Client client{proxy.url()};
-    FairLock lock{client, "orders"};
-    const auto visit = [&] { const std::lock_guard guard{lock}; };
-    // It may be that the message comes after the reply all the same, but not each time.
-    for (int round = 0; round < 5; ++round) {
-        // It listens from an earlier wait.
-        a.lock.lock();
-        auto first = start(visit);
-        REQUIRE(is_marked(redis));
-        a.lock.unlock();
-        first.get();
-        a.lock.lock();
-        const auto held = proxy.counts().held;
-        proxy.hold_next_replies(1, std::string(digested<scripts::fair_acquire>.digest()));
-        auto second = start(visit);
-        REQUIRE(eventually([&] { return proxy.counts().held == held + 1; }, 20s));
-        a.lock.unlock();
-        CHECK(redis.list("HKEYS", "orders").at(0).starts_with(client.id()));
-        proxy.release();
-        REQUIRE(second.wait_for(20s) == std::future_status::ready);
-    }
     CHECK(is_left_empty(redis));
 }
 

@@ -13,11 +13,13 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "integration/rlock_helpers.hpp"
 #include "support/command_monitor.hpp"
+#include "support/grants.hpp"
 #include "support/plain_counter.hpp"
 #include "support/proxy.hpp"
 #include "support/without_grants.hpp"
@@ -27,6 +29,7 @@ using namespace std::chrono_literals;
 using redlatch::Client;
 using redlatch::ClientOptions;
 using redlatch::errc;
+using redlatch::FairLock;
 using redlatch::FencedLock;
 using redlatch::Lease;
 using redlatch::MultiLock;
@@ -66,13 +69,17 @@ struct Party {
 };
 
 /// Waits until the client has a place in the queue, and listens.
-bool has_place(RawRedis& redis, const Client& client) {
-    return eventually(
-        [&] {
-            return redis.integer("HEXISTS", places_key, client.id()) == 1 &&
-                   redis.lock_listeners(channel_of(lock_key) + ":" + client.id()) == 1;
-        },
-        20s);
+bool has_place(RawRedis& redis, const Client& client) { return can_be_granted<RLock>(redis, client, lock_key); }
+
+/// Returns the script with which a waiter of this lock asks.
+template <class L>
+const redlatch::detail::Script& acquire_of() {
+    if constexpr (std::is_same_v<L, FairLock>)
+        return digested<scripts::fair_acquire>;
+    else if constexpr (std::is_same_v<L, FencedLock>)
+        return digested<scripts::fenced_queue_acquire>;
+    else
+        return digested<scripts::queue_acquire>;
 }
 
 bool is_left_empty(RawRedis& redis) {
@@ -253,32 +260,33 @@ TEST_CASE("waiters that join while another one is asking for a place listen to t
     second.get();
 }
 
-TEST_CASE("a grant that comes before the reply to its waiter's question is not lost") {
+TEST_CASE_TEMPLATE("a grant that comes before the reply to its waiter's question is not lost", L, RLock, FencedLock,
+                   FairLock) {
     RedisServer server;
     RawRedis redis{server};
     Proxy proxy{server.url()};
-    Party a{server};
-    Client client{proxy.url()};
-    RLock lock{client, "orders"};
+    Client a{server.url()}, b{proxy.url()};
+    L holder{a, lock_key}, lock{b, lock_key};
     const auto visit = [&] { const std::lock_guard guard{lock}; };
     // It may be that the message comes after the reply all the same, but not each time.
     for (int round = 0; round < 5; ++round) {
         // It listens from an earlier wait.
-        a.lock.lock();
+        holder.lock();
         auto first = start(visit);
-        REQUIRE(has_place(redis, client));
-        a.lock.unlock();
+        REQUIRE(can_be_granted<L>(redis, b, lock_key));
+        holder.unlock();
         first.get();
-        a.lock.lock();
+        holder.lock();
         const auto held = proxy.counts().held;
-        proxy.hold_next_replies(1, std::string(digested<scripts::queue_acquire>.digest()));
+        proxy.hold_next_replies(1, std::string(acquire_of<L>().digest()));
         auto second = start(visit);
         REQUIRE(eventually([&] { return proxy.counts().held == held + 1; }, 20s));
-        a.lock.unlock();
-        CHECK(redis.list("HKEYS", "orders").at(0).starts_with(client.id()));
+        holder.unlock();
+        CHECK(redis.list("HKEYS", lock_key).at(0).starts_with(b.id()));
         proxy.release();
         REQUIRE(second.wait_for(20s) == std::future_status::ready);
     }
+    if (std::is_same_v<L, FencedLock>) redis.integer("DEL", "redisson_lock_token:{orders}");
     CHECK(is_left_empty(redis));
 }
 

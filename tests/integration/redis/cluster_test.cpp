@@ -10,6 +10,7 @@
 
 #include "faults/fault_kit.hpp"
 #include "support/cluster_servers.hpp"
+#include "support/grants.hpp"
 #include "support/internals.hpp"
 #include "support/scripted_server.hpp"
 
@@ -98,21 +99,6 @@ private:
     std::atomic<int> errors_{0};
     long long counted_ = 0;
 };
-
-// Returns true if the client's waiter is in the queue, and a release may grant it the lock.
-template <class L>
-bool can_be_granted(const Client& client, const std::string& name) {
-    RawRedis redis{cluster().master_of(name)};
-    if constexpr (std::is_same_v<L, FairLock>) {
-        const std::vector<std::string> queue = redis.list("LRANGE", "redisson_lock_queue:{" + name + "}", 0, -1);
-        if (queue.empty()) return false;
-        const RawReply slot = redis.call("ZSCORE", "redlatch_lock_slots:{" + name + "}", queue.front());
-        return slot.string.ends_with(".5");
-    } else {
-        return redis.integer("HEXISTS", "redlatch_lock_places:{" + name + "}", client.id()) == 1 &&
-               listeners_of(channel_of(name) + ":" + client.id(), "SHARDNUMSUB") == 1;
-    }
-}
 
 // A cluster of one node whose replies the test determines.
 struct ScriptedNode {
@@ -407,7 +393,8 @@ TEST_CASE_TEMPLATE("a release grants a lock to the client that queues", L, RLock
                 other.unlock();
                 return is_offer;
             });
-            REQUIRE(eventually([&] { return can_be_granted<L>(two, name); }, soon));
+            RawRedis redis{cluster().master_of(name)};
+            REQUIRE(can_be_granted<L>(redis, two, name, true));
             commands_when_quiet(two);
             held.unlock();
             REQUIRE(ready_within(waiting, soon));

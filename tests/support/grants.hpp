@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "protocols.hpp"
+#include "raw_redis.hpp"
+#include "wait.hpp"
+
+namespace redlatch::test {
+
+/// Returns true once a release may grant the lock to the client: its waiter is in the queue, and listens. Of a FairLock,
+/// nobody else may be in the queue. `sharded`: on a cluster's node.
+template <class L>
+bool can_be_granted(RawCommands& redis, const Client& client, const std::string& name, bool sharded = false) {
+    return eventually(
+        [&] {
+            if constexpr (std::is_same_v<L, FairLock>) {
+                const std::vector<std::string> queue =
+                    redis.list("LRANGE", "redisson_lock_queue:{" + name + "}", 0, -1);
+                if (queue.size() != 1 || !queue.front().starts_with(client.id())) return false;
+                return redis.call("ZSCORE", "redlatch_lock_slots:{" + name + "}", queue.front()).string.ends_with(".5");
+            } else {
+                return redis.integer("HEXISTS", "redlatch_lock_places:{" + name + "}", client.id()) == 1 &&
+                       redis.lock_listeners("redisson_lock__channel:{" + name + "}:" + client.id(), sharded) == 1;
+            }
+        },
+        std::chrono::seconds{30});
+}
+
+}  // namespace redlatch::test
