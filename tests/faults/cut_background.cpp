@@ -227,7 +227,8 @@ TEST_CASE("fault: connection cut at every byte of a hand-over") {
             if (ec || !wrong.empty()) report.add("byte " + std::to_string(rule.bytes) + ": " + ec.message() + wrong);
             const bool struck = bench.proxy.counts().dropped == dropped + 1;
             bench.proxy.clear_rules();
-            if (bench.redis.exists(bench.name)) report.add("left behind");
+            // A place that is being left may have been granted the lock.
+            if (!eventually([&] { return !bench.redis.exists(bench.name); }, 20s)) report.add("left behind");
             if (struck) report.count(1);
             return struck;
         };

@@ -150,7 +150,8 @@ TEST_CASE("a campaign ends when a stop is requested, and leaves nothing") {
     CHECK_FALSE(ec);
     CHECK_FALSE(bench.right.lead([](const std::stop_token&) {}, stop.get_token()));
     CHECK_FALSE(term.resign());
-    CHECK_FALSE(bench.redis.exists("scheduler"));
+    // The other candidate may have been granted the lock in the instant in which it left.
+    CHECK(eventually([&] { return !bench.redis.exists("scheduler"); }, 20s));
 }
 
 TEST_CASE("a bad name, a bad candidate and a key of another kind are errors") {

@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <locale>
 #include <map>
 #include <memory>
@@ -308,7 +309,7 @@ TEST_CASE("leases that run out without an unlock() take no memory, whoever had t
         names.emplace_back(client, "name " + std::to_string(names.size()));
     // The levels that an unlock() may still ask for are kept, but only the latest ten thousand. The states of unused names
     // are removed within a second, and what a table keeps of them when it is next looked through. So the memory goes up and
-    // down. What is never freed would only grow.
+    // down, by more than the bound. What is never freed would only grow: seven bytes of each lease exceed the bound at once.
     const auto settled = [&] {
         for (int i = 0; i < 2; ++i) let_run_out();  // more than a table has room for by now
         std::size_t least = allocated();
@@ -319,9 +320,10 @@ TEST_CASE("leases that run out without an unlock() take no memory, whoever had t
             }
         return least;
     };
-    std::size_t most = 0;
-    for (int i = 0; i < 4; ++i) most = std::max(most, settled());
-    for (int i = 0; i < 4; ++i) CHECK(settled() < most + 64 * 1024);
+    std::size_t most_at_first = 0, least_later = std::numeric_limits<std::size_t>::max();
+    for (int i = 0; i < 4; ++i) most_at_first = std::max(most_at_first, settled());
+    for (int i = 0; i < 4; ++i) least_later = std::min(least_later, settled());
+    CHECK(least_later < most_at_first + 64 * 1024);
 }
 
 TEST_CASE("names that were waited for take neither memory nor a channel") {
