@@ -24132,11 +24132,14 @@ end
 local function if_permitted(change) return function(...) pcall(change, ...) end end
 
 -- The streak outlives a queue that is empty for a moment.
-local function end_places() if redis.call('exists', queue) == 0 then redis.call('pexpire', places, '1000') end end
+local end_places = if_permitted(function()
+    if redis.call('exists', queue) == 0 then redis.call('pexpire', places, '1000') end
+end)
 
+-- Without a right to one of these, the id is still in the queue.
 local function drop_head(id)
-    redis.call('lrem', queue, '0', id)
     redis.call('hdel', places, id)
+    redis.call('lrem', queue, '0', id)
     end_places()
 end
 
@@ -24278,19 +24281,21 @@ local function give_turn()
 end
 
 -- Grants the free lock to the first waiter that can be reached, or notifies whoever listens.
-local function grant_or_notify(left, head)
+local function grant_or_notify(left)
     local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
+    local head = redis.call('lindex', queue, '0')
     for _ = 1, most_tries do
-        -- Without the right to read the queue there is none.
-        if type(head) ~= 'string' then return redis.call(publish, channel, '0') end
+        if not head then return redis.call(publish, channel, '0') end
         now = now or time_in_ms()
         local own = channel .. ':' .. head
         local number, lease, ends, _, kind = place_of(head)
         if number and ends > now + 100 then
             local heard = redis.pcall('pubsub', numsub, own, channel)
-            -- Without the right to count listeners, the head has to ask.
-            if heard.err then return redis.call(publish, own, 'look 0') end
-            if heard[2] > 0 then
+            if heard.err then
+                -- Without the right to count listeners, the waiter has to ask, if it is there.
+                local told = redis.call(publish, own, 'look 0')
+                if told ~= 0 then return told end
+            elseif heard[2] > 0 then
                 local others = heard[4] > 0 or until_of('polled') > now
                 if others and redis.call('hincrby', places, 'streak', '1') > most_grants then return give_turn() end
                 local granted = grant(head, number, lease, ends, kind)
@@ -24310,13 +24315,17 @@ local function grant_or_notify(left, head)
     return redis.call(publish, channel, '0')
 end
 
--- The same, also without a right to change the queue: the lock is free, so those who wait have to ask. `left`: how long
--- the released hold would have lasted. Returns the answer.
+-- The same, also without a right to read or change the queue: the lock is free, so those who wait have to ask. `left`:
+-- how long the released hold would have lasted. Returns the answer.
 local function hand_on(left)
-    local head = redis.pcall('lindex', queue, '0')
-    local done, answer = pcall(grant_or_notify, left, head)
+    local done, answer = pcall(grant_or_notify, left)
     if done then return answer end
-    if type(head) == 'string' then redis.pcall(publish, channel .. ':' .. head, 'look 0') end
+    for i = 0, most_tries - 1 do
+        local waiter = redis.pcall('lindex', queue, text(i))
+        if type(waiter) ~= 'string' then break end
+        local told = redis.pcall(publish, channel .. ':' .. waiter, 'look 0')
+        if type(told) == 'number' and told > 0 then break end
+    end
     return redis.call(publish, channel, '0')
 end
 
@@ -24425,19 +24434,19 @@ inline constexpr std::string_view queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "f48444cc4d24c5b4ed6e3a40a8ba5091a500eba4"};
+    "1ba2f1bc8dcb45edfcd33518601f939a905429b4"};
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "0cd61d236309bb464dd414ca16b0c2dcef8c687a"};
+    "67ce1a0e3082e87511195778c6c4bc5ef94bdfad"};
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "0e12f598721df05a0fcfc3a289f951afbdc976c8"};
+    "ad7a7ca6219c7651a48efc2f46fc07e39403eca4"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "24cb1cffea9cb5570788a0d745050947e3a82ad2"};
+    "7d16c5197824ba92f22121b9e1f6ac8bf74bfe84"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "82edb582221c072426f7030205bdb40448a85894"};
+    "9e47fa96790c277ce3225a10cb8cbaa2eee5df35"};
 // clang-format on
 
 }  // namespace detail
@@ -24750,16 +24759,16 @@ inline constexpr std::string_view fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "576105838c5c2728f9a1864e56a692e143bb1b62"};
+    "4f47b4c813289c25578d9d851128d23a1815ab2f"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "586097ea0f673159d609945712e1f9dc2b833286"};
+    "80059e6fd725f04d4c005db986a41a3263b86cd0"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "c78b146480e926fe55db6a22da131af87cd4470f"};
+    "fde6eb123d36964e4787fd58bd2f7f8654dc24bc"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "5091f9674f86317440dbba85a76c4c5efd08d44f"};
+    "8a0915799325c7b6f64b6e10bd9649e2d092129a"};
 // clang-format on
 
 }  // namespace detail

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -24,6 +25,7 @@ namespace {
 
 using HiredisClient = Client;
 using Words = std::vector<std::string>;
+using Fields = std::map<std::string, std::string>;
 
 /// Returns the words after `ACL SETUSER locker` in the guide to access rights.
 Words documented_rights() {
@@ -896,6 +898,93 @@ const std::vector<Step>& steps() {
     return all;
 }
 
+/// A script of a lock whose waiters queue up on the server.
+struct QueueStep {
+    Step step;
+    bool has_waiter;           // one that listens is in the queue
+    std::vector<Fields> done;  // the fields that the lock may have when the script has done its work
+};
+
+// Clients of which a release grants.
+const std::string queue_me = "22222222-2222-8222-8222-222222222222";
+const std::string queue_head = "11111111-1111-8111-8111-111111111111";
+
+std::vector<QueueStep> queue_steps() {
+    namespace lua = scripts;
+    const std::string queue = "redlatch_lock_queue:{shop:lock}", places = "redlatch_lock_places:{shop:lock}";
+    const std::string me = queue_me + ":1", heir = queue_me + ":2", waiter = queue_head + ":7", other = "p:1";
+    const Fields free{}, mine{{me, "1"}}, deeper{{me, "2"}}, theirs{{other, "1"}}, passed_on{{heir, "1"}},
+        granted{{waiter, "1"}};
+    enum Waiters { none, dead, live, live_after_dead };
+    std::vector<QueueStep> all;
+    for (const bool fenced : {false, true}) {
+        Words keys{lock_key, lock_channel, queue, places};
+        if (fenced) keys.push_back(token_key);
+        const auto prepare = [=](const Words& holder, Waiters waiters) {
+            return [=](Scene& s) {
+                RawRedis& redis = s.fleet.redis;
+                if (!holder.empty()) put_hash(s, holder, 500s);
+                if (fenced) redis.text("SET", token_key, "9000000000000000");
+                Words ids;
+                if (waiters == dead || waiters == live_after_dead)
+                    ids.push_back("dead0000-0000-8000-8000-000000000000");
+                if (waiters >= live) ids.push_back(queue_head);
+                for (const std::string& id : ids) {
+                    const std::string ends = std::to_string(std::stoll(now_of(s.fleet)) + 600'000);
+                    redis.integer("RPUSH", queue, id);
+                    redis.integer("HSET", places, id, "7 500000 " + ends + " " + ends + (fenced ? " f" : " p"));
+                    redis.integer("PEXPIRE", queue, 120'000);
+                    redis.integer("PEXPIRE", places, 120'000);
+                }
+            };
+        };
+        const auto add = [&](const char* what, const Script& script, const Words& holder, Waiters waiters,
+                             const Words& arguments, std::vector<Fields> done) {
+            all.push_back({Step{what, prepare(holder, waiters), sending(script, keys, arguments), true},
+                           waiters >= live, std::move(done)});
+        };
+        const Script& acquire = fenced ? digested<lua::fenced_queue_acquire> : digested<lua::queue_acquire>;
+        const Script& release = fenced ? digested<lua::fenced_queue_release> : digested<lua::queue_release>;
+        const Script& give_up = fenced ? digested<lua::fenced_queue_give_up> : digested<lua::queue_give_up>;
+        const Script& hand_over = fenced ? digested<lua::fenced_queue_hand_over> : digested<lua::queue_hand_over>;
+        const Words first{me, "1", "500000", wanted, "PUBLISH", "1"}, again{me, "2", "500000", wanted, "PUBLISH", "1"};
+        const Words last{me, "0", "0", "PUBLISH"};
+        for (const Waiters waiters : {none, dead, live, live_after_dead}) {
+            add("acquire", acquire, {}, waiters, first, {mine});
+            add("reentry", acquire, {me, "1"}, waiters, again, {deeper});
+            add("acquire of a held lock", acquire, {other, "1"}, waiters, first, {theirs});
+            add("poll for a held lock", acquire, {other, "1"}, waiters, {me, "1", "500000", wanted, "PUBLISH", "2"},
+                {theirs});
+            add("release of a level", release, {me, "3"}, waiters, {me, "2", "500000", "PUBLISH"}, {deeper});
+            add("last release", release, {me, "1"}, waiters, last, {free, granted});
+            add("release of nothing", release, {other, "1"}, waiters, last, {theirs});
+            add("give-up of a hold", give_up, {me, "1"}, waiters, {"PUBLISH", "", me, heir}, {free, granted});
+            add("give-up of a place", give_up, {other, "1"}, waiters, {"PUBLISH", "", waiter}, {theirs});
+            add("hand-over", hand_over, {me, "1"}, waiters, {me, heir, "200000", "PUBLISH", wanted}, {passed_on});
+            if (!fenced)
+                add("stay", digested<lua::queue_stay>, {me, "1"}, waiters, {me, heir, "200000", "PUBLISH"},
+                    {passed_on});
+        }
+    }
+    // The first waiter of a FairLock can be granted it, too.
+    const Words fair{lock_key, queue_key, timeouts_key, slots_key};
+    const auto marked_waiter = [=](Scene& s) {
+        put_hash(s, {me, "1"}, 500s);
+        const std::string ends = std::to_string(std::stoll(now_of(s.fleet)) + 600'000);
+        s.fleet.redis.integer("RPUSH", queue_key, waiter);
+        s.fleet.redis.integer("ZADD", timeouts_key, ends, waiter);
+        s.fleet.redis.integer("ZADD", slots_key, ends + ".5", waiter);
+        for (const std::string& key : {queue_key, timeouts_key, slots_key})
+            s.fleet.redis.integer("PEXPIRE", key, 4'200'000);
+    };
+    all.push_back(
+        {Step{"last release of a FairLock", marked_waiter,
+              sending(digested<lua::fair_release>, fair, {"PUBLISH", lock_channel + ":", me, "0", "0"}), true},
+         true,
+         {free, granted}});
+    return all;
+}
+
 enum class Detail { shape, values, values_and_times };
 
 /// Describes the data on the server. The shape leaves out what is random. Shows leases, and times unless they are
@@ -1260,6 +1349,88 @@ TEST_CASE("fault: any call of a script is refused: it takes effect as a whole, o
         try_all(true);
     }
     CHECK(refused_calls > 500);
+}
+
+// What such a script has done to the lock stands. A waiter whose place cannot be changed waits, or asks, like one without
+// a place.
+TEST_CASE(
+    "fault: any call of a script of a queue is refused: the lock is never half changed, and its waiters are told") {
+    RedisServer server{{.tcp = true}};
+    RawRedis admin{server};
+    RawRedis user{server.tcp_url()};
+    make_user(admin, documented_rights());
+    user.text("AUTH", "locker", "secret");
+    user.text("SELECT", database);
+    admin.text("SELECT", database);
+    make_user(admin, {"+pubsub|numsub"});
+    std::size_t refused_calls = 0, granted = 0, notified = 0;
+    for (const bool others_listen : {false, true}) {
+        CAPTURE(others_listen);
+        RawRedis listener{server};
+        listener.call("SUBSCRIBE", lock_channel + ":" + queue_head);
+        listener.call("SUBSCRIBE", lock_channel + ":" + queue_head + ":7");
+        if (others_listen) listener.call("SUBSCRIBE", lock_channel);
+        /// Returns the messages so far.
+        const auto take_messages = [&] {
+            Words messages;
+            admin.integer("PUBLISH", lock_channel + ":" + queue_head, "end");
+            for (;;) {
+                const std::string text = listener.receive().elements.at(2).string;
+                if (text == "end") return messages;
+                messages.push_back(text);
+            }
+        };
+        for (const QueueStep& queued : queue_steps()) {
+            const std::string what = queued.step.what;
+            CAPTURE(what);
+            RecordedCall call{server, admin, user, queued.step};
+            call.reset();
+            const Fields before = admin.hgetall(lock_key);
+            const Words calls = call.calls();
+            take_messages();
+            const auto try_one = [&](const std::string& refused, const std::string& name) {
+                CAPTURE(refused);
+                CAPTURE(name);
+                ++refused_calls;
+                call.reset();
+                const RawReply reply = call.run(refused);
+                const Fields after = admin.hgetall(lock_key);
+                const Words told = take_messages();
+                const bool is_done = std::count(queued.done.begin(), queued.done.end(), after) == 1;
+                CHECK((is_done || (reply.is_error() && after == before)));
+                CHECK((after.empty() || admin.pttl(lock_key) > 0));
+                // Without a right to read the queue, or to publish there, the waiter asks when the lease would have ended.
+                const bool can_tell = !name.starts_with("lindex ") && !name.starts_with("PUBLISH ") &&
+                                      !refused.starts_with("lindex ") && !refused.starts_with("PUBLISH ");
+                const auto is_grant = [](const std::string& text) { return text.starts_with("grant "); };
+                const bool is_granted = after == Fields{{queue_head + ":7", "1"}};
+                // A waiter for a FairLock that could not be told finds its hold when it refreshes its place.
+                const bool may_be_silent = is_granted && what.ends_with("FairLock") && !can_tell;
+                const auto grants = std::count_if(told.begin(), told.end(), is_grant);
+                CHECK((grants == (is_granted ? 1 : 0) || (may_be_silent && grants == 0)));
+                granted += is_granted ? 1 : 0;
+                // If there is an error, it is sent again.
+                if (after.empty() && !before.empty() && queued.has_waiter && can_tell && !reply.is_error()) {
+                    CHECK_FALSE(told.empty());
+                    ++notified;
+                }
+                // With all rights again, it is done or was done.
+                CHECK_FALSE(call.run("none").is_error());
+                CHECK(std::count(queued.done.begin(), queued.done.end(), admin.hgetall(lock_key)) == 1);
+                take_messages();
+            };
+            try_one("none", "none");
+            std::set<std::string> seen;
+            for (std::size_t n = 0; n < calls.size(); ++n) {
+                seen.insert(calls[n]);
+                try_one(std::to_string(n + 1), calls[n]);
+            }
+            for (const std::string& name : seen) try_one(name, "every one");
+        }
+    }
+    CHECK(refused_calls > 500);
+    CHECK(granted > 50);
+    CHECK(notified > 50);
 }
 
 TEST_CASE("scripts touch no keys except those that they declare") {

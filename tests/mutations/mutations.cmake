@@ -2349,9 +2349,21 @@ mutate(grant_before_the_reply lock/queue_place.hpp
 
 # A release that may not change the queue fails after the lock is free, and wakes nobody.
 mutate(release_needs_the_queue scripts/lock_queue.hpp
-    "local done, answer = pcall(grant_or_notify, left, head)"
-    "local done, answer = true, grant_or_notify(left, head)"
+    "local done, answer = pcall(grant_or_notify, left)"
+    "local done, answer = true, grant_or_notify(left)"
     "integration/grants")
+
+# Such a release tells the first in the queue alone, dead or not.
+mutate(release_tells_the_dead scripts/lock_queue.hpp
+    "if type(told) == 'number' and told > 0 then break end"
+    "break"
+    "faults/access_rights")
+
+# Without the right to count listeners the first in the queue is told, dead or not.
+mutate(uncounted_dead_is_told scripts/lock_queue.hpp
+    "if told ~= 0 then return told end"
+    "return told"
+    "faults/access_rights")
 
 # A hand-over that may not tell the head of the queue is reported as refused, after it was done.
 mutate(hand_over_needs_the_queue scripts/lock_queue.hpp

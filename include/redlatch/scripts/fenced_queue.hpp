@@ -70,16 +70,16 @@ inline constexpr std::string_view fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "576105838c5c2728f9a1864e56a692e143bb1b62"};
+    "4f47b4c813289c25578d9d851128d23a1815ab2f"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "586097ea0f673159d609945712e1f9dc2b833286"};
+    "80059e6fd725f04d4c005db986a41a3263b86cd0"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "c78b146480e926fe55db6a22da131af87cd4470f"};
+    "fde6eb123d36964e4787fd58bd2f7f8654dc24bc"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "5091f9674f86317440dbba85a76c4c5efd08d44f"};
+    "8a0915799325c7b6f64b6e10bd9649e2d092129a"};
 // clang-format on
 
 }  // namespace detail
