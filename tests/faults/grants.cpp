@@ -179,7 +179,9 @@ TEST_CASE("a waiter that does not listen is passed over, and gets the lock when 
     path.redis.kill_clients("pubsub");
     REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 0; }, 30s));
     mine.unlock();
-    CHECK(path.redis.integer("EXISTS", "orders") == 0);
+    // It is not granted the lock. It may get it by a question: when it lost the connection, it has sent one.
+    const long long left = path.redis.pttl("orders");
+    CHECK((left == -2 || left > 2'000));
     path.proxy.refuse(false);
     REQUIRE(visit.wait_for(30s) == std::future_status::ready);
     CHECK(eventually([&] { return path.redis.keys().empty(); }, 30s));
