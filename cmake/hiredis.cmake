@@ -8,10 +8,17 @@ set(redlatch_hiredis_package 3.5.0) # hiredis 1.5.0
 set(redlatch_hiredis_sha256 c227592cc56b7df247abe4755c26723965be68972be2149fa441ac33d82131ba)
 
 # Sets <out> to the folder with include/hiredis/ and lib/libhiredis.a. Without a network, pip or a C compiler <out> is
-# empty, and <out>_REASON holds the reason.
+# empty, and <out>_REASON holds the reason. A further argument is the target of a cross compiler: aarch64-linux-gnu.
 function(redlatch_current_hiredis out)
     cmake_path(GET CMAKE_CURRENT_FUNCTION_LIST_DIR PARENT_PATH root)
     set(work ${root}/build/hiredis)
+    set(compilers cc gcc clang clang-14)
+    set(archiver ar)
+    if(ARGC GREATER 1)
+        string(APPEND work -${ARGV1})
+        set(compilers ${ARGV1}-gcc)
+        set(archiver ${ARGV1}-ar)
+    endif()
     set(prefix ${work}/${redlatch_hiredis_package})
     set(${out} "" PARENT_SCOPE)
     if(EXISTS ${prefix}/lib/libhiredis.a) # gets this name only when it is complete
@@ -20,8 +27,8 @@ function(redlatch_current_hiredis out)
     endif()
 
     find_program(python NAMES python3 NO_CACHE)
-    find_program(cc NAMES cc gcc clang clang-14 NO_CACHE)
-    find_program(ar NAMES ar NO_CACHE)
+    find_program(cc NAMES ${compilers} NO_CACHE)
+    find_program(ar NAMES ${archiver} NO_CACHE)
     foreach(tool IN ITEMS python cc ar)
         if(NOT ${tool})
             set(${out}_REASON "there is no ${tool} here" PARENT_SCOPE)

@@ -16,6 +16,12 @@ function(redlatch_missing_packages out)
         elseif(need STREQUAL "clang")
             find_program(found NAMES clang++-14 NO_CACHE)
             set(packages clang-14)
+        elseif(need STREQUAL "aarch64")
+            find_program(found NAMES aarch64-linux-gnu-g++ NO_CACHE)
+            set(packages g++-aarch64-linux-gnu)
+        elseif(need STREQUAL "emulator") # of the user mode: runs one program, not a machine
+            find_program(found NAMES qemu-aarch64-static NO_CACHE)
+            set(packages qemu-user-static)
         elseif(need STREQUAL "clang-runtime") # sanitized programs and fuzzers link it
             file(GLOB found /usr/lib/llvm-14/lib/clang/14*/lib/linux/libclang_rt.asan-*.a)
             set(packages libclang-rt-14-dev)
