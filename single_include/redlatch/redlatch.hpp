@@ -21853,8 +21853,9 @@ namespace detail {
 // The mutex of the lock guards all members.
 class QueuePlace {
 public:
-    // `asked()` is called with the mutex when a question has ended, so another caller may ask.
-    QueuePlace(LockParts& parts, std::function<void()> asked)
+    // `asked(answered)` is called with the mutex when a question has ended, so another caller may ask. Those who waited
+    // for the answer have to, if there was none.
+    QueuePlace(LockParts& parts, std::function<void(bool)> asked)
         : parts_(parts),
           asked_(std::move(asked)),
           core_(parts.core),
@@ -21891,11 +21892,11 @@ public:
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
             asking_ = false;
-            asked_();
+            asked_(false);
             throw;
         }
         asking_ = false;
-        asked_();
+        asked_(answer.has_value());
         if (answer && answer->kind == AcquireAnswer::Kind::held) {
             // An earlier command, for another waiter, may have given it a longer lease.
             if (HoldRecord* held = parts_.leases.live_hold(request.owner); held && longest_ > lease_)
@@ -21995,7 +21996,7 @@ private:
     }
 
     LockParts& parts_;
-    const std::function<void()> asked_;
+    const std::function<void(bool)> asked_;
     LockCore& core_;
     Subscription subscription_;
     std::uint64_t number_ = 0;    // of the hold that the place is for; 0 without a place
@@ -22185,7 +22186,7 @@ public:
         : parts_(parts),
           core_(parts.core),
           room_(core_.mutex, core_.session, core_.task, core_.protocol.channel()),
-          place_(parts, [this] { room_.wake_front(); }) {}
+          place_(parts, [this](bool answered) { answered ? room_.wake_front() : room_.notify(); }) {}
 
     bool is_waited_for() const override { return !room_.queue.empty() || core_.releasing; }
 
@@ -22238,7 +22239,8 @@ public:
         if (!is_turn_of(me)) return {NextStep::Kind::sleep};
         switch (place_.enter(me)) {
             case QueuePlace::Entry::none: break;
-            case QueuePlace::Entry::ask: return {NextStep::Kind::ask};
+            // If this waiter leaves without an answer, the next one asks.
+            case QueuePlace::Entry::ask: room_.queue.notify(); return {NextStep::Kind::ask};
             case QueuePlace::Entry::entered: room_.queue.acquired_locally(); return {NextStep::Kind::served};
         }
         if (place_.has_other_lease(me.request)) return {NextStep::Kind::ask};
@@ -24113,6 +24115,7 @@ inline constexpr std::string_view lock_queue{R"lua(
 local lock, channel, queue, places, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local publish, now
 local offer, most_grants, turn_length, place_length, most_tries = 2000, 16, 20, 60000, 32
+local stand_in = 400
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -24129,7 +24132,12 @@ local function place_text(number, lease, ends, asks, kind)
 end
 
 -- What a script has done to the lock stands, also without a right to change the queue.
-local function if_permitted(change) return function(...) pcall(change, ...) end end
+local function if_permitted(change)
+    return function(...)
+        local done, result = pcall(change, ...)
+        return done and result
+    end
+end
 
 -- The streak outlives a queue that is empty for a moment.
 local end_places = if_permitted(function()
@@ -24146,20 +24154,39 @@ end
 -- Returns the time until which a field of `places` says that something is so.
 local function until_of(field) return tonumber(redis.call('hget', places, field) or '0') end
 
--- Tells the head of the queue that a lease ends at `at`, unless it asks by then anyway.
+-- Returns true if the release of the holder grants nothing. Clients of which a release grants have ids of version 8.
+local function is_foreign()
+    local holder = redis.pcall('hkeys', lock)[1]
+    return not holder or string.sub(holder, 15, 15) ~= '8'
+end
+
+-- Tells the head of the queue that a lease ends at `at`, and the next one that it ends a little later: the head may be
+-- frozen. Who asks about then anyway is not told. Returns true if somebody asks.
 local tell_head = if_permitted(function(at)
+    local found, soon_enough = 0, at + stand_in + 50
     for _ = 1, most_tries do
-        local head = redis.call('lindex', queue, '0')
-        if not head then return end
-        local number, lease, ends, asks, kind = place_of(head)
+        local id = redis.call('lindex', queue, text(found))
+        if not id then break end
+        local number, lease, ends, asks, kind = place_of(id)
+        local is_there = false
         if number and ends > now then
-            if asks <= at + 50 then return end
-            redis.call('hset', places, head, place_text(number, lease, ends, at, kind))
-            local heard = redis.pcall(publish, channel .. ':' .. head, 'look ' .. text(math.max(at - now, 0)))
-            if heard ~= 0 then return end
+            -- One that should have asked long ago may be gone.
+            is_there = asks <= soon_enough and asks > now - stand_in
+            if not is_there then
+                redis.call('hset', places, id, place_text(number, lease, ends, at, kind))
+                local heard = redis.pcall(publish, channel .. ':' .. id, 'look ' .. text(math.max(at - now, 0)))
+                is_there = heard ~= 0
+            end
         end
-        drop_head(head)
+        if is_there then
+            found = found + 1
+            if found == 2 then break end
+            at = at + stand_in
+        else
+            drop_head(id)
+        end
     end
+    return found > 0
 end)
 
 -- Removes the place of a number, if it is that of its client.
@@ -24221,9 +24248,7 @@ if left == -2 then
         return answer
     end
 else
-    -- A client of which a release grants has an id of version 8.
-    local holder = redis.call('hkeys', lock)[1]
-    if string.sub(holder, 15, 15) ~= '8' then foreign = 1 end
+    foreign = is_foreign() and 1 or 0
 end
 if way == '2' and redis.call('exists', places) == 1 then redis.pcall('hset', places, 'polled', text(now + 500)) end
 -- A command in lower case reaches subscribers of other nodes, who cannot be counted: no queue.
@@ -24248,8 +24273,8 @@ inline constexpr std::string_view queue_release{R"lua(
 -- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners notified; -1 = still held;
 -- -3 = released and granted to a waiter.
 
--- Writes the hold of the head of the queue, and tells it. Returns true; false if it was not told, and does not hold it;
--- nil if it may not hold the lock.
+-- Writes the hold of the head of the queue, and tells it. Returns true, for how long it holds the lock, and whether
+-- somebody in the queue asks then; false if it was not told, and does not hold it; nil if it may not hold the lock.
 local function grant(head, number, lease, ends, kind)
     local token
     if kind == 'f' then
@@ -24267,8 +24292,7 @@ local function grant(head, number, lease, ends, kind)
         redis.call('del', lock)
         return false
     end
-    tell_head(now + length)
-    return true
+    return true, length, tell_head(now + length)
 end
 
 -- Our waiters keep out for a while.
@@ -24298,12 +24322,14 @@ local function grant_or_notify(left)
             elseif heard[2] > 0 then
                 local others = heard[4] > 0 or until_of('polled') > now
                 if others and redis.call('hincrby', places, 'streak', '1') > most_grants then return give_turn() end
-                local granted = grant(head, number, lease, ends, kind)
+                local granted, length, somebody_asks = grant(head, number, lease, ends, kind)
                 if granted == nil then return redis.call(publish, own, 'look 0') end
                 if granted then
                     -- Some wait for the end of this hold alone: they understand '2', which waiters for the lock ignore.
-                    -- Those rely on the earlier lease: wake them if it was longer.
-                    if heard[4] > 0 then redis.pcall(publish, channel, lease < left and '0' or '2') end
+                    -- Those rely on the earlier lease: wake them if it was longer. The grant itself may be over before,
+                    -- if its waiter is frozen: then one of the queue asks, if there is any.
+                    local is_shorter = lease < left or (length < left and not somebody_asks)
+                    if heard[4] > 0 then redis.pcall(publish, channel, is_shorter and '0' or '2') end
                     return -3
                 end
             end
@@ -24349,8 +24375,12 @@ release = function(owner, count, lease, command)
     local answer = release_hold(owner, count, lease, command)
     if answer then return answer end
     local left = redis.call('pttl', lock)
-    -- This waiter may have been the one that asks next.
-    if left >= 0 then return tell_head(now + left) end
+    -- This waiter may have been the one that asks next, or that listens to a release that grants nothing: then the next
+    -- one asks now, and listens.
+    if left >= 0 then
+        tell_head(is_foreign() and now or now + left)
+        return nil
+    end
     if left == -2 and redis.call('exists', queue) == 1 then
         local turn = until_of('turn')
         -- A hold that expired has woken nobody.
@@ -24434,19 +24464,19 @@ inline constexpr std::string_view queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "1ba2f1bc8dcb45edfcd33518601f939a905429b4"};
+    "193eb41159e389b07fec55af6840de496043f8f8"};
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "67ce1a0e3082e87511195778c6c4bc5ef94bdfad"};
+    "6d4d74f60faf7fbb763e7caa4f9bdc7c8505f718"};
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "ad7a7ca6219c7651a48efc2f46fc07e39403eca4"};
+    "71d72b99302ff89b26cd891ff216e6988dbb6778"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "7d16c5197824ba92f22121b9e1f6ac8bf74bfe84"};
+    "1f716d35d2845af386f59c1b185ffc0a3c836382"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "9e47fa96790c277ce3225a10cb8cbaa2eee5df35"};
+    "5bc2b131dee8aa74e1e45c27e207152cb06be4bd"};
 // clang-format on
 
 }  // namespace detail
@@ -24759,16 +24789,16 @@ inline constexpr std::string_view fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "4f47b4c813289c25578d9d851128d23a1815ab2f"};
+    "4fea53af6a0b6c06e24dbdd149a48d24ff6917cf"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "80059e6fd725f04d4c005db986a41a3263b86cd0"};
+    "77bf0cddac0f21d0bb4384267e397319dfade888"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "fde6eb123d36964e4787fd58bd2f7f8654dc24bc"};
+    "3f7f27754d70edc212fc567ccb394c60525e938b"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "8a0915799325c7b6f64b6e10bd9649e2d092129a"};
+    "97c65fd6d8dcf80542bd4d758660c573836e7e80"};
 // clang-format on
 
 }  // namespace detail

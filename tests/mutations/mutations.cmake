@@ -2273,9 +2273,39 @@ mutate(grant_to_the_deaf scripts/lock_queue.hpp
 
 # Nobody learns when the lease of a grant ends.
 mutate(head_is_not_told scripts/lock_queue.hpp
-    "    tell_head(now + length)\n"
-    ""
+    "return true, length, tell_head(now + length)"
+    "return true, length, true"
     "faults/grants")
+
+# Only the head of the queue learns of it. It may be frozen, too.
+mutate(stand_in_is_not_told scripts/lock_queue.hpp
+    "if found == 2 then break end"
+    "if found == 1 then break end"
+    "integration/grants")
+
+# A waiter that leaves, and listened to the release of a client that grants nothing, has no successor.
+mutate(nobody_listens_any_more scripts/lock_queue.hpp
+    "tell_head(is_foreign() and now or now + left)"
+    "tell_head(now + left)"
+    "integration/grants")
+
+# Those who do not queue up rely on the earlier lease, though a grant may be over before, and nobody of the queue asks.
+mutate(short_grant_wakes_nobody scripts/lock_queue.hpp
+    "lease < left or (length < left and not somebody_asks)"
+    "lease < left"
+    "integration/grants")
+
+# A waiter that finds its grant uncertain leaves without an answer, and nobody behind it asks.
+mutate(uncertain_grant_is_forgotten lock/local_queue.hpp
+    "case QueuePlace::Entry::ask: room_.queue.notify();"
+    "case QueuePlace::Entry::ask:"
+    "integration/grants")
+
+# A question without an answer leaves the callers behind it asleep.
+mutate(lost_question_wakes_nobody lock/local_queue.hpp
+    "answered ? room_.wake_front() : room_.notify();"
+    "static_cast<void>(answered), room_.wake_front();"
+    "integration/grants")
 
 # A waiter that gives up keeps its place.
 mutate(leaving_keeps_the_place scripts/lock_queue.hpp
@@ -2291,7 +2321,7 @@ mutate(others_get_no_turn scripts/lock_queue.hpp
 
 # Those who do not queue rely on the lease of a hold that is over.
 mutate(shorter_grant_is_silent scripts/lock_queue.hpp
-    "lease < left and '0' or '2'"
+    "is_shorter and '0' or '2'"
     "'2'"
     "integration/grants")
 
@@ -2343,8 +2373,8 @@ mutate(deleted_key_wakes_nobody lock/leases.hpp
 
 # A grant that comes while the reply to a question is on its way is forgotten.
 mutate(grant_before_the_reply lock/queue_place.hpp
-    "        asking_ = false;\n        asked_();\n        if (answer && answer->kind"
-    "        asking_ = false;\n        grant_.reset();\n        asked_();\n        if (answer && answer->kind"
+    "        asking_ = false;\n        asked_(answer.has_value());\n        if (answer && answer->kind"
+    "        asking_ = false;\n        grant_.reset();\n        asked_(answer.has_value());\n        if (answer && answer->kind"
     "integration/grants")
 
 # A release that may not change the queue fails after the lock is free, and wakes nobody.
@@ -2367,8 +2397,8 @@ mutate(uncounted_dead_is_told scripts/lock_queue.hpp
 
 # A hand-over that may not tell the head of the queue is reported as refused, after it was done.
 mutate(hand_over_needs_the_queue scripts/lock_queue.hpp
-    "return function(...) pcall(change, ...) end"
-    "return change"
+    "        local done, result = pcall(change, ...)\n        return done and result"
+    "        return change(...)"
     "integration/grants")
 
 # A release without tokens grants a fenced lock.

@@ -50,7 +50,7 @@ public:
         : parts_(parts),
           core_(parts.core),
           room_(core_.mutex, core_.session, core_.task, core_.protocol.channel()),
-          place_(parts, [this] { room_.wake_front(); }) {}
+          place_(parts, [this](bool answered) { answered ? room_.wake_front() : room_.notify(); }) {}
 
     bool is_waited_for() const override { return !room_.queue.empty() || core_.releasing; }
 
@@ -103,7 +103,8 @@ public:
         if (!is_turn_of(me)) return {NextStep::Kind::sleep};
         switch (place_.enter(me)) {
             case QueuePlace::Entry::none: break;
-            case QueuePlace::Entry::ask: return {NextStep::Kind::ask};
+            // If this waiter leaves without an answer, the next one asks.
+            case QueuePlace::Entry::ask: room_.queue.notify(); return {NextStep::Kind::ask};
             case QueuePlace::Entry::entered: room_.queue.acquired_locally(); return {NextStep::Kind::served};
         }
         if (place_.has_other_lease(me.request)) return {NextStep::Kind::ask};

@@ -31,8 +31,9 @@ namespace detail {
 // The mutex of the lock guards all members.
 class QueuePlace {
 public:
-    // `asked()` is called with the mutex when a question has ended, so another caller may ask.
-    QueuePlace(LockParts& parts, std::function<void()> asked)
+    // `asked(answered)` is called with the mutex when a question has ended, so another caller may ask. Those who waited
+    // for the answer have to, if there was none.
+    QueuePlace(LockParts& parts, std::function<void(bool)> asked)
         : parts_(parts),
           asked_(std::move(asked)),
           core_(parts.core),
@@ -69,11 +70,11 @@ public:
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
             asking_ = false;
-            asked_();
+            asked_(false);
             throw;
         }
         asking_ = false;
-        asked_();
+        asked_(answer.has_value());
         if (answer && answer->kind == AcquireAnswer::Kind::held) {
             // An earlier command, for another waiter, may have given it a longer lease.
             if (HoldRecord* held = parts_.leases.live_hold(request.owner); held && longest_ > lease_)
@@ -173,7 +174,7 @@ private:
     }
 
     LockParts& parts_;
-    const std::function<void()> asked_;
+    const std::function<void(bool)> asked_;
     LockCore& core_;
     Subscription subscription_;
     std::uint64_t number_ = 0;    // of the hold that the place is for; 0 without a place

@@ -70,16 +70,16 @@ inline constexpr std::string_view fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "4f47b4c813289c25578d9d851128d23a1815ab2f"};
+    "4fea53af6a0b6c06e24dbdd149a48d24ff6917cf"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "80059e6fd725f04d4c005db986a41a3263b86cd0"};
+    "77bf0cddac0f21d0bb4384267e397319dfade888"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "fde6eb123d36964e4787fd58bd2f7f8654dc24bc"};
+    "3f7f27754d70edc212fc567ccb394c60525e938b"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "8a0915799325c7b6f64b6e10bd9649e2d092129a"};
+    "97c65fd6d8dcf80542bd4d758660c573836e7e80"};
 // clang-format on
 
 }  // namespace detail
