@@ -2295,18 +2295,6 @@ mutate(short_grant_wakes_nobody scripts/lock_queue.hpp
     "lease < left"
     "integration/grants")
 
-# A waiter that finds its grant uncertain leaves without an answer, and nobody behind it asks.
-mutate(uncertain_grant_is_forgotten lock/local_queue.hpp
-    "case QueuePlace::Entry::ask: room_.queue.notify();"
-    "case QueuePlace::Entry::ask:"
-    "integration/grants")
-
-# A question without an answer leaves the callers behind it asleep.
-mutate(lost_question_wakes_nobody lock/local_queue.hpp
-    "answered ? room_.wake_front() : room_.notify();"
-    "static_cast<void>(answered), room_.wake_front();"
-    "integration/grants")
-
 # A waiter that gives up keeps its place.
 mutate(leaving_keeps_the_place scripts/lock_queue.hpp
     "    leave_place(owner)\n    local answer"

@@ -587,29 +587,6 @@ TEST_CASE("a waiter that leaves before it is certain of its grant: the one behin
     CHECK(is_left_empty(redis));
 }
 
-TEST_CASE("a first question without an answer: the caller that waits for the answer asks") {
-    RedisServer server;
-    RawRedis redis{server};
-    Proxy path{server.url()};
-    Client client{path.url()}, other{server.url()};
-    RLock mine{client, lock_key}, theirs{other, lock_key};
-    theirs.lock();
-    CHECK_FALSE(mine.try_lock_for(100ms));
-    // The lock is as it was seen, and the client still listens.
-    path.hold_next_requests(1, std::string(acquire_of<RLock>().digest()));
-    auto first = start([&] { return mine.try_lock_for(1s); });
-    REQUIRE(eventually([&] { return path.counts().held == 1; }, 20s));
-    auto second = start_waiting(client, [&] { return mine.lock(), mine.unlock(), true; });
-    CHECK_FALSE(first.get());
-    REQUIRE(has_place(redis, client));
-    theirs.unlock();
-    const Stopwatch since;
-    REQUIRE(ready(second, 40s));
-    CHECK(since.within(patient(8s)));
-    path.release();
-    CHECK(is_left_empty(redis));
-}
-
 TEST_CASE("many threads of several clients exclude each other, and all get their turns") {
     RedisServer server;
     RawRedis redis{server};
