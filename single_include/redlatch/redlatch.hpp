@@ -24084,8 +24084,9 @@ private:
 //   places   a hash. Client id -> "number lease ends asks kind", where `number` is that of the hold to be granted, `lease`
 //            its wanted lease in ms, `ends` the time until which the place counts, `asks` the time at which the waiter
 //            asks again without a message, and `kind` is p, or f for a fenced lock: only the release of a fenced lock can
-//            grant it, because the hold gets a token. Besides: streak, how many grants there were beside those who do not queue; turn, the time until
-//            which our waiters keep out; polled, the time until which some client is known to poll for the lock.
+//            grant it, because the hold gets a token. Besides: streak, how many grants there were beside those who do not
+//            queue; turn, the time until which our waiters keep out; polled, the time until which some client is known to
+//            poll for the lock.
 // All times are in milliseconds of the server's clock.
 //
 // Each client listens to a channel of its own, that of the lock with its id. The messages there:
@@ -24093,7 +24094,9 @@ private:
 //   look <ms>                                 ask after that time, because nobody tells what happens then
 //
 // A grant lasts for `offer` ms at most. So a waiter that is frozen, or has died unnoticed, blocks others for that time.
-// The waiter's first renewal gives it the full lease.
+// The waiter's first renewal gives it the full lease. The next two waiters ask when the grant ends, the second a little
+// later. So it takes three in a row that are frozen, or have died unnoticed, to leave the others waiting for the lease
+// that they saw.
 //
 // Clients that do not queue (of Redisson, of older versions, pollers, members of a MultiLock) get a turn after
 // `most_grants` grants beside them, if there are any: then our waiters keep out for `turn_length` ms.
