@@ -383,6 +383,19 @@ void make_user(RawRedis& redis, const Words& rights) {
     REQUIRE_FALSE(redis.command(words).is_error());
 }
 
+/// A server with the user of the guide, and two connections in its database: of the administrator, and of the user.
+struct LockersServer {
+    LockersServer() {
+        make_user(admin, documented_rights());
+        user.text("AUTH", "locker", "secret");
+        for (RawRedis* redis : {&admin, &user}) redis->text("SELECT", database);
+    }
+
+    RedisServer server{{.tcp = true}};
+    RawRedis admin{server};
+    RawRedis user{server.tcp_url()};
+};
+
 /// Returns the commands that the server refused to its user. Leaves out two commands that a Mutex tries for its
 /// release: new servers refuse them, but older servers would not accept them in the rights. Leaves out, too, what its
 /// waiters do without.
@@ -1241,12 +1254,9 @@ TEST_CASE("fault: any right of the guide taken away: an operation is rejected") 
 }
 
 TEST_CASE("fault: a right is missing in the middle of an operation: it takes effect as a whole, or not at all") {
-    RedisServer server{{.tcp = true}};
-    RawRedis admin{server};
-    RawRedis user{server.tcp_url()};
-    make_user(admin, documented_rights());
-    user.text("AUTH", "locker", "secret");
-    user.text("SELECT", database);
+    LockersServer at;
+    RedisServer& server = at.server;
+    RawRedis &admin = at.admin, &user = at.user;
     std::vector<std::string> whole;
     const auto try_all = [&](const std::string& right) {
         for (std::size_t i = 0; i < steps().size(); ++i) {
@@ -1295,13 +1305,9 @@ TEST_CASE("fault: a right is missing in the middle of an operation: it takes eff
 }
 
 TEST_CASE("fault: any call of a script is refused: it takes effect as a whole, or not at all, and once if sent again") {
-    RedisServer server{{.tcp = true}};
-    RawRedis admin{server};
-    RawRedis user{server.tcp_url()};
-    make_user(admin, documented_rights());
-    user.text("AUTH", "locker", "secret");
-    user.text("SELECT", database);
-    admin.text("SELECT", database);
+    LockersServer at;
+    RedisServer& server = at.server;
+    RawRedis &admin = at.admin, &user = at.user;
     std::size_t refused_calls = 0;
     const auto look = [&] { return picture(admin, Detail::values); };
     const auto look_closely = [&] { return picture(admin, Detail::values_and_times); };
@@ -1355,13 +1361,9 @@ TEST_CASE("fault: any call of a script is refused: it takes effect as a whole, o
 // a place.
 TEST_CASE(
     "fault: any call of a script of a queue is refused: the lock is never half changed, and its waiters are told") {
-    RedisServer server{{.tcp = true}};
-    RawRedis admin{server};
-    RawRedis user{server.tcp_url()};
-    make_user(admin, documented_rights());
-    user.text("AUTH", "locker", "secret");
-    user.text("SELECT", database);
-    admin.text("SELECT", database);
+    LockersServer at;
+    RedisServer& server = at.server;
+    RawRedis &admin = at.admin, &user = at.user;
     make_user(admin, {"+pubsub|numsub"});
     std::size_t refused_calls = 0, granted = 0, notified = 0;
     for (const bool others_listen : {false, true}) {
