@@ -483,9 +483,8 @@ public:
 
     std::string owner() const { return id_ + ":1"; }
 
-    RawReply acquire(std::chrono::milliseconds lease = 30s) {
-        return call(scripts::queue_acquire,
-                    {owner(), "1", std::to_string(lease.count()), std::to_string(always), "PUBLISH", "1"});
+    RawReply acquire() {
+        return call(scripts::queue_acquire, {owner(), "1", "30000", std::to_string(always), "PUBLISH", "1"});
     }
     RawReply release() { return call(scripts::queue_release, {owner(), "0", "0", "PUBLISH"}); }
     RawReply give_up() { return call(scripts::queue_give_up, {"PUBLISH", "", owner()}); }
