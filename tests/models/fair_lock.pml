@@ -14,9 +14,10 @@
 // happen in between, and the number of each hold that protects against it). Except for LATE times, time waits for
 // owners that are alive and due to refresh their slot.
 //
-// Bounds: 3 waiters, or the first TWO, each in a process of its own, which return indefinitely; SLOT and LEASE ticks; DEATHS owners that
-// die; LATE slots refreshed too late; LEAVES waiters that give up; CUTS connections to the channels that break; LOUD:
-// the receivers of the dead are still counted; OFFER ticks, how long a grant lasts until the first renewal.
+// Bounds: 3 waiters, or the first TWO, each in a process of its own, which return indefinitely; SLOT and LEASE ticks;
+// DEATHS owners that die; LATE slots refreshed too late; LEAVES waiters that give up; CUTS connections to the channels
+// that break; LOUD: the receivers of the dead are still counted; OFFER ticks, how long a grant lasts until the first
+// renewal.
 //
 // Properties: one holder at a time; no owner gets the lock before a live waiter that came earlier, was never late and
 // whose connection never broke; without GRANTS, no owner asks more than MOST times a tick; a live waiter gets the lock,
@@ -26,7 +27,7 @@
 // verify: liveness served
 // verify: safety -DGRANTS -DLATE=0 -DLEAVES=0 -DDEATHS=0
 // verify: safety -DGRANTS -DLATE=0 -DLEAVES=0 -DLOUD -DTWO -DCUTS=1
-// verify: safety -DGRANTS -DLEAVES=1 -DTWO
+// verify: safety -DGRANTS -DTWO
 // verify: liveness served -DGRANTS -DDEATHS=0 -DTWO -DURGENT
 // bug: BUG_OVERTAKE safety                  a free lock is acquired without a check of the queue
 // bug: BUG_NO_REFRESH safety                a place is not refreshed while its owner waits
@@ -86,14 +87,15 @@ byte asked[3];      // how often in this tick
 byte turn[3];       // ghost: the order of the waiters that were never late; 0: none
 bool dead[3];
 bool is_late;       // the second owner's slot has ended, though it lives
-byte deaths, late, leaves, cuts;
+byte deaths, late, leaves;
 #ifdef GRANTS
+byte cuts;
 bool marked[3];     // on the server: the slot in the queue
 bool listens[3];    // the server counts it as a receiver
 bool was_cut[3];    // ghost: since it came, its connection broke
 byte grant[3];      // a message in the buffer: what is left of the grant + 1
 #define hears(o) listens[o]
-#define is_passed_by(p, o) (turn[p] > 0 && (turn[o] == 0 || turn[p] < turn[o]) && !was_cut[p])
+#define may_be_passed(o) was_cut[o]
 #ifdef LOUD
 #define heard_when_dead listens[o]
 #else
@@ -101,7 +103,7 @@ byte grant[3];      // a message in the buffer: what is left of the grant + 1
 #endif
 #else
 #define hears(o) true
-#define is_passed_by(p, o) (turn[p] > 0 && (turn[o] == 0 || turn[p] < turn[o]))
+#define may_be_passed(o) false
 #endif
 
 inline pop() { queue[0] = queue[1]; queue[1] = queue[2]; queue[2] = 0 }
@@ -161,6 +163,7 @@ inline wake() {
 
 #define is_queued(o) (queue[0] == o + 1 || queue[1] == o + 1 || queue[2] == o + 1)
 #define waiting_turns ((turn[0] > 0 -> 1 : 0) + (turn[1] > 0 -> 1 : 0) + (turn[2] > 0 -> 1 : 0))
+#define is_passed_by(p, o) (turn[p] > 0 && (turn[o] == 0 || turn[p] < turn[o]) && !may_be_passed(p))
 #define is_in_order(o) (!is_passed_by(0, o) && !is_passed_by(1, o) && !is_passed_by(2, o))
 
 // Of an owner that has got the lock, or has left.
