@@ -37,6 +37,6 @@ execute_process(COMMAND ${CMAKE_COMMAND} --build ${build} --target redlatch_unit
     COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_CTEST_COMMAND} --test-dir ${build} --no-tests=error --output-on-failure
     --label-regex "^(unit|integration)$" --exclude-regex "^unit[.](checkers|kit|suspended)_test$" COMMAND_ERROR_IS_FATAL ANY)
-execute_process(COMMAND ${CMAKE_COMMAND} "-DPROGRAM=qemu-aarch64-static\;${build}/bin/quickstart"
+execute_process(COMMAND ${CMAKE_COMMAND} "-DPROGRAM=qemu-aarch64-static;${build}/bin/quickstart"
     -P ${root}/tests/support/with_redis.cmake COMMAND_ERROR_IS_FATAL ANY)
 message("aarch64: the tests passed")
