@@ -190,13 +190,22 @@ public:
             if (line.find(end) != std::string::npos) return writes;
             if (line.find(" lua] \"") == std::string::npos) continue;
             Words words = words_of(line);
-            static const std::set<std::string> reads{"exists", "hexists", "hget", "hlen",
-                                                     "lindex", "pttl",    "time", "type"};
-            if (!reads.contains(words.at(0))) writes.push_back(std::move(words));
+            if (is_write(words.at(0))) writes.push_back(std::move(words));
         }
     }
 
 private:
+    /// Messages count as writes. The server knows the rest.
+    bool is_write(const std::string& command) {
+        if (command == "publish" || command == "spublish") return true;
+        const auto [found, is_new] = is_write_.try_emplace(command);
+        if (is_new) {
+            const RawReply flags = marker_.call("COMMAND", "INFO", command).elements.at(0).elements.at(2);
+            for (const RawReply& flag : flags.elements) found->second = found->second || flag.string == "write";
+        }
+        return found->second;
+    }
+
     static Words words_of(const std::string& line) {
         Words words;
         for (auto at = line.find("] \"") + 3; at < line.size();) {
@@ -211,6 +220,7 @@ private:
 
     RawRedis stream_;
     RawRedis marker_;
+    std::map<std::string, bool> is_write_;  // by command
     int takes_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <redlatch/redlatch.hpp>
 #include <redlatch/testing.hpp>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -110,7 +111,11 @@ void check(const char* name) {
         check_lock(f, mine, theirs);
         check_expiry(f, mine, theirs);
     }
-    for (const std::string& key : f.server.keys()) CHECK(key == "redisson_lock_token:{orders}");
+    // A waiter's place in the queue is left in the background. Only the counter of fencing tokens stays.
+    CHECK(eventually([&] {
+        const auto keys = f.server.keys();
+        return std::ranges::all_of(keys, [](auto& key) { return key == "redisson_lock_token:{orders}"; });
+    }));
 }
 
 }  // namespace
@@ -140,7 +145,8 @@ TEST_CASE("a lock is reentrant, and both threads of a client take turns") {
     orders.unlock();
     orders.unlock();
     CHECK(other.get());
-    CHECK(f.server.keys().empty());
+    // The other thread's place in the queue is left in the background.
+    CHECK(eventually([&] { return f.server.keys().empty(); }));
 }
 
 TEST_CASE("readers share, and keep the writer out") {
@@ -612,5 +618,5 @@ TEST_CASE("many threads of several clients on one server") {
         }
     }
     CHECK(sold == 900);
-    CHECK(server.keys().empty());
+    CHECK(eventually([&] { return server.keys().empty(); }));
 }
