@@ -43,13 +43,17 @@ public:
     }
 
     void disconnected() override {
+        clock_.disconnected();
         events_.on_disconnect("the connection to the server is lost");
         subscriptions_.disconnected();
     }
 
     void unreachable(const std::string& why) override { events_.on_disconnect(why); }
 
-    void interrupted(const std::string& channel) override { subscriptions_.interrupted(channel); }
+    void interrupted(const std::string& channel) override {
+        clock_.disconnected();
+        subscriptions_.interrupted(channel);
+    }
 
     void invalidated(const std::string& key) override { tracked_.invalidated(key); }
 

@@ -84,7 +84,8 @@ public:
         const Reading* const reading = reading_of(route);
         if (in_doubt_ || !reading) return std::nullopt;
         const Clock::duration age = Clock::now() - reading->at;
-        if (age > good_for || !was_running_since(reading->suspended)) return std::nullopt;
+        if (age > good_for || reading->at <= disconnected_at_ || !was_running_since(reading->suspended))
+            return std::nullopt;
         return Instant(Milliseconds(time - reading->offset)) - age / 1000;
     }
 
@@ -123,6 +124,13 @@ public:
         others_.clear();
     }
 
+    // Called when a connection is lost. The next one may lead to another server, with another clock: earlier readings no
+    // longer vouch for what it tells. They still time commands, because the server checks those.
+    void disconnected() {
+        const std::lock_guard lock(mutex_);
+        disconnected_at_ = Clock::now();
+    }
+
 private:
     static ServerMilliseconds since_epoch(Instant instant) {
         return std::chrono::floor<Milliseconds>(instant.time_since_epoch()).count();
@@ -150,7 +158,8 @@ private:
     Reading reading_;              // serves all routes without one of their own
     Milliseconds uncertainty_{0};  // how long its reply took
     bool in_doubt_ = true;
-    std::uint32_t route_ = 0;  // of reading_
+    Instant disconnected_at_{};  // when a connection was lost last
+    std::uint32_t route_ = 0;    // of reading_
     std::unordered_map<std::uint32_t, Reading> others_;
 };
 

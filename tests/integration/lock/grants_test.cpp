@@ -108,6 +108,24 @@ TEST_CASE("a release grants the lock to the client that queues, which sends noth
     }));
 }
 
+TEST_CASE("after a lost connection, which may lead to another server now, the next grant is confirmed") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server};
+    a.lock.lock();
+    b.queue_up(redis);
+    const auto reconnects = b.client.stats().reconnects;
+    redis.kill_clients("pubsub");
+    REQUIRE(eventually([&] { return b.client.stats().reconnects > reconnects; }, 20s));
+    REQUIRE(has_place(redis, b.client));
+    const auto commands = commands_when_quiet(b.client);
+    a.lock.unlock();
+    REQUIRE(eventually([&] { return b.entered.load(); }, 20s));
+    CHECK(b.client.stats().commands > commands);
+    b.may_leave = true;
+    b.visit.get();
+}
+
 TEST_CASE("clients are granted the lock in the order in which they queued up") {
     RedisServer server;
     RawRedis redis{server};

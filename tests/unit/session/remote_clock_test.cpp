@@ -117,3 +117,18 @@ TEST_CASE("the instant of a server's time needs a reading of that server's own c
     clock.doubt();
     CHECK_FALSE(clock.instant_of(0, 5'001));
 }
+
+TEST_CASE("a reading from before a lost connection still times commands, and vouches for nothing") {
+    RemoteClock clock;
+    const Instant before = Clock::now();
+    clock.learn(0, before, before, 5'000);
+    REQUIRE(clock.instant_of(0, 5'001));
+    clock.disconnected();
+    CHECK_FALSE(clock.instant_of(0, 5'001));
+    CHECK(clock.at(0, before) == 5'001);
+    clock.learn(0, before, Clock::now(), 5'000);  // asked before the loss, answered after it
+    CHECK_FALSE(clock.instant_of(0, 5'001));
+    const Instant after = Clock::now() + 1ns;
+    clock.learn(0, after, after, 5'000);
+    CHECK(clock.instant_of(0, 5'001));
+}
