@@ -2259,6 +2259,25 @@ mutate(old_reading_is_kept session/remote_clock.hpp
     ""
     "unit/remote_clock")
 
+# A waiter of Redisson's sleeps on while a short grant is over.
+mutate(fair_grant_leaves_foreign_waiter_asleep scripts/fair_lock.hpp
+    "tell_next(true)
+    return type(told)"
+    "tell_next()
+    return type(told)"
+    "integration/fair_grants")
+
+# Another server may answer after a lost connection, with another clock.
+mutate(lost_connection_vouches_for_grants session/remote_clock.hpp
+    "reading->at <= disconnected_at_ || "
+    ""
+    "unit/remote_clock")
+mutate(clock_is_not_told_of_a_lost_connection session/connection_listener.hpp
+    "clock_.disconnected();
+        events_"
+    "events_"
+    "integration/grants")
+
 # A frozen waiter is granted the full lease.
 mutate(grant_has_the_full_lease scripts/lock_queue.hpp
     "local length = math.min(lease, offer, ends - now)"
@@ -2433,7 +2452,7 @@ mutate(refresh_forgets_the_mark scripts/fair_lock.hpp
 
 # The first waiter does not learn when the lease of a grant ends.
 mutate(fair_head_is_not_told scripts/fair_lock.hpp
-    "    local told = redis.pcall(publish, channel .. waiter, message)\n    tell_next()\n"
+    "    local told = redis.pcall(publish, channel .. waiter, message)\n    tell_next(true)\n"
     "    local told = redis.pcall(publish, channel .. waiter, message)\n"
     "faults/fair_grants")
 

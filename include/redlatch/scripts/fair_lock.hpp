@@ -74,14 +74,14 @@ end
 local function is_marked(ends) return ends and ends % 1 == 0.5 end
 
 -- Notifies the first waiter while the lock is held: in how many ms to ask again if no message comes before. The number
--- is larger than those that mean something to Redisson's waiters. A refusal does no harm: a waiter that is not notified
--- asks when the present holder's lease ends.
-local function tell_next()
+-- is larger than those that mean something to Redisson's waiters. One of those is woken if it may rely on a longer
+-- lease. A refusal does no harm: a waiter that is not notified asks when the lease ends that it saw.
+local function tell_next(is_shorter)
     local head = first_alive()
     local left = redis.pcall('pttl', lock)
-    if head and type(left) == 'number' and left > 0 and redis.call('zscore', slots, head) then
-        redis.pcall(publish, channel .. head, text(math.max(left, 2)))
-    end
+    if not head or type(left) ~= 'number' or left <= 0 then return end
+    local is_ours = redis.call('zscore', slots, head)
+    if is_ours or is_shorter then redis.pcall(publish, channel .. head, is_ours and text(math.max(left, 2)) or '0') end
 end
 
 -- Adds to `changes`: an abandoned queue expires an hour after the last of its times, of which `ends` is one.
@@ -172,7 +172,7 @@ local function grant(waiter, alive_until)
     local number = string.match(waiter, '%d+$')
     local message = table.concat({'grant', number, text(now), text(offer)}, ' ')
     local told = redis.pcall(publish, channel .. waiter, message)
-    tell_next()
+    tell_next(true)
     return type(told) == 'table' and told or -3
 end
 
@@ -220,8 +220,7 @@ if not count then return -now end
 local refusal = stay(lock, owner, count, heir, rest)
 if refusal then return refusal end
 -- The first waiter relies on the earlier, longer lease.
-local head = first_alive()
-if head and redis.call('zscore', slots, head) then tell_next() else wake(head) end
+tell_next(true)
 return now
 )lua";
 
@@ -311,19 +310,19 @@ inline constexpr std::string_view fair_refresh = parts::with_fair_queue<parts::f
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
-    "e83752f8cbe95606433bab189b1c671e17f2f216"};
+    "29803f566ae3c5db68880c7759bfa0e8a83d784f"};
 template <>
 inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
-    "15cf6622ba8e71c658af7e3bea35069f5deddded"};
+    "0effb3addcc7dbe6c32e36bfe0435b8e066d966f"};
 template <>
 inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
-    "58fc3165239483a6a4be2bc6298a8cab62c1a8f8"};
+    "f56ea046914df2a8dfb74bf048dd34af428e1db4"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "64e2793e8369bccda09db8f0608aaaa67be764a4"};
+    "96757d4fdb2bd929dad132c6a091d8e828991f41"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
-    "eee3226684eb9a19d1cb06363b92728b824c2412"};
+    "f3e63c8c0547a598dedfaa0175b0b0340cb84b4e"};
 // clang-format on
 
 }  // namespace detail

@@ -260,6 +260,23 @@ TEST_CASE("a waiter of Redisson's is woken and granted nothing") {
     b.leave();
 }
 
+TEST_CASE("a grant wakes a waiter of Redisson's that is next: it relies on the longer lease of the released hold") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server};
+    a.lock.lock();
+    b.queue_up(redis);
+    const std::string java = "6a1b4b2a-3c0e-4b5f-9d3e-0a1b2c3d4e5f:1";
+    redis.integer("RPUSH", queue, java);
+    redis.integer("ZADD", timeouts, std::stoll(redis.list("TIME").at(0)) * 1000 + 60'000, java);
+    Messages woken{server, channels + java};
+    a.lock.unlock();
+    CHECK(woken.take() == Words{"0"});
+    CHECK(b.enters());
+    b.leave();
+    CHECK(woken.take() == Words{"0"});
+}
+
 TEST_CASE("a waiter that gives up leaves neither a place nor what it was granted") {
     RedisServer server;
     RawRedis redis{server};
