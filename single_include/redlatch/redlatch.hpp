@@ -24166,6 +24166,12 @@ local function drop_head(id)
     end_places()
 end
 
+-- Drops the first of the queue, which seems to be gone. If it is there after all (the clock has jumped), it asks.
+local function turn_away(id)
+    drop_head(id)
+    redis.pcall(publish, channel .. ':' .. id, 'look 0')
+end
+
 -- Returns the time until which a field of `places` says that something is so.
 local function until_of(field) return tonumber(redis.call('hget', places, field) or '0') end
 
@@ -24198,7 +24204,7 @@ local tell_head = if_permitted(function(at)
             if found == 2 then break end
             at = at + stand_in
         else
-            drop_head(id)
+            turn_away(id)
         end
     end
     return found > 0
@@ -24349,7 +24355,7 @@ local function grant_or_notify(left)
                 end
             end
         end
-        if redis.call('lindex', queue, '0') == head then drop_head(head) end
+        if redis.call('lindex', queue, '0') == head then turn_away(head) end
         head = redis.call('lindex', queue, '0')
     end
     if head then redis.pcall(publish, channel .. ':' .. head, 'look 0') end
@@ -24479,19 +24485,19 @@ inline constexpr std::string_view queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "193eb41159e389b07fec55af6840de496043f8f8"};
+    "75c9812925778eee71caad7df4938aa7dde3082c"};
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "6d4d74f60faf7fbb763e7caa4f9bdc7c8505f718"};
+    "4fad8515c0dd369a2d2f8d3cefd15165bf087a4e"};
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "71d72b99302ff89b26cd891ff216e6988dbb6778"};
+    "2af573b4eb7d288c672e7ccea8c06d20f5899829"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "1f716d35d2845af386f59c1b185ffc0a3c836382"};
+    "f8c7e0be69fd3644eabb6d8b3c8306906d77ec48"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "5bc2b131dee8aa74e1e45c27e207152cb06be4bd"};
+    "48ef5b84e54260f488eb318642ec469c7351047b"};
 // clang-format on
 
 }  // namespace detail
@@ -24804,16 +24810,16 @@ inline constexpr std::string_view fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "4fea53af6a0b6c06e24dbdd149a48d24ff6917cf"};
+    "bdc30ca50d3faba5796fc4653dd90855bfec1ab9"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "77bf0cddac0f21d0bb4384267e397319dfade888"};
+    "1c88fd327751d40826f93375635bdcebb6b2815d"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "3f7f27754d70edc212fc567ccb394c60525e938b"};
+    "2f2c572a3e2f14c6e2498765adf4c9f19f06692d"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "97c65fd6d8dcf80542bd4d758660c573836e7e80"};
+    "22145b7da89867e857b38c125dbaf7b8adbeee60"};
 // clang-format on
 
 }  // namespace detail

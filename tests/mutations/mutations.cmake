@@ -2267,6 +2267,13 @@ mutate(fair_grant_leaves_foreign_waiter_asleep scripts/fair_lock.hpp
     return type(told)"
     "integration/fair_grants")
 
+# A waiter whose place is over sleeps on.
+mutate(dropped_waiter_is_not_told scripts/lock_queue.hpp
+    "    redis.pcall(publish, channel .. ':' .. id, 'look 0')
+end"
+    "end"
+    "integration/grants")
+
 # Another server may answer after a lost connection, with another clock.
 mutate(lost_connection_vouches_for_grants session/remote_clock.hpp
     "reading->at <= disconnected_at_ || "

@@ -70,16 +70,16 @@ inline constexpr std::string_view fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "4fea53af6a0b6c06e24dbdd149a48d24ff6917cf"};
+    "bdc30ca50d3faba5796fc4653dd90855bfec1ab9"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "77bf0cddac0f21d0bb4384267e397319dfade888"};
+    "1c88fd327751d40826f93375635bdcebb6b2815d"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "3f7f27754d70edc212fc567ccb394c60525e938b"};
+    "2f2c572a3e2f14c6e2498765adf4c9f19f06692d"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "97c65fd6d8dcf80542bd4d758660c573836e7e80"};
+    "22145b7da89867e857b38c125dbaf7b8adbeee60"};
 // clang-format on
 
 }  // namespace detail

@@ -88,6 +88,12 @@ local function drop_head(id)
     end_places()
 end
 
+-- Drops the first of the queue, which seems to be gone. If it is there after all (the clock has jumped), it asks.
+local function turn_away(id)
+    drop_head(id)
+    redis.pcall(publish, channel .. ':' .. id, 'look 0')
+end
+
 -- Returns the time until which a field of `places` says that something is so.
 local function until_of(field) return tonumber(redis.call('hget', places, field) or '0') end
 
@@ -120,7 +126,7 @@ local tell_head = if_permitted(function(at)
             if found == 2 then break end
             at = at + stand_in
         else
-            drop_head(id)
+            turn_away(id)
         end
     end
     return found > 0
@@ -271,7 +277,7 @@ local function grant_or_notify(left)
                 end
             end
         end
-        if redis.call('lindex', queue, '0') == head then drop_head(head) end
+        if redis.call('lindex', queue, '0') == head then turn_away(head) end
         head = redis.call('lindex', queue, '0')
     end
     if head then redis.pcall(publish, channel .. ':' .. head, 'look 0') end
@@ -401,19 +407,19 @@ inline constexpr std::string_view queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "193eb41159e389b07fec55af6840de496043f8f8"};
+    "75c9812925778eee71caad7df4938aa7dde3082c"};
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "6d4d74f60faf7fbb763e7caa4f9bdc7c8505f718"};
+    "4fad8515c0dd369a2d2f8d3cefd15165bf087a4e"};
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "71d72b99302ff89b26cd891ff216e6988dbb6778"};
+    "2af573b4eb7d288c672e7ccea8c06d20f5899829"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "1f716d35d2845af386f59c1b185ffc0a3c836382"};
+    "f8c7e0be69fd3644eabb6d8b3c8306906d77ec48"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "5bc2b131dee8aa74e1e45c27e207152cb06be4bd"};
+    "48ef5b84e54260f488eb318642ec469c7351047b"};
 // clang-format on
 
 }  // namespace detail

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <regex>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -546,6 +547,28 @@ TEST_CASE("who is granted the lock may be silent, and the next one, too: the one
     CHECK(second.hear().starts_with("grant 1 "));
     CHECK(third.hear().empty());
     CHECK(look_in(fourth.hear()) >= 2000);
+}
+
+TEST_CASE("a waiter whose place is over, because the clock has jumped, is told to ask") {
+    RedisServer server;
+    RawRedis redis{server};
+    const auto end_place = [&](const Scripted& waiter) {
+        const std::string id = waiter.owner().substr(0, 36);
+        const RawReply place = redis.call("HGET", places_key, id);
+        redis.integer(
+            "HSET", places_key, id,
+            std::regex_replace(place.string, std::regex(" \\d{13} "), " 1 ", std::regex_constants::format_first_only));
+    };
+    Scripted holder{server, '1'}, first{server, '2'}, second{server, '3'}, third{server, '4'}, fourth{server, '5'};
+    CHECK(holder.acquire().is_nil());
+    for (Scripted* waiter : {&first, &second, &third, &fourth}) CHECK(waiter->acquire().elements.size() == 2);
+    end_place(first);
+    end_place(third);
+    CHECK(holder.release().integer == -3);
+    CHECK(first.hear() == "look 0");
+    CHECK(second.hear().starts_with("grant 1 "));
+    CHECK(third.hear() == "look 0");
+    CHECK(look_in(fourth.hear()) == 2000);
 }
 
 TEST_CASE("a waiter that leaves while a client holds the lock that grants nothing: the next one asks, and listens") {
