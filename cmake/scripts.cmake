@@ -22,6 +22,10 @@ foreach(header IN LISTS headers)
     # The names that stand for keys: local names of KEYS, variables of loops over KEYS, and parameters of functions.
     set(names "")
     string(REGEX MATCHALL "local [a-z_, ]+ =[ \n]+KEYS@[^\n]*" heads "${text}")
+    # A part of its own names the keys of several scripts.
+    if(text MATCHES "parts::queue_keys")
+        list(APPEND heads "local lock, channel, queue, places, counter = KEYS")
+    endif()
     foreach(head IN LISTS heads)
         string(REGEX REPLACE "^local ([a-z_, ]+) =.*$" "\\1" head "${head}")
         string(REGEX MATCHALL "[a-z_]+" more "${head}")

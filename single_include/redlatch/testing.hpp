@@ -494,6 +494,7 @@ private:
             {"hincrby", 4, 4, &Commands::hincrby},
             {"hkeys", 2, 2, &Commands::hkeys},
             {"hlen", 2, 2, &Commands::hlen},
+            {"hmget", 3, any, &Commands::hmget},
             {"hset", 4, any, &Commands::hset},
             {"incrby", 3, 3, &Commands::incrby},
             {"lindex", 3, 3, &Commands::lindex},
@@ -634,9 +635,12 @@ private:
 
     const std::string* field_of(Words words) {
         const Value* const value = keyspace_.find(words[1], Type::hash);
-        if (!value) return nullptr;
-        const auto field = value->hash.find(words[2]);
-        return field == value->hash.end() ? nullptr : &field->second;
+        return value ? field_of(*value, words[2]) : nullptr;
+    }
+
+    static const std::string* field_of(const Value& value, std::string_view name) {
+        const auto field = value.hash.find(name);
+        return field == value.hash.end() ? nullptr : &field->second;
     }
 
     Reply hset(Words words) {
@@ -658,6 +662,16 @@ private:
     Reply hget(Words words) {
         const std::string* const field = field_of(words);
         return field ? Reply::of(*field) : nil_reply();
+    }
+
+    Reply hmget(Words words) {
+        const Value* const value = keyspace_.find(words[1], Type::hash);
+        Reply contents = array_reply();
+        for (const std::string_view name : words.subspan(2)) {
+            const std::string* const field = value ? field_of(*value, name) : nullptr;
+            contents.elements.push_back(field ? Reply::of(*field) : nil_reply());
+        }
+        return contents;
     }
 
     Reply hexists(Words words) { return integer_reply(field_of(words) != nullptr); }

@@ -2286,21 +2286,21 @@ mutate(clock_is_not_told_of_a_lost_connection session/connection_listener.hpp
     "integration/grants")
 
 # A frozen waiter is granted the full lease.
-mutate(grant_has_the_full_lease scripts/lock_queue.hpp
+mutate(grant_has_the_full_lease scripts/queue_release.hpp
     "local length = math.min(lease, offer, ends - now)"
     "local length = lease"
     "(integration|faults)/grants")
 
 # A hold is granted to a process that is gone.
-mutate(grant_to_the_deaf scripts/lock_queue.hpp
-    "if heard[2] > 0 then"
-    "if heard[2] >= 0 then"
+mutate(grant_to_the_deaf scripts/queue_release.hpp
+    "if heard == 0 or type(heard) == 'table' then"
+    "if type(heard) == 'table' then"
     "faults/grants")
 
 # Nobody learns when the lease of a grant ends.
-mutate(head_is_not_told scripts/lock_queue.hpp
-    "return true, length, tell_head(now + length)"
-    "return true, length, true"
+mutate(head_is_not_told scripts/queue_release.hpp
+    "if not somebody_asks then somebody_asks = tell_head(at) end"
+    "somebody_asks = true"
     "faults/grants")
 
 # Only the head of the queue learns of it. It may be frozen, too.
@@ -2310,31 +2310,31 @@ mutate(stand_in_is_not_told scripts/lock_queue.hpp
     "integration/grants")
 
 # A waiter that leaves, and listened to the release of a client that grants nothing, has no successor.
-mutate(nobody_listens_any_more scripts/lock_queue.hpp
-    "tell_head(is_foreign() and now or now + left)"
+mutate(nobody_listens_any_more scripts/queue_release.hpp
+    "tell_head(is_foreign(redis.pcall('hkeys', lock)[1]) and now or now + left)"
     "tell_head(now + left)"
     "integration/grants")
 
 # Those who do not queue up rely on the earlier lease, though a grant may be over before, and nobody of the queue asks.
-mutate(short_grant_wakes_nobody scripts/lock_queue.hpp
+mutate(short_grant_wakes_nobody scripts/queue_release.hpp
     "lease < left or (length < left and not somebody_asks)"
     "lease < left"
     "integration/grants")
 
 # A waiter that gives up keeps its place.
-mutate(leaving_keeps_the_place scripts/lock_queue.hpp
-    "    leave_place(owner)\n    local answer"
-    "    local answer"
+mutate(leaving_keeps_the_place scripts/queue_release.hpp
+    "    leave_place(owner)\n    local is_done"
+    "    local is_done"
     "integration/grants")
 
 # Those who do not queue never get their turn.
 mutate(others_get_no_turn scripts/lock_queue.hpp
-    "most_tries = 2000, 16, 20, 60000, 32"
-    "most_tries = 2000, 1000000, 20, 60000, 32"
+    "stand_in = 2000, 16, 20, 32, 400"
+    "stand_in = 2000, 1000000, 20, 32, 400"
     "integration/grants")
 
 # Those who do not queue rely on the lease of a hold that is over.
-mutate(shorter_grant_is_silent scripts/lock_queue.hpp
+mutate(shorter_grant_is_silent scripts/queue_release.hpp
     "is_shorter and '0' or '2'"
     "'2'"
     "integration/grants")
@@ -2392,22 +2392,22 @@ mutate(grant_before_the_reply lock/queue_place.hpp
     "integration/grants")
 
 # A release that may not change the queue fails after the lock is free, and wakes nobody.
-mutate(release_needs_the_queue scripts/lock_queue.hpp
+mutate(release_needs_the_queue scripts/queue_release.hpp
     "local done, answer = pcall(grant_or_notify, left)"
     "local done, answer = true, grant_or_notify(left)"
     "integration/grants")
 
 # Such a release tells the first in the queue alone, dead or not.
-mutate(release_tells_the_dead scripts/lock_queue.hpp
+mutate(release_tells_the_dead scripts/queue_release.hpp
     "if type(told) == 'number' and told > 0 then break end"
     "break"
     "faults/access_rights")
 
-# Without the right to count listeners the first in the queue is told, dead or not.
-mutate(uncounted_dead_is_told scripts/lock_queue.hpp
-    "if told ~= 0 then return told end"
-    "return told"
-    "faults/access_rights")
+# What is left of an empty queue stays for ever.
+mutate(streak_outlives_the_places scripts/queue_release.hpp
+    "'1')\n                    end_places()"
+    "'1')"
+    "integration/grants")
 
 # A hand-over that may not tell the head of the queue is reported as refused, after it was done.
 mutate(hand_over_needs_the_queue scripts/lock_queue.hpp
@@ -2416,14 +2416,14 @@ mutate(hand_over_needs_the_queue scripts/lock_queue.hpp
     "integration/grants")
 
 # A release without tokens grants a fenced lock.
-mutate(fenced_grant_without_a_token scripts/lock_queue.hpp
+mutate(fenced_grant_without_a_token scripts/queue_release.hpp
     "        token = counter and next_token(counter)\n        if not token then return nil end\n"
     "        token = counter and next_token(counter)\n"
     "integration/fenced_grants")
 
 # The token of a grant is drawn, but another hold may get it once more.
-mutate(token_of_a_grant_is_not_kept scripts/lock_queue.hpp
-    "    if token then table.insert(written, {'set', counter, text(token)}) end\n"
+mutate(token_of_a_grant_is_not_kept scripts/queue_release.hpp
+    "        if token then redis.call('set', counter, text(token)) end\n"
     ""
     "integration/fenced_grants")
 

@@ -12,6 +12,8 @@
 #include <redlatch/scripts/lock_queue.hpp>
 #include <redlatch/scripts/mutex.hpp>
 #include <redlatch/scripts/permit_expirable_semaphore.hpp>
+#include <redlatch/scripts/queue_acquire.hpp>
+#include <redlatch/scripts/queue_release.hpp>
 #include <redlatch/scripts/read_write_lock.hpp>
 #include <redlatch/scripts/read_write_stay.hpp>
 #include <redlatch/scripts/rlock.hpp>

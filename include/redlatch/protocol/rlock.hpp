@@ -10,6 +10,8 @@
 #include "redlatch/protocol/native_commands.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/scripts/lock_queue.hpp"
+#include "redlatch/scripts/queue_acquire.hpp"
+#include "redlatch/scripts/queue_release.hpp"
 #include "redlatch/scripts/rlock.hpp"
 
 #include <cstdint>

@@ -6,6 +6,8 @@
 #include "redlatch/scripts/giving_back.hpp"
 #include "redlatch/scripts/hold_levels.hpp"
 #include "redlatch/scripts/lock_queue.hpp"
+#include "redlatch/scripts/queue_acquire.hpp"
+#include "redlatch/scripts/queue_release.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
@@ -20,25 +22,29 @@ namespace scripts {
 
 namespace parts {
 
-// Precedes lock_queue.
+// Precedes the others.
 inline constexpr std::string_view fenced = joined<exact_count, fenced_token>;
 
-// Follows lock_queue.
+// Precedes queue_acquire_free. Each writes the hold and returns the answer.
 inline constexpr std::string_view fenced_queue_acquire{R"lua(
--- Each writes the hold and returns the answer.
 local function enter(lock, counter, owner, lease)
     local token = next_token(counter)
     if not token then return no_token() end
     redis.call('hincrby', lock, owner, '1')
     local refusal = give_lease(lock, lease)
     if refusal then return refusal end
-    local drawn = redis.pcall('set', counter, text(token))
+    local drawn = redis.pcall('set', counter, string.format('%.0f', token))
     if drawn.err then
         redis.call('del', lock)
         return drawn
     end
     return {1, token}
 end
+local function gone() return {-2, 0} end
+local function blocked(left, foreign) return {0, left, foreign} end
+)lua"};
+
+inline constexpr std::string_view fenced_queue_answers{R"lua(
 -- The token is that of the hold, because none was drawn since.
 local function reenter(owner, current, count, lease)
     local token = last_token(counter)
@@ -46,23 +52,23 @@ local function reenter(owner, current, count, lease)
     return enter_again(lock, owner, current, count, lease) or {1, token}
 end
 local function is_refusal(answer) return answer.err ~= nil end
-local function gone() return {-2, 0} end
-local function blocked(left, foreign) return {0, left, foreign} end
 )lua"};
 
 }  // namespace parts
 
 inline constexpr std::string_view fenced_queue_acquire =
-    joined<parts::wanted_until, parts::no_lease, parts::all_or_none, parts::levels, parts::fenced, parts::lock_queue,
-           parts::fenced_queue_acquire, parts::queue_acquire>;
+    joined<parts::wanted_until, parts::first_level, parts::queue_keys, parts::fenced, parts::fenced_queue_acquire,
+           parts::queue_acquire_free, parts::no_lease, parts::queue_wait, parts::more_levels, parts::lock_queue,
+           parts::queue_places, parts::fenced_queue_answers, parts::queue_acquire>;
 inline constexpr std::string_view fenced_queue_release =
-    joined<parts::wanted_until, parts::leaving_levels, parts::fenced, parts::lock_queue, parts::queue_release,
-           parts::release_levels>;
+    joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
+           parts::fenced, parts::lock_queue, parts::queue_hand_on, parts::queue_release>;
 inline constexpr std::string_view fenced_queue_give_up =
-    joined<parts::wanted_until, parts::leaving_levels, parts::fenced, parts::lock_queue, parts::queue_release,
-           parts::queue_give_up, parts::give_up>;
+    joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::fenced,
+           parts::lock_queue, parts::queue_places, parts::queue_hand_on, parts::queue_give_up, parts::give_up>;
 inline constexpr std::string_view fenced_queue_hand_over =
-    joined<parts::wanted_until, parts::next_owner, parts::fenced, parts::lock_queue, parts::queue_hand_over>;
+    joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::fenced, parts::queue_hand_over,
+           parts::lock_queue, parts::queue_shorter_lease>;
 
 }  // namespace scripts
 
@@ -70,16 +76,16 @@ inline constexpr std::string_view fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "bdc30ca50d3faba5796fc4653dd90855bfec1ab9"};
+    "d8b4f0670934b8a2531eb75054527e5a744dcec0"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "1c88fd327751d40826f93375635bdcebb6b2815d"};
+    "410236b0369b3dc0da82b6e83675bd34a68c6678"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "2f2c572a3e2f14c6e2498765adf4c9f19f06692d"};
+    "abd8c55cc03c052a9f9c6effcf264b09262bed1a"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "22145b7da89867e857b38c125dbaf7b8adbeee60"};
+    "171f8723f4dc20c580d06cc40b0b998bb93bd359"};
 // clang-format on
 
 }  // namespace detail

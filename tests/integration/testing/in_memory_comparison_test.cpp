@@ -261,7 +261,7 @@ private:
     Words plain() {
         static const char* const kinds[] = {"", "fair", "rw", "mutex", "semaphore", "permits", "latch", "fenced"};
         const std::string key = pick(kinds) + pick(keys_);
-        switch (below(25)) {
+        switch (below(26)) {
             case 0: return {"DEL", key};
             case 1: return {"SET", key, std::to_string(few())};
             case 2: return {"SET", key, "text", "NX", "PX", std::to_string(lease().count())};
@@ -287,6 +287,7 @@ private:
             case 22: return {"EVAL", "return {1, 2.9, 'a', true, false, redis.call('get', KEYS[1])}", "1", key};
             case 23:
                 return {"EVAL", "redis.call('set', KEYS[1], 2^53 - 1) return redis.call('get', KEYS[1])", "1", key};
+            case 24: return {"HMGET", key, "field", pick(uuids_) + ":1"};
             default: return words_of(Call(digested<scripts::server_check>, {"check"}, {"a channel", PublishCommand()}));
         }
     }

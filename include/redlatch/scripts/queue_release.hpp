@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/scripts/giving_back.hpp"
+#include "redlatch/scripts/hold_levels.hpp"
+#include "redlatch/scripts/lock_queue.hpp"
+#include "redlatch/scripts/script.hpp"
+#include "redlatch/scripts/wanted_until.hpp"
+
+#include <string_view>
+
+// How a lock of lock_queue.hpp is released, and handed on. As in queue_acquire.hpp, the common case comes first.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+// Releases levels of a hold.
+inline constexpr std::string_view queue_leave{R"lua(
+-- KEYS: lock, channel, queue, places (, token counter).
+-- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners notified; -1 = still held;
+-- -3 = released and granted to a waiter.
+
+-- Returns true and the answer; or false if somebody may be in the queue, and for how long the released hold would have
+-- lasted: then the free lock has to be handed on.
+local function leave(owner, count, lease, command)
+    publish = command
+    local current = redis.call('hget', lock, owner)
+    if not current then return true, nil end
+    if count ~= '0' then return true, leave_level(lock, owner, current, count, lease) end
+    local head = redis.pcall('lindex', queue, '0')
+    local left = head and redis.call('pttl', lock)
+    redis.call('del', lock)
+    if head then return false, left end
+    return true, redis.call(publish, channel, '0')
+end
+)lua"};
+
+// Nobody queues.
+inline constexpr std::string_view queue_release_free{R"lua(
+-- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command.
+local is_done, answer = leave(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+if is_done then return answer end
+)lua"};
+
+// Hands the free lock on.
+inline constexpr std::string_view queue_hand_on{R"lua(
+-- Writes the hold of the head of the queue, and tells it. Returns for how long it holds the lock; false if nobody heard
+-- that, so it does not hold it; nil if it may not hold the lock.
+local function grant(head, number, lease, ends, kind)
+    local token
+    if kind == 'f' then
+        token = counter and next_token(counter)
+        if not token then return nil end
+    end
+    drop_head(head) -- first, because it may not be permitted
+    local length = math.min(lease, offer, ends - now)
+    local function write()
+        redis.call('hincrby', lock, head .. ':' .. number, '1')
+        redis.call('pexpire', lock, text(length))
+        if token then redis.call('set', counter, text(token)) end
+    end
+    if not pcall(write) then
+        redis.call('del', lock)
+        return nil
+    end
+    local message = string.format('grant %s %.0f %.0f', number, now, length)
+    if token then message = message .. ' ' .. text(token) end
+    local heard = redis.pcall(publish, channel .. ':' .. head, message)
+    if heard == 0 or type(heard) == 'table' then
+        redis.call('del', lock)
+        return false
+    end
+    return length
+end
+
+-- Notifies those that do not queue, and lets our waiters keep out for a while. Returns the number of the notified; nil
+-- if nobody listens or polls.
+local function give_turn(polled)
+    local told = redis.call(publish, channel, '0')
+    redis.call('hset', places, 'streak', '0')
+    if told == 0 and polled <= now then return nil end
+    redis.call('hset', places, 'turn', text(now + turn_length))
+    for _, id in ipairs(redis.call('lrange', queue, '0', text(most_tries - 1))) do
+        redis.pcall(publish, channel .. ':' .. id, 'look ' .. text(turn_length))
+    end
+    return told
+end
+
+-- Grants the free lock to the first waiter that listens, or notifies whoever listens.
+local function grant_or_notify(left)
+    now = now or time_in_ms()
+    for _ = 1, most_tries do
+        local ids = redis.call('lrange', queue, '0', '2')
+        local head = ids[1]
+        if not head then break end
+        local known = redis.call('hmget', places, 'streak', 'polled', unpack(ids))
+        local polled = tonumber(known[2] or '0')
+        local number, lease, ends, _, kind = parts_of(known[3])
+        if number and ends > now + 100 then
+            local told = tonumber(known[1] or '0') >= most_grants and give_turn(polled)
+            if told then return told end
+            local length = grant(head, number, lease, ends, kind)
+            if length == nil then return redis.call(publish, channel .. ':' .. head, 'look 0') end
+            if length then
+                local at = now + length
+                local somebody_asks = is_asking(known[4], at) and (not ids[3] or is_asking(known[5], at))
+                if not somebody_asks then somebody_asks = tell_head(at) end
+                -- Some wait for the end of this hold alone: they understand '2', which waiters for the lock ignore. Those
+                -- rely on the earlier lease: wake them if it was longer. The grant itself may be over before, if its
+                -- waiter is frozen: then one of the queue asks, if there is any.
+                local is_shorter = lease < left or (length < left and not somebody_asks)
+                local others = redis.pcall(publish, channel, is_shorter and '0' or '2')
+                if others ~= 0 or polled > now then
+                    redis.pcall('hincrby', places, 'streak', '1')
+                    end_places()
+                end
+                return -3
+            end
+        end
+        if redis.call('lindex', queue, '0') == head then turn_away(head) end
+    end
+    tell_head(now)
+    return redis.call(publish, channel, '0')
+end
+
+-- The same, also without a right to read or change the queue: the lock is free, so those who wait have to ask. `left`:
+-- how long the released hold would have lasted. Returns the answer.
+local function hand_on(left)
+    local done, answer = pcall(grant_or_notify, left)
+    if done then return answer end
+    for i = 0, most_tries - 1 do
+        local waiter = redis.pcall('lindex', queue, text(i))
+        if type(waiter) ~= 'string' then break end
+        local told = redis.pcall(publish, channel .. ':' .. waiter, 'look 0')
+        if type(told) == 'number' and told > 0 then break end
+    end
+    return redis.call(publish, channel, '0')
+end
+)lua"};
+
+inline constexpr std::string_view queue_release{R"lua(
+return hand_on(answer)
+)lua"};
+
+inline constexpr std::string_view queue_give_up{R"lua(
+-- Releases a number of which no client knows whether it has a hold or a place.
+local function release(owner, count, lease, command)
+    publish, now = command, time_in_ms()
+    leave_place(owner)
+    local is_done, answer = leave(owner, count, lease, command)
+    if not is_done then return hand_on(answer) end
+    if answer then return answer end
+    local left = redis.call('pttl', lock)
+    -- This waiter may have been the one that asks next, or that listens to a release that grants nothing: then the next
+    -- one asks now, and listens.
+    if left >= 0 then
+        tell_head(is_foreign(redis.pcall('hkeys', lock)[1]) and now or now + left)
+        return nil
+    end
+    if left == -2 and redis.call('exists', queue) == 1 then
+        local turn = until_of('turn')
+        -- A hold that expired has woken nobody.
+        if turn <= now then hand_on(0) else tell_head(turn) end
+    end
+    return nil
+end
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view queue_release =
+    joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
+           parts::unfenced, parts::lock_queue, parts::queue_hand_on, parts::queue_release>;
+inline constexpr std::string_view queue_give_up =
+    joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::unfenced,
+           parts::lock_queue, parts::queue_places, parts::queue_hand_on, parts::queue_give_up, parts::give_up>;
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
+    "b88e15c80dac1f4cebbebf2a936ed5b886fb39a6"};
+template <>
+inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
+    "ada05200737c249fcc05e87eb5d6f9ade1a616fd"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
