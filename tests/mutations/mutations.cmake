@@ -251,8 +251,8 @@ mutate(late_fenced_acquire_takes_effect scripts/fenced_lock.hpp
     "faults/late_locks")
 
 mutate(late_fair_acquire_takes_effect scripts/fair_lock.hpp
-    "if now > tonumber(wanted_until) then return late(now) end\nlocal current"
-    "local current"
+    "if now > tonumber(ARGV[7]) then return late(now) end\n"
+    ""
     "faults/late_locks")
 
 mutate(late_read_acquire_takes_effect scripts/read_write_lock.hpp

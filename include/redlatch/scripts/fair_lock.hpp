@@ -31,11 +31,48 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view fair_queue = R"lua(
+inline constexpr std::string_view fair_keys = R"lua(
 local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, channel = ARGV[1], ARGV[2]
-local foreign_patience, offer, most_tries = 300000, 2000, 32
+)lua";
+
+// A free lock that nobody waits for comes before the functions of the other cases: to define them costs as much as three
+// commands.
+inline constexpr std::string_view fair_acquire_free = R"lua(
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted count
+-- (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), wanted until, '0.5' = can be granted the lock,
+-- '0' = not.
+-- Answer: nil = held; n >= 0 = blocked, ask again after n ms without a message; -2 = the hold to re-enter is gone.
+local owner, count, lease, slot, mark = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[8]
 local now = time_in_ms()
+if now > tonumber(ARGV[7]) then return late(now) end
+if count == '1' and redis.call('exists', lock, queue) == 0 then
+    redis.call('hincrby', lock, owner, '1')
+    return give_lease(lock, lease)
+end
+)lua";
+
+inline constexpr std::string_view fair_release_free = R"lua(
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, remaining count,
+-- lease in ms for a remaining hold.
+-- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners of the next waiter notified;
+-- -1 = still held; -3 = released and granted to a waiter.
+local owner, count, lease = ARGV[3], ARGV[4], ARGV[5]
+local current = redis.call('hget', lock, owner)
+if current and count == '0' and redis.call('exists', queue) == 0 then
+    redis.call('del', lock)
+    return 0
+end
+local now = time_in_ms()
+)lua";
+
+inline constexpr std::string_view fair_now = R"lua(
+local now = time_in_ms()
+)lua";
+
+// Follows a part that sets `now`.
+inline constexpr std::string_view fair_queue = R"lua(
+local foreign_patience, offer, most_tries = 300000, 2000, 32
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -78,8 +115,8 @@ local function is_marked(ends) return ends and ends % 1 == 0.5 end
 -- lease. A refusal does no harm: a waiter that is not notified asks when the lease ends that it saw.
 local function tell_next(is_shorter)
     local head = first_alive()
-    local left = redis.pcall('pttl', lock)
-    if not head or type(left) ~= 'number' or left <= 0 then return end
+    local left = head and redis.pcall('pttl', lock)
+    if type(left) ~= 'number' or left <= 0 then return end
     local is_ours = redis.call('zscore', slots, head)
     if is_ours or is_shorter then redis.pcall(publish, channel .. head, is_ours and text(math.max(left, 2)) or '0') end
 end
@@ -95,12 +132,6 @@ end
 )lua";
 
 inline constexpr std::string_view fair_acquire = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted count
--- (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), wanted until, '0.5' = can be granted the lock,
--- '0' = not.
--- Answer: nil = held; n >= 0 = blocked, ask again after n ms without a message; -2 = the hold to re-enter is gone.
-local owner, count, lease, slot, wanted_until, mark = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-if now > tonumber(wanted_until) then return late(now) end
 local current = redis.call('hget', lock, owner)
 if current then return enter_again(lock, owner, current, count, lease) end
 local left = redis.call('pttl', lock)
@@ -153,11 +184,6 @@ return left + rest
 )lua";
 
 inline constexpr std::string_view fair_release = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, remaining count,
--- lease in ms for a remaining hold.
--- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners of the next waiter notified;
--- -1 = still held; -3 = released and granted to a waiter.
-
 -- Writes the hold of a waiter that listens, and tells it. Returns nil if that is not possible; otherwise the answer.
 local function grant(waiter, alive_until)
     local patient_until = redis.call('zscore', timeouts, waiter)
@@ -197,8 +223,6 @@ local function hand_on(head)
     return wake(head)
 end
 
-local owner, count, lease = ARGV[3], ARGV[4], ARGV[5]
-local current = redis.call('hget', lock, owner)
 if not current then
     -- A hold that expired has woken no waiter.
     if redis.call('exists', lock) == 0 then wake(first_alive()) end
@@ -293,13 +317,17 @@ return waits
 )lua";
 
 template <const std::string_view&... Bodies>
-inline constexpr std::string_view with_fair_queue = joined<wanted_until, all_or_none, fair_queue, Bodies...>;
+inline constexpr std::string_view with_fair_queue =
+    joined<wanted_until, fair_keys, fair_now, all_or_none, fair_queue, Bodies...>;
 
 }  // namespace parts
 
 inline constexpr std::string_view fair_acquire =
-    parts::with_fair_queue<parts::no_lease, parts::more_levels, parts::fair_acquire>;
-inline constexpr std::string_view fair_release = parts::with_fair_queue<parts::fewer_levels, parts::fair_release>;
+    joined<parts::wanted_until, parts::first_level, parts::fair_keys, parts::fair_acquire_free, parts::all_or_none,
+           parts::fair_queue, parts::no_lease, parts::more_levels, parts::fair_acquire>;
+inline constexpr std::string_view fair_release =
+    joined<parts::wanted_until, parts::fair_keys, parts::fair_release_free, parts::all_or_none, parts::fair_queue,
+           parts::fewer_levels, parts::fair_release>;
 inline constexpr std::string_view fair_stay =
     parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
 inline constexpr std::string_view fair_leave = parts::with_fair_queue<parts::fair_leave>;
@@ -310,19 +338,19 @@ inline constexpr std::string_view fair_refresh = parts::with_fair_queue<parts::f
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
-    "29803f566ae3c5db68880c7759bfa0e8a83d784f"};
+    "79606610493f614b423f41e4601b269843d462f8"};
 template <>
 inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
-    "0effb3addcc7dbe6c32e36bfe0435b8e066d966f"};
+    "5ca22e1956b47515a910180cba83c9a46a8bb510"};
 template <>
 inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
-    "f56ea046914df2a8dfb74bf048dd34af428e1db4"};
+    "7855f8a274944453ae907f060a4525e280eeac57"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "96757d4fdb2bd929dad132c6a091d8e828991f41"};
+    "e21099c1eeb1cdfb97d3ecfb62c5917b2a9328c0"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
-    "f3e63c8c0547a598dedfaa0175b0b0340cb84b4e"};
+    "b2bd4ef10cf2cb5313af80a832d27a28f420406e"};
 // clang-format on
 
 }  // namespace detail
