@@ -9,7 +9,7 @@
 # The last column is what the file costs beyond `standard`, in units of `standard`: a slower machine has the same figures.
 #   -DCOMPILERS="g++;clang++-14"   uses these compilers; by default c++ or g++, and clang++, where there are
 #   -DCHECK=ON                     fails if a file costs more than its bound below. What does is first measured again,
-#                                  together with `standard`, up to MORE_ROUNDS (9) times: a busy machine is slower than
+#                                  together with `standard`, up to MORE_ROUNDS (30) times: a busy machine is slower than
 #                                  itself from one second to the next
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
@@ -18,7 +18,7 @@ if(NOT ROUNDS)
     set(ROUNDS 3)
 endif()
 if(NOT DEFINED MORE_ROUNDS)
-    set(MORE_ROUNDS 9)
+    set(MORE_ROUNDS 30)
 endif()
 if(NOT COMPILERS)
     find_program(gcc NAMES g++ c++ NO_CACHE)

@@ -1364,7 +1364,7 @@ TEST_CASE(
     LockersServer at;
     RedisServer& server = at.server;
     RawRedis &admin = at.admin, &user = at.user;
-    make_user(admin, {"+pubsub|numsub"});
+    make_user(admin, {"+hmget", "+pubsub|numsub"});
     std::size_t refused_calls = 0, granted = 0, notified = 0;
     for (const bool others_listen : {false, true}) {
         CAPTURE(others_listen);

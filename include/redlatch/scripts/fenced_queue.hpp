@@ -79,13 +79,13 @@ inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_
     "d8b4f0670934b8a2531eb75054527e5a744dcec0"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "410236b0369b3dc0da82b6e83675bd34a68c6678"};
+    "03d966a644a00fdff1af535201d6901d47857a40"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "abd8c55cc03c052a9f9c6effcf264b09262bed1a"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "171f8723f4dc20c580d06cc40b0b998bb93bd359"};
+    "5e8ddeec7ed6294abd1a6dcfcc43958dc935a784"};
 // clang-format on
 
 }  // namespace detail

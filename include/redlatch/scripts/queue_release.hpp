@@ -47,6 +47,11 @@ if is_done then return answer end
 
 // Hands the free lock on.
 inline constexpr std::string_view queue_hand_on{R"lua(
+-- Ends a hold that nobody knows of. Access rights may allow one of these commands and not the other.
+local function undo_grant()
+    if type(redis.pcall('del', lock)) == 'table' then redis.call('pexpire', lock, '0') end
+end
+
 -- Writes the hold of the head of the queue, and tells it. Returns for how long it holds the lock; false if nobody heard
 -- that, so it does not hold it; nil if it may not hold the lock.
 local function grant(head, number, lease, ends, kind)
@@ -63,14 +68,14 @@ local function grant(head, number, lease, ends, kind)
         if token then redis.call('set', counter, text(token)) end
     end
     if not pcall(write) then
-        redis.call('del', lock)
+        undo_grant()
         return nil
     end
     local message = string.format('grant %s %.0f %.0f', number, now, length)
     if token then message = message .. ' ' .. text(token) end
     local heard = redis.pcall(publish, channel .. ':' .. head, message)
     if heard == 0 or type(heard) == 'table' then
-        redis.call('del', lock)
+        undo_grant()
         return false
     end
     return length
@@ -103,7 +108,10 @@ local function grant_or_notify(left)
             local told = tonumber(known[1] or '0') >= most_grants and give_turn(polled)
             if told then return told end
             local length = grant(head, number, lease, ends, kind)
-            if length == nil then return redis.call(publish, channel .. ':' .. head, 'look 0') end
+            if length == nil then
+                told = redis.call(publish, channel .. ':' .. head, 'look 0')
+                if told ~= 0 then return told end
+            end
             if length then
                 local at = now + length
                 local somebody_asks = is_asking(known[4], at) and (not ids[3] or is_asking(known[5], at))
@@ -184,10 +192,10 @@ inline constexpr std::string_view queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "b88e15c80dac1f4cebbebf2a936ed5b886fb39a6"};
+    "f31a7ad0dbd094b6521339f4714f94a9336b477d"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "ada05200737c249fcc05e87eb5d6f9ade1a616fd"};
+    "9f7833b3ccd0afbbf3d78d556df4dc9b9d49d439"};
 // clang-format on
 
 }  // namespace detail

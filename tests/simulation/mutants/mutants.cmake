@@ -51,8 +51,8 @@ mutate(late_acquire_takes_effect scripts/rlock.hpp
     "if now > tonumber(wanted_until) then return late(now) end\nif redis.call('exists', lock) == 0 then"
     "if redis.call('exists', lock) == 0 then")
 mutate(late_fair_acquire_takes_effect scripts/fair_lock.hpp
-    "if now > tonumber(wanted_until) then return late(now) end\nlocal current"
-    "local current")
+    "if now > tonumber(ARGV[7]) then return late(now) end\n"
+    "")
 mutate(late_read_takes_effect scripts/read_write_lock.hpp
     "if now > tonumber(wanted_until) then return late(now) end\nlocal timeout"
     "local timeout")
