@@ -2403,6 +2403,12 @@ mutate(release_tells_the_dead scripts/queue_release.hpp
     "break"
     "faults/access_rights")
 
+# A dead waiter whose hold cannot be written is told, and nobody else.
+mutate(unwritten_dead_is_told scripts/queue_release.hpp
+    "if told ~= 0 then return told end"
+    "return told"
+    "faults/access_rights")
+
 # What is left of an empty queue stays for ever.
 mutate(streak_outlives_the_places scripts/queue_release.hpp
     "'1')\n                    end_places()"
