@@ -7,7 +7,8 @@
 //
 // With --segments n the sellers share no lock. The stock is a SegmentedSemaphore, whose segments a cluster spreads over its
 // nodes. A seller reserves a unit, which is a permit with a lease, and sells it when it is paid. A StripedLock over the
-// customers keeps each from buying twice. The unit that the killed seller has reserved comes back by itself.
+// customers keeps each from buying twice. The units that the killed seller has reserved come back by themselves. Of those
+// that it has sold, the others record the orders, because it has noted each payment before.
 //
 // With a redis-sentinel:// or redis-cluster:// URL you may also kill the master. A seller that loses its connection
 // checks the outcome of its attempt at the new master, and serves the customer again. This requires two replicas: after
@@ -82,7 +83,7 @@ struct Sale {
     std::string spread(std::string_view name) const { return id() + ':' + std::string(name); }
 };
 
-// One bare hiredis connection for one thread. It carries the data of the sale, one plain command at a time.
+// One bare hiredis connection for one thread. It carries the data of the sale, one command at a time.
 class Redis {
 public:
     struct Free {
@@ -225,20 +226,10 @@ long long next_order_id(Redis& redis, const Sale& sale) {
            redis.number({"INCR", sale.key("day:" + std::to_string(days))});
 }
 
-// Returns true if the list of orders has one of this customer.
-bool has_order(Redis& redis, const Sale& sale, const std::string& customer) {
-    const auto orders = redis.command({"LRANGE", sale.key("orders"), "0", "-1"});
-    for (std::size_t i = 0; i < orders->elements; ++i)
-        if (std::string_view(orders->element[i]->str).starts_with(customer + ' ')) return true;
-    return false;
-}
-
-void add_order(Redis& redis, const Sale& sale, int seller, const std::string& customer) {
+std::string new_order(Redis& redis, const Sale& sale, int seller, const std::string& customer) {
     const auto id = next_order_id(redis, sale);
     const auto time = std::chrono::floor<milliseconds>(std::chrono::steady_clock::now().time_since_epoch());
-    redis.command(
-        {"RPUSH", sale.key("orders"),
-         customer + ' ' + std::to_string(id) + ' ' + std::to_string(time.count()) + ' ' + std::to_string(seller)});
+    return customer + ' ' + std::to_string(id) + ' ' + std::to_string(time.count()) + ' ' + std::to_string(seller);
 }
 
 // The critical section. Each step alone is harmless, but two threads inside at once sell the same unit twice. Returns
@@ -258,7 +249,7 @@ bool sell(Redis& redis, const Sale& sale, int seller, const std::string& custome
     // In this order, so that settle() can detect a half-done sale.
     redis.command({"SET", sale.key("stock"), std::to_string(stock - 1)});
     redis.command({"SET", sale.key("bought:" + customer), "1"});
-    add_order(redis, sale, seller, customer);
+    redis.command({"RPUSH", sale.key("orders"), new_order(redis, sale, seller, customer)});
     redis.secure();
     return true;
 }
@@ -312,15 +303,51 @@ void serve_customers(redlatch::Client& client, const Sale& sale, int seller) {
     }
 }
 
-// Sells a unit to the customer, whose lock is held. Returns false if the unit came back before it was paid.
+// Does something that may be done twice. Does it again if the connection ends meanwhile.
+template <class Function>
+void persist(Redis& redis, Function&& function) {
+    for (;;) {
+        try {
+            function();
+            return redis.secure();
+        } catch (const std::runtime_error&) {
+            if (!redis.reconnect()) throw;
+        }
+    }
+}
+
+// Records the order of a unit that is paid and sold. It is recorded once, however many sellers try.
+void record_order(Redis& redis, const Sale& sale, int seller, const std::string& unit, const std::string& customer) {
+    static const std::string once =
+        "if redis.call('hdel', KEYS[1], ARGV[1]) == 1 then redis.call('rpush', KEYS[2], ARGV[2]) end";
+    persist(redis, [&] {
+        redis.command(
+            {"EVAL", once, "2", sale.key("paid"), sale.key("orders"), unit, new_order(redis, sale, seller, customer)});
+    });
+}
+
+// Records the orders of sellers that were killed after they had sold a unit. A unit that was not sold comes back.
+void record_orders_of_others(Redis& redis, const Sale& sale, redlatch::SegmentedSemaphore& stock, int seller) {
+    const auto paid = redis.command({"HGETALL", sale.key("paid")});
+    for (std::size_t i = 0; i + 1 < paid->elements; i += 2) {
+        const std::string unit = paid->element[i]->str, customer = paid->element[i + 1]->str;
+        const auto space = unit.find(' ');
+        const auto left = stock.remaining_lease(
+            {std::stoul(unit.substr(0, space)), redlatch::PermitId::parse(unit.substr(space + 1))});
+        if (left == milliseconds::max()) record_order(redis, sale, seller, unit, customer);
+    }
+}
+
+// Sells a unit to the customer, whose lock is held. Returns false if the unit came back before it was sold.
 bool sell_reserved(Redis& redis, const Sale& sale, redlatch::SegmentedSemaphore& stock, int seller,
                    const std::string& customer) {
     if (redis.text({"GET", sale.key("bought:" + customer)})) return true;
-    std::optional<redlatch::SegmentPermit> unit;
-    while (!unit) {
-        // Reserved units may come back, so the stock is sold out only when all are paid.
+    std::optional<redlatch::SegmentPermit> reserved;
+    while (!reserved) {
+        // Reserved units may come back, so the stock is sold out only when there is an order of each.
         if (redis.number({"LLEN", sale.key("orders")}) >= units) return true;
-        unit = stock.try_acquire_for(200ms, redlatch::Lease{lease});
+        reserved = stock.try_acquire_for(200ms, redlatch::Lease{lease});
+        if (!reserved) record_orders_of_others(redis, sale, stock, seller);
     }
 
     if (redis.number({"LLEN", sale.key("orders")}) >= units / 2 &&
@@ -328,22 +355,24 @@ bool sell_reserved(Redis& redis, const Sale& sale, redlatch::SegmentedSemaphore&
         for (;;) ::pause();  // the parent kills this process here: it has reserved a unit and has not sold it
 
     std::this_thread::sleep_for(think_time);  // the payment
+    // Whenever this process ends: what is noted is sold or comes back, and what is sold gets its order.
+    const std::string unit = std::to_string(reserved->segment) + ' ' + reserved->id.text().c_str();
+    persist(redis, [&] {
+        redis.command({"SET", sale.key("bought:" + customer), "1"});
+        redis.command({"HSET", sale.key("paid"), unit, customer});
+    });
     std::error_code ec;
-    stock.update_lease(*unit, redlatch::Lease::forever(), ec);
-    if (ec == redlatch::errc::unknown_permit) return false;
-    if (ec) throw std::system_error(ec);
-
-    // The unit is sold. Its order is recorded once, whatever happens to the connection.
-    for (bool again = false;; again = true) {
-        try {
-            if (!again || !has_order(redis, sale, customer)) add_order(redis, sale, seller, customer);
-            redis.command({"SET", sale.key("bought:" + customer), "1"});
-            redis.secure();
-            return true;
-        } catch (const std::runtime_error&) {
-            if (!redis.reconnect()) throw;
-        }
+    stock.update_lease(*reserved, redlatch::Lease::forever(), ec);
+    if (ec && ec != redlatch::errc::unknown_permit) throw std::system_error(ec);
+    if (ec) {
+        persist(redis, [&] {
+            redis.command({"HDEL", sale.key("paid"), unit});
+            redis.command({"DEL", sale.key("bought:" + customer)});
+        });
+        return false;
     }
+    record_order(redis, sale, seller, unit, customer);
+    return true;
 }
 
 // One thread of a seller in a sale with segments.
