@@ -24502,8 +24502,8 @@ local function undo_grant()
     if type(redis.pcall('del', lock)) == 'table' then redis.call('pexpire', lock, '0') end
 end
 
--- Writes the hold of the head of the queue, and tells it. Returns for how long it holds the lock; false if nobody heard
--- that, so it does not hold it; nil if it may not hold the lock.
+-- Writes the hold of the head of the queue, and tells it. Returns for how long it holds the lock; false if it was not told,
+-- and does not hold it; nil if it may not hold the lock.
 local function grant(head, number, lease, ends, kind)
     local token
     if kind == 'f' then
@@ -24523,60 +24523,58 @@ local function grant(head, number, lease, ends, kind)
     end
     local message = string.format('grant %s %.0f %.0f', number, now, length)
     if token then message = message .. ' ' .. text(token) end
-    local heard = redis.pcall(publish, channel .. ':' .. head, message)
-    if heard == 0 or type(heard) == 'table' then
+    if type(redis.pcall(publish, channel .. ':' .. head, message)) == 'table' then
         undo_grant()
         return false
     end
     return length
 end
 
--- Notifies those that do not queue, and lets our waiters keep out for a while. Returns the number of the notified; nil
--- if nobody listens or polls.
-local function give_turn(polled)
-    local told = redis.call(publish, channel, '0')
-    redis.call('hset', places, 'streak', '0')
-    if told == 0 and polled <= now then return nil end
-    redis.call('hset', places, 'turn', text(now + turn_length))
+-- Our waiters keep out for a while.
+local function give_turn()
+    redis.call('hset', places, 'streak', '0', 'turn', text(now + turn_length))
     for _, id in ipairs(redis.call('lrange', queue, '0', text(most_tries - 1))) do
         redis.pcall(publish, channel .. ':' .. id, 'look ' .. text(turn_length))
     end
-    return told
+    return redis.call(publish, channel, '0')
 end
 
 -- Grants the free lock to the first waiter that listens, or notifies whoever listens.
 local function grant_or_notify(left)
+    local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
     now = now or time_in_ms()
     for _ = 1, most_tries do
         local ids = redis.call('lrange', queue, '0', '2')
         local head = ids[1]
         if not head then break end
-        local known = redis.call('hmget', places, 'streak', 'polled', unpack(ids))
-        local polled = tonumber(known[2] or '0')
-        local number, lease, ends, _, kind = parts_of(known[3])
+        local own = channel .. ':' .. head
+        local known = redis.call('hmget', places, 'polled', unpack(ids))
+        local number, lease, ends, _, kind = parts_of(known[2])
         if number and ends > now + 100 then
-            local told = tonumber(known[1] or '0') >= most_grants and give_turn(polled)
-            if told then return told end
-            local length = grant(head, number, lease, ends, kind)
-            if length == nil then
-                told = redis.call(publish, channel .. ':' .. head, 'look 0')
-                if told ~= 0 then return told end
-            end
-            if length then
-                local at = now + length
-                local somebody_asks = is_asking(known[4], at) and (not ids[3] or is_asking(known[5], at))
-                if not somebody_asks then somebody_asks = tell_head(at) end
-                -- Some wait for the end of this hold alone: they understand '2', which waiters for the lock ignore. Those
-                -- rely on the earlier lease: wake them if it was longer. The grant itself may be over before, if its
-                -- waiter is frozen: then one of the queue asks, if there is any.
-                local is_shorter = lease < left or (length < left and not somebody_asks)
-                local others = redis.pcall(publish, channel, is_shorter and '0' or '2')
-                if others ~= 0 or polled > now then
-                    redis.pcall('hincrby', places, 'streak', '1')
-                    end_places()
+            local told = 0
+            -- PUBLISH would count those, too, who listen to all channels by a pattern.
+            local heard = redis.pcall('pubsub', numsub, own, channel)
+            if heard.err then
+                -- Without the right to count listeners, the waiter has to ask, if it is there.
+                told = redis.call(publish, own, 'look 0')
+            elseif heard[2] > 0 then
+                local others = heard[4] > 0 or tonumber(known[1] or '0') > now
+                if others and redis.call('hincrby', places, 'streak', '1') > most_grants then return give_turn() end
+                local length = grant(head, number, lease, ends, kind)
+                if length == nil then told = redis.call(publish, own, 'look 0') end
+                if length then
+                    local at = now + length
+                    local somebody_asks = is_asking(known[3], at) and (not ids[3] or is_asking(known[4], at))
+                    if not somebody_asks then somebody_asks = tell_head(at) end
+                    -- Some wait for the end of this hold alone: they understand '2', which waiters for the lock ignore.
+                    -- Those rely on the earlier lease: wake them if it was longer. The grant itself may be over before,
+                    -- if its waiter is frozen: then one of the queue asks, if there is any.
+                    local is_shorter = lease < left or (length < left and not somebody_asks)
+                    if heard[4] > 0 then redis.pcall(publish, channel, is_shorter and '0' or '2') end
+                    return -3
                 end
-                return -3
             end
+            if told ~= 0 then return told end
         end
         if redis.call('lindex', queue, '0') == head then turn_away(head) end
     end
@@ -24642,10 +24640,10 @@ inline constexpr std::string_view queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "f31a7ad0dbd094b6521339f4714f94a9336b477d"};
+    "23712e006255bc7c803edfe33382cf6d75ee6012"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "9f7833b3ccd0afbbf3d78d556df4dc9b9d49d439"};
+    "d2b0456018dd0b25164926e404d842fad55ddcca"};
 // clang-format on
 
 }  // namespace detail
@@ -24965,13 +24963,13 @@ inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_
     "d8b4f0670934b8a2531eb75054527e5a744dcec0"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "03d966a644a00fdff1af535201d6901d47857a40"};
+    "e485d485a41cc28cd6b2ef7acd41dad011fdbb8f"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "abd8c55cc03c052a9f9c6effcf264b09262bed1a"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "5e8ddeec7ed6294abd1a6dcfcc43958dc935a784"};
+    "6114462ca3654f5c2ec7f1e16fa8bbfb3bfa97c7"};
 // clang-format on
 
 }  // namespace detail

@@ -2293,8 +2293,8 @@ mutate(grant_has_the_full_lease scripts/queue_release.hpp
 
 # A hold is granted to a process that is gone.
 mutate(grant_to_the_deaf scripts/queue_release.hpp
-    "if heard == 0 or type(heard) == 'table' then"
-    "if type(heard) == 'table' then"
+    "heard[2] > 0 then"
+    "heard[2] >= 0 then"
     "faults/grants")
 
 # Nobody learns when the lease of a grant ends.
@@ -2403,17 +2403,11 @@ mutate(release_tells_the_dead scripts/queue_release.hpp
     "break"
     "faults/access_rights")
 
-# A dead waiter whose hold cannot be written is told, and nobody else.
-mutate(unwritten_dead_is_told scripts/queue_release.hpp
+# A dead waiter is told, and nobody else: without the right to count listeners, or if its hold cannot be written.
+mutate(dead_is_told scripts/queue_release.hpp
     "if told ~= 0 then return told end"
     "return told"
     "faults/access_rights")
-
-# What is left of an empty queue stays for ever.
-mutate(streak_outlives_the_places scripts/queue_release.hpp
-    "'1')\n                    end_places()"
-    "'1')"
-    "integration/grants")
 
 # A hand-over that may not tell the head of the queue is reported as refused, after it was done.
 mutate(hand_over_needs_the_queue scripts/lock_queue.hpp

@@ -79,13 +79,13 @@ inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_
     "d8b4f0670934b8a2531eb75054527e5a744dcec0"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "03d966a644a00fdff1af535201d6901d47857a40"};
+    "e485d485a41cc28cd6b2ef7acd41dad011fdbb8f"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "abd8c55cc03c052a9f9c6effcf264b09262bed1a"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "5e8ddeec7ed6294abd1a6dcfcc43958dc935a784"};
+    "6114462ca3654f5c2ec7f1e16fa8bbfb3bfa97c7"};
 // clang-format on
 
 }  // namespace detail

@@ -123,8 +123,11 @@ public:
             for (const std::string& uuid : uuids_)
                 for (std::uint64_t hold = 1; hold <= holds; ++hold)
                     all.push_back(lock + std::string(OwnerText(uuid, hold).view()));
-            for (const std::string kind : {"", "fenced"})
-                all.push_back(prefixed_key("redisson_lock__channel", kind + key));
+            for (const std::string kind : {"", "fenced"}) {
+                const std::string common = prefixed_key("redisson_lock__channel", kind + key);
+                all.push_back(common);
+                for (const std::string& uuid : uuids_) all.push_back(common + ":" + uuid);
+            }
             all.push_back(prefixed_key("redisson_rwlock", "rw" + key));
             all.push_back(prefixed_key("redisson_sc", "semaphore" + key));
             all.push_back(prefixed_key("redisson_sc", "permits" + key));
