@@ -28,14 +28,17 @@ public:
     /// Returns the calls since the last take, by lower-case name. Includes all commands that have been answered.
     std::map<std::string, long long> take() {
         std::map<std::string, long long> calls;
-        for (const std::string& line : take_lines()) {
-            const auto begin = line.find("] \"") + 3;
-            std::string name = line.substr(begin, line.find('"', begin) - begin);
-            for (char& letter : name)
-                letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
-            ++calls[name];
-        }
+        for (const std::string& line : take_lines()) ++calls[name_of(line)];
         return calls;
+    }
+
+    /// Returns the name of the command in a line of take_lines(), in lower case.
+    static std::string name_of(const std::string& line) {
+        const auto begin = line.find("] \"") + 3;
+        std::string name = line.substr(begin, line.find('"', begin) - begin);
+        for (char& letter : name)
+            letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+        return name;
     }
 
     /// Repeats take() until at least that many calls of these names have come, or the deadline has passed. Returns

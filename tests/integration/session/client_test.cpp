@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -189,9 +190,16 @@ TEST_CASE("stats() counts commands, acquisitions, waits, hand-overs, renewals an
     CHECK(stats.acquisitions == 2 + 2 * waits);
     CHECK(stats.resends == 0);
     CHECK(stats.reconnects == 0);
-    auto calls = monitor.take();
-    CHECK(stats.commands ==
-          static_cast<std::uint64_t>(calls["evalsha"] + calls["eval"] + calls["subscribe"] + calls["time"]));
+    long long commands = 0;
+    for (const std::string& line : monitor.take_lines()) {
+        const auto name = CommandMonitor::name_of(line);
+        // Channels that become wanted at the same moment share one command.
+        if (name == "subscribe")
+            commands += std::ranges::count(line, '"') / 2 - 1;
+        else if (name == "evalsha" || name == "eval" || name == "time")
+            ++commands;
+    }
+    CHECK(stats.commands == static_cast<std::uint64_t>(commands));
 }
 
 TEST_CASE("a client has no threads before its first try, and two afterwards") {
