@@ -196,7 +196,7 @@ TEST_CASE("a lock over several loses its hold with the members") {
     const std::stop_token lost = both.lost();
     CHECK(client.release_all() == 2);
     // Nobody asks it: it must notice by itself, and long before the next renewal.
-    CHECK(eventually([&] { return lost.stop_requested(); }));
+    CHECK(eventually([&] { return lost.stop_requested(); }, 5s));
     CHECK(both.valid_until() <= std::chrono::steady_clock::now());
     CHECK_FALSE(redis.exists("a"));
     CHECK_FALSE(redis.exists("b"));

@@ -50,11 +50,11 @@ const Role holder{"suspended: holder", [](std::span<const std::string> args) {
                       if (lost.stop_requested() || seat_lost.stop_requested()) return 3;
                       clocks->suspended += std::chrono::microseconds(20min).count();
                       if (limited.valid_until() > Clock::now()) return 4;
-                      if (!eventually([&] { return lost.stop_requested() && watched.lost().stop_requested(); }))
+                      if (!eventually([&] { return lost.stop_requested() && watched.lost().stop_requested(); }, 5s))
                           return 5;
                       if (limited_seat.valid_until() > Clock::now()) return 10;
-                      if (!eventually([&] { return seat_lost.stop_requested(); })) return 11;
-                      if (!eventually([&] { return watched_seat.lost().stop_requested(); })) return 12;
+                      if (!eventually([&] { return seat_lost.stop_requested(); }, 5s)) return 11;
+                      if (!eventually([&] { return watched_seat.lost().stop_requested(); }, 5s)) return 12;
                       std::error_code ec;
                       limited.unlock(ec);
                       return ec == errc::hold_lost ? 0 : 6;
