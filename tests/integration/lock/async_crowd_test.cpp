@@ -14,6 +14,8 @@
 #include <stop_token>
 #include <system_error>
 
+#include "support/command_monitor.hpp"
+
 #include "integration/lock/async_kit.hpp"
 
 using namespace redlatch;
@@ -77,10 +79,13 @@ TEST_CASE("async: 100,000 coroutines wait for one lock: without a command, in li
     RLock orders{bench.client, "orders"};
     Crowd crowd;
     Hold first = orders.hold(Lease{1h});
-    come(orders, crowd, 0);
-    REQUIRE(eventually([&] { return bench.client.stats().waiting == 1; }));
-    // The first waiter subscribes for all.
-    REQUIRE(eventually([&] { return !bench.redis.pubsub_channels().empty(); }));
+    {
+        CommandMonitor monitor{bench.server};
+        come(orders, crowd, 0);
+        REQUIRE(eventually([&] { return bench.client.stats().waiting == 1; }));
+        // The first waiter subscribes for all, and asks since it listens.
+        REQUIRE(monitor.take_until({{"subscribe", 1}, {"evalsha", 1}}, 20s));
+    }
     const std::uint64_t commands = commands_when_quiet(bench.client);
     const auto heap_before = heap_in_use();
     const Stopwatch watch;

@@ -106,7 +106,7 @@ TEST_CASE("async_unlock: a server that does not reply: unreachable in time, and 
 
 TEST_CASE("async_run: the result of a function that was given up is not destroyed on the thread that renews") {
     Bench bench;
-    Client client{bench.server.url(), {.watchdog_timeout = 900ms}};
+    Client client{bench.server.url(), {.watchdog_timeout = 3s}};
     RLock kept{client, "kept"}, orders{client, "orders"};
     const std::lock_guard guard{kept};
     std::atomic<bool> is_called{false}, is_destroying{false}, goes_on{false}, is_destroyed{false};
@@ -118,7 +118,7 @@ TEST_CASE("async_run: the result of a function that was given up is not destroye
             return std::shared_ptr<int>(new int, [&](const int* result) {
                 delete result;
                 is_destroying = true;
-                static_cast<void>(eventually([&] { return goes_on.load(); }, 20s));
+                static_cast<void>(eventually([&] { return goes_on.load(); }, 60s));
                 is_destroyed = true;
             });
         })
@@ -128,7 +128,7 @@ TEST_CASE("async_run: the result of a function that was given up is not destroye
     stop.request_stop();
     REQUIRE(eventually([&] { return is_destroying.load(); }));
     const std::uint64_t renewals = client.stats().renewals;
-    CHECK(eventually([&] { return client.stats().renewals > renewals + 1; }, 5s));
+    CHECK(eventually([&] { return client.stats().renewals > renewals + 1; }, 15s));
     CHECK(kept.is_held());
     goes_on = true;
     REQUIRE(eventually([&] { return is_destroyed.load(); }, 60s));
@@ -328,15 +328,16 @@ TEST_CASE("async_close: operations are cancelled, holds are given back, and noth
 
 TEST_CASE("async_close: completes after its limit if a server does not reply") {
     Bench bench;
-    RLock lock{bench.client, "orders"};
+    Client client{bench.server.url(), {.command_timeout = 30s, .unreachable_timeout = 60s}};
+    RLock lock{client, "orders"};
     const Hold hold = lock.hold();
     bench.server.stop();
     const Instant begun = Clock::now();
-    const std::error_code ec = error_of(bench.client.async_close(100ms));
+    const std::error_code ec = error_of(client.async_close(100ms));
     const auto took = Clock::now() - begun;
     bench.server.cont();
     CHECK(ec == errc::unreachable);
     CHECK(took >= 100ms);
-    CHECK(took < patient(2s));
+    CHECK(took < 10s);
     CHECK(eventually([&] { return bench.is_clean(); }));
 }

@@ -2,6 +2,7 @@
 // The release of a FairLock grants it to the next waiter of the queue.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
 #include "support/plain_counter.hpp"
 #include "support/without_grants.hpp"
 
@@ -39,9 +41,9 @@ struct Party {
         : client(server.url(), std::move(options)), lock(client, "orders") {}
 
     // Waits for the lock in a new thread, and holds it until told to leave. Returns when the waiter is in the queue, and
-    // has asked once more since it listens.
+    // listens.
     template <class... Tail>
-    void queue_up(RawRedis& redis, const Tail&... tail) {
+    void come(RawRedis& redis, const Tail&... tail) {
         const long long before = redis.integer("LLEN", queue);
         visit = start([this, tail...] {
             lock.lock(tail...);
@@ -52,7 +54,13 @@ struct Party {
         REQUIRE(eventually([&] { return redis.integer("LLEN", queue) == before + 1; }, 20s));
         id = redis.list("LRANGE", queue, -1, -1).at(0);
         REQUIRE(eventually([&] { return redis.lock_listeners(channels + id) == 1; }, 20s));
-        commands_when_quiet(client);
+    }
+
+    // The same for a waiter that can be granted the lock. Returns when a release may do that: it has asked once more
+    // since it listens.
+    void queue_up(RawRedis& redis) {
+        come(redis);
+        REQUIRE(eventually([&] { return redis.text("ZSCORE", slots, id).ends_with(".5"); }, 20s));
     }
 
     bool enters() {
@@ -75,6 +83,13 @@ bool is_left_empty(RawRedis& redis) {
     return eventually([&] { return redis.keys().empty(); }, 20s);
 }
 
+// Returns true if the waiter was told to ask, and nothing else. Each refresh of a slot tells the first waiter of a free
+// lock again.
+bool is_only_woken(Messages& messages) {
+    const Words told = messages.take();
+    return !told.empty() && told == Words(told.size(), "0");
+}
+
 // Queues somebody up who does not exist. `mark`: ".5" if it can be granted the lock.
 void queue_up_ghost(RawRedis& redis, const std::string& ghost, const std::string& mark) {
     const std::string ends = std::to_string(std::stoll(redis.list("TIME").at(0)) * 1000 + 60'000);
@@ -88,23 +103,30 @@ void queue_up_ghost(RawRedis& redis, const std::string& ghost, const std::string
 TEST_CASE("a release grants the lock to the first waiter, which sends nothing to enter") {
     RedisServer server;
     RawRedis redis{server};
-    Party a{server}, b{server};
-    a.lock.lock();
-    b.queue_up(redis);
-    const auto commands = b.client.stats().commands;
-    a.lock.unlock();
-    REQUIRE(b.enters());
-    CHECK(b.client.stats().commands == commands);
-    CHECK(redis.hgetall("orders") == Fields{{b.id, "1"}});
-    CHECK(redis.pttl("orders") <= 2000);
-    CHECK_FALSE(redis.exists(queue));
-    CHECK_FALSE(redis.exists(timeouts));
-    CHECK_FALSE(redis.exists(slots));
-    // Its renewal gives it the full lease.
-    CHECK(eventually([&] { return redis.pttl("orders") > 20'000; }, 20s));
-    CHECK(b.client.stats().lost_holds == 0);
-    b.leave();
-    CHECK(is_left_empty(redis));
+    // On a busy machine a refresh of the slot, or the first renewal, may come before the count is read.
+    CHECK(succeeds_once([&] {
+        Party a{server}, b{server};
+        a.lock.lock();
+        b.queue_up(redis);
+        ScriptWrites writes{server};
+        const auto commands = b.client.stats().commands;
+        a.lock.unlock();
+        REQUIRE(b.enters());
+        const bool sent_nothing = b.client.stats().commands == commands;
+        CHECK(redis.hgetall("orders") == Fields{{b.id, "1"}});
+        // Not the lease that is left: the first renewal may have come.
+        const std::vector<Words> written = writes.take();
+        CHECK(std::ranges::count(written, Words{"pexpire", "orders", "2000"}) == 1);
+        CHECK_FALSE(redis.exists(queue));
+        CHECK_FALSE(redis.exists(timeouts));
+        CHECK_FALSE(redis.exists(slots));
+        // Its renewal gives it the full lease.
+        CHECK(eventually([&] { return redis.pttl("orders") > 20'000; }, 20s));
+        CHECK(b.client.stats().lost_holds == 0);
+        b.leave();
+        CHECK(is_left_empty(redis));
+        return sent_nothing;
+    }));
 }
 
 TEST_CASE("a waiter whose slot was refreshed can still be granted the lock") {
@@ -171,10 +193,15 @@ TEST_CASE("waiters that cannot be granted the lock are woken, and ask") {
     RedisServer server;
     RawRedis redis{server};
     Party a{server};
+    ClientOptions options;
+    options.fair_waiter_timeout = 60s;  // no refresh meanwhile
     const auto is_woken = [&](Party& b, auto... tail) {
         b.may_leave = true;
         a.lock.lock();
-        b.queue_up(redis, tail...);
+        CommandMonitor monitor{server};
+        b.come(redis, tail...);
+        // It has asked once more since it listens.
+        REQUIRE(monitor.take_until({{"subscribe", 1}, {"evalsha", 2}}, 20s));
         const std::string ends = redis.text("ZSCORE", slots, b.id);
         CHECK(ends.find('.') == std::string::npos);
         Messages messages{server, channels + b.id};
@@ -186,17 +213,15 @@ TEST_CASE("waiters that cannot be granted the lock are woken, and ask") {
         CHECK(is_left_empty(redis));
     };
     SUBCASE("with a fixed lease") {
-        Party b{server};
+        Party b{server, options};
         is_woken(b, Lease{10s});
     }
     SUBCASE("without the option") {
-        Party b{server, without_grants()};
+        Party b{server, without_grants(options)};
         is_woken(b);
     }
     SUBCASE("under a watchdog that is shorter than a grant") {
-        ClientOptions options;
         options.watchdog_timeout = 1900ms;
-        options.fair_waiter_timeout = 60s;
         Party b{server, options};
         is_woken(b);
     }
@@ -229,7 +254,7 @@ TEST_CASE("nobody is granted the lock before a waiter that does not listen yet")
     b.queue_up(redis);
     Messages woken{server, channels + ghost};
     a.lock.unlock();
-    CHECK(woken.take() == Words{"0"});
+    CHECK(is_only_woken(woken));
     CHECK_FALSE(redis.exists("orders"));
     CHECK_FALSE(b.entered);
     redis.integer("ZREM", slots, ghost);
@@ -250,7 +275,7 @@ TEST_CASE("a waiter of Redisson's is woken and granted nothing") {
     b.queue_up(redis);
     Messages woken{server, channels + java};
     a.lock.unlock();
-    CHECK(woken.take() == Words{"0"});
+    CHECK(is_only_woken(woken));
     CHECK_FALSE(redis.exists("orders"));
     // It takes the lock and releases it as Redisson does.
     redis.integer("LREM", queue, 1, java);

@@ -160,7 +160,7 @@ TEST_CASE("a hold gets a greater token even if the server still has the previous
     RawRedis redis{server};
     Client client{server.url()};
     FencedLock orders{client, "orders"};
-    const std::int64_t token = orders.lock_and_get_token(Lease{short_lease});
+    const std::int64_t token = orders.lock_and_get_token(Lease{60s});
     forbid_scripts(redis, true);
     std::error_code ec;
     orders.unlock(ec);

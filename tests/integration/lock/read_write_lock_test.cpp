@@ -305,7 +305,9 @@ TEST_CASE("a waiting reader and a waiting writer of one process are both notifie
     Fixture f;
     // Two waiters on one channel, only one of which can receive its messages itself. The best of some rounds.
     std::chrono::milliseconds best = 1h;
-    for (int round = 0; round < 5; ++round) {
+    const Stopwatch since;
+    // More than five rounds only if a busy machine has delayed all of them.
+    for (int round = 0; round < 5 || (best >= patient(100ms) && since.within(30s)); ++round) {
         f.orders.lock();
         std::atomic<int> done = 0;
         auto writer = start_waiting(f.elsewhere_client, [&] {
@@ -774,7 +776,6 @@ TEST_CASE("without memory acquires are refused, but renewals and releases still 
     RawRedis redis{server};
     EventLog log;
     auto options = with_watchdog(short_lease);
-    options.unreachable_timeout = 500ms;
     options.on_event = log.handler();
     Client client{server.url(), options};
     ReadWriteLock orders{client, "orders"};
@@ -789,7 +790,7 @@ TEST_CASE("without memory acquires are refused, but renewals and releases still 
     redis.text("CONFIG", "SET", "maxmemory", 1 << 20);
     REQUIRE(redis.call("SET", "more", "x").string.starts_with("OOM"));
 
-    ReadWriteLock fresh{client, "fresh"};
+    ReadWriteLock fresh{client, "fresh", {}, {.unreachable_timeout = 500ms}};
     // The last try may have no time left for a reply.
     CHECK(eventually([&] { return code_of([&] { return fresh.try_lock(); }) == errc::overloaded; }));
     CHECK(eventually([&] { return code_of([&] { return fresh.try_lock_shared(); }) == errc::overloaded; }));

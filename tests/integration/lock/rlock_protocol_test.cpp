@@ -5,6 +5,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -32,8 +33,9 @@ void hold_like_redisson(RawRedis& redis, const std::string& key, const std::stri
 
 const std::string java_owner = "b983c153-7421-469a-addb-44fb92259a1b:42";
 
-/// The best of some rounds must be in time, because a busy machine may delay the others.
-constexpr int rounds = 5;
+/// Returns true if there is another round. The best of some rounds must be in time, because a busy machine may delay
+/// the others: all of the first ones at times.
+bool goes_on(int round, bool in_time, const Stopwatch& since) { return round < 5 || (!in_time && since.within(30s)); }
 
 }  // namespace
 
@@ -90,9 +92,9 @@ TEST_CASE("the server executes the writes of the wire format and no others") {
     orders.unlock();
     CHECK(writes.take() == std::vector<Words>{{"del", "orders"}, {"publish", "redisson_lock__channel:{orders}", "0"}});
 
-    orders.lock(Lease{1234ms});
+    orders.lock(Lease{61'234ms});
     CHECK(writes.take() ==
-          std::vector<Words>{{"hincrby", "orders", owner_of(client, orders), "1"}, {"pexpire", "orders", "1234"}});
+          std::vector<Words>{{"hincrby", "orders", owner_of(client, orders), "1"}, {"pexpire", "orders", "61234"}});
     CHECK(orders.force_unlock());
     CHECK(writes.take() == std::vector<Words>{{"del", "orders"}, {"publish", "redisson_lock__channel:{orders}", "0"}});
 }
@@ -101,12 +103,12 @@ TEST_CASE("a renewal is a PEXPIRE of the whole watchdog timeout") {
     RedisServer server;
     Client client{server.url(), with_watchdog(short_lease)};
     RLock orders{client, "orders"};
-    orders.lock();
     ScriptWrites writes{server};
+    orders.lock();
     REQUIRE(eventually([&] { return client.stats().renewals >= 1; }, 20s));
     const std::vector<Words> seen = writes.take();
-    REQUIRE_FALSE(seen.empty());
-    CHECK(seen[0] == Words{"pexpire", "orders", std::to_string(short_lease.count())});
+    REQUIRE(seen.size() >= 3);  // the acquire is two writes
+    CHECK(seen[2] == Words{"pexpire", "orders", std::to_string(short_lease.count())});
     orders.unlock();
 }
 
@@ -214,19 +216,20 @@ TEST_CASE("a hand-over within a process replaces the owner, renews the lease and
     const std::string queue_key = "redlatch_lock_queue:{orders}", places_key = "redlatch_lock_places:{orders}";
     std::vector<Words> seen;
     std::string giver;
-    const auto [heir, held] = handed_over(client, orders, giver, [&] {
+    const auto [heir, held, pttl] = handed_over(client, orders, giver, [&] {
         orders.lock();
-        CHECK(is_fresh(redis.pttl("orders"), 30s));
+        const long long left = redis.pttl("orders");
         // Its place in the queue is left in the background. Until then a release may grant the lock to it in vain.
         CHECK(eventually([&] { return !redis.exists(places_key) && !redis.exists(queue_key); }, 20s));
         seen = writes.take();
         std::erase_if(seen, [&](const Words& write) { return write.at(1) == places_key || write.at(1) == queue_key; });
-        const std::pair result{owner_of(client, orders), redis.hgetall("orders")};
+        const std::tuple result{owner_of(client, orders), redis.hgetall("orders"), left};
         messages.take();
         orders.unlock();
         return result;
     });
     CHECK(held == Fields{{heir, "1"}});
+    CHECK(is_fresh(pttl, 30s));
     const std::vector<Words> expected{
         {"pexpire", "orders", "30000"}, {"hincrby", "orders", heir, "1"}, {"hdel", "orders", giver}};
     REQUIRE(seen.size() >= 3);
@@ -340,7 +343,8 @@ TEST_CASE("a Redisson holder blocks us, and its release wakes us within 100 ms")
     Client client{server.url()};
     RLock orders{client, "orders"};
     auto best = std::chrono::milliseconds::max();
-    for (int round = 0; round < rounds; ++round) {
+    const Stopwatch since;
+    for (int round = 0; goes_on(round, best <= 100ms, since); ++round) {
         hold_like_redisson(redis, "orders", java_owner, 60s);
         CHECK_FALSE(orders.try_lock());
         CHECK(orders.is_locked());
@@ -373,7 +377,8 @@ TEST_CASE("a Redisson holder whose lease expires lets us in without a message") 
     Client client{server.url()};
     RLock orders{client, "orders"};
     auto best = std::chrono::milliseconds::max();
-    for (int round = 0; round < rounds; ++round) {
+    const Stopwatch since;
+    for (int round = 0; goes_on(round, best <= 400ms, since); ++round) {
         hold_like_redisson(redis, "orders", java_owner, 300ms);
         const Stopwatch watch;
         orders.lock();

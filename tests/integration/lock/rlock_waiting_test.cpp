@@ -76,8 +76,13 @@ const Role visitor{"take a lock now and then", [](std::span<const std::string> a
                        return 0;
                    }};
 
-/// The best of some rounds must be in time, because a busy machine may delay the others.
 [[maybe_unused]] constexpr int rounds = 5;
+
+/// Returns true if there is another round. The best of some rounds must be in time, because a busy machine may delay
+/// the others: all of the first ones at times.
+[[maybe_unused]] bool goes_on(int round, bool in_time, const Stopwatch& since) {
+    return round < rounds || (!in_time && since.within(30s));
+}
 
 }  // namespace
 
@@ -141,7 +146,8 @@ TEST_CASE("a release wakes a waiter of another client within 50 ms") {
     RLock orders{client, "orders"};
     RLock theirs{other, "orders"};
     auto best = std::chrono::milliseconds::max();
-    for (int round = 0; round < rounds; ++round) {
+    const Stopwatch since;
+    for (int round = 0; goes_on(round, best <= 50ms, since); ++round) {
         orders.lock();
         const auto waits = other.stats().waits;
         auto waiter = start([&] {
@@ -178,9 +184,10 @@ TEST_CASE("threads of one process get the lock in order of arrival") {
     }
     orders.unlock();
     for (auto& waiter : waiters) waiter.get();
-    // The first one may be asking the server at the moment of the unlock(). Then the second is served before it.
-    if (order.front() == 1) std::swap(order[0], order[1]);
-    CHECK(order == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
+    // The first one may be asking the server at the moment of the unlock(), and at that of the next ones. Then others
+    // are served before it.
+    CHECK(std::erase(order, 0) == 1);
+    CHECK(order == std::vector<int>{1, 2, 3, 4, 5, 6, 7});
     CHECK(client.stats().handoffs >= threads - 1);
 }
 
@@ -273,7 +280,8 @@ TEST_CASE("timed waits end on time") {
     held.lock();
     RLock orders{client, "orders"};
     auto best = std::chrono::steady_clock::duration::max();
-    for (int round = 0; round < rounds; ++round) {
+    const Stopwatch since;
+    for (int round = 0; goes_on(round, best <= 50ms, since); ++round) {
         const auto deadline = std::chrono::steady_clock::now() + 120ms;
         const bool got = round % 2 == 0 ? orders.try_lock_until(deadline) : orders.try_lock_for(120ms);
         CHECK_FALSE(got);
@@ -320,7 +328,8 @@ TEST_CASE("a stop request ends a wait promptly, and leaves nothing") {
     RLock orders{client, "orders"};
     orders.lock();
     auto best = std::chrono::steady_clock::duration::max();
-    for (int round = 0; round < rounds; ++round) {
+    const Stopwatch since;
+    for (int round = 0; goes_on(round, best <= 50ms, since); ++round) {
         std::stop_source stop;
         const auto waits = client.stats().waits;
         auto waiter = start([&] {
@@ -456,7 +465,9 @@ TEST_CASE("two threads that wait for different locks are woken in either order")
         CAPTURE(first_come_first);
         auto best_first = std::chrono::steady_clock::duration::max();
         auto best_second = best_first;
-        for (int round = 0; round < rounds; ++round) {
+        const Stopwatch since;
+        const auto in_time = [&] { return best_first < patient(50ms) && best_second < patient(50ms); };
+        for (int round = 0; goes_on(round, in_time(), since); ++round) {
             their_a.lock();
             their_b.lock();
             auto waits = client.stats().waits;
@@ -507,7 +518,7 @@ TEST_CASE("a coroutine that waits for another lock is woken after the receiving 
         in_a.get();
     };
     wait_for_a();
-    auto longest = std::chrono::steady_clock::duration::zero();
+    int late = 0;
     for (int round = 0; round < rounds; ++round) {
         their_b.lock();
         const auto waits = client.stats().waits;
@@ -515,13 +526,13 @@ TEST_CASE("a coroutine that waits for another lock is woken after the receiving 
         REQUIRE(has_waiters(client, waits + 1));
         REQUIRE(is_listened_to(redis, "b"));
         wait_for_a();
-        const auto released = std::chrono::steady_clock::now();
+        const Stopwatch watch;
         their_b.unlock();
         REQUIRE(ready(held, 60s));
-        longest = std::max(longest, std::chrono::steady_clock::now() - released);
+        if (!watch.within(patient(1000ms))) ++late;  // idle subscriptions end after five seconds
         CHECK_FALSE(held.get().unlock());
     }
-    CHECK(longest < patient(1000ms));  // idle subscriptions end after five seconds
+    CHECK(late <= 1);  // a busy machine may delay one, but nothing else delays any
 }
 
 // One of the waiting threads receives messages, and a byte in a pipe interrupts it. Another one, which takes its place,
@@ -585,7 +596,8 @@ TEST_CASE("the end of another thread's lease lets a waiting thread of the same p
     Client client{server.url()};
     RLock orders{client, "orders"};
     auto best = std::chrono::steady_clock::duration::max();
-    for (int round = 0; round < rounds; ++round) {
+    const Stopwatch since;
+    for (int round = 0; goes_on(round, best <= 300ms, since); ++round) {
         const auto begin = std::chrono::steady_clock::now();
         orders.lock(Lease{200ms});
         const auto entered = elsewhere([&] {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <future>
 #include <latch>
@@ -44,6 +45,11 @@ struct Bench {
     // Begins to wait in a new thread. Returns when that thread waits.
     std::future<bool> wait(std::chrono::milliseconds limit = 60s) {
         return start_waiting(client, [this, limit] { return orders.wait_release_for(limit); });
+    }
+
+    // Waits until a caller has looked, subscribed and looked once more. `before`: the commands until its wait.
+    bool has_looked_again(std::uint64_t before) {
+        return eventually([&] { return client.stats().commands >= before + 3; });
     }
 
     RedisServer server{};
@@ -198,20 +204,21 @@ TEST_CASE("a lease that ends without a message ends the wait, and so does the en
 
 TEST_CASE("a lease that is renewed costs one look, when it would have ended") {
     Bench bench;
+    bench.orders.wait_release();  // the first sends the text of the script, too
     std::future<bool> waiting;
     std::uint64_t looks = 0;
     // Again if the lease ended before it could be renewed: the machine is busy.
     REQUIRE(eventually(
         [&] {
-            bench.hold_as(java, 1200ms);
+            bench.hold_as(java, 5s);
+            const std::uint64_t before = bench.client.stats().commands;
             waiting = bench.wait();
-            // Subscribed by now, so the second look is over, too.
-            if (!is_listened_to(bench.redis, "orders")) return false;
-            looks = commands_when_quiet(bench.client);
-            return bench.redis.integer("PEXPIRE", "orders", 3000) == 1;
+            if (!bench.has_looked_again(before)) return false;
+            looks = bench.client.stats().commands;
+            return bench.redis.integer("PEXPIRE", "orders", 10'000) == 1;
         },
         60s));
-    CHECK_FALSE(ready(waiting, 1500ms));
+    CHECK_FALSE(ready(waiting, 6s));
     CHECK(bench.client.stats().commands <= looks + 1);
     REQUIRE(ready(waiting));
     CHECK(waiting.get());
@@ -246,11 +253,13 @@ TEST_CASE("the wait is for the holds that were there: it ends when others have t
 
 TEST_CASE("threads that wait share their looks, and each waits for the holds that it found") {
     Bench bench;
+    bench.orders.wait_release();  // the first sends the text of the script, too
     bench.hold_as(java, 100s);
     std::vector<std::future<bool>> waiting;
-    for (int i = 0; i < 20; ++i) waiting.push_back(bench.wait());
-    REQUIRE(is_listened_to(bench.redis, "orders"));
-    // The representative has looked once more after the subscription.
+    const std::uint64_t begun = bench.client.stats().commands;
+    waiting.push_back(bench.wait());
+    REQUIRE(bench.has_looked_again(begun));  // the representative has looked once more after the subscription
+    for (int i = 1; i < 20; ++i) waiting.push_back(bench.wait());
     const std::uint64_t before = commands_when_quiet(bench.client);
     bench.redis.integer("HDEL", "orders", java);  // and so the key, which has no other field
     bench.hold_as("b983c153-7421-469a-addb-44fb92259a1b:43", 100s);
@@ -411,9 +420,9 @@ TEST_CASE("a key of another type and a server that is gone are errors, as for ev
     bench.redis.integer("RPUSH", "orders", "x");
     CHECK(code_of([&] { bench.orders.wait_release(); }) == errc::wrong_type);
     bench.redis.integer("DEL", "orders");
-    Client client{bench.server.url(), {.command_timeout = 200ms, .unreachable_timeout = 400ms}};
+    Client client{bench.server.url(), {.command_timeout = 2s, .unreachable_timeout = 4s}};
     RLock orders{client, "orders"};
-    bench.hold_as(java, 1s);
+    bench.hold_as(java, 6s);
     auto waiting = start_waiting(client, [&] { return code_of([&] { orders.wait_release(); }); });
     bench.server.kill();
     REQUIRE(ready(waiting));
