@@ -59,6 +59,9 @@ inline ClientOptions with_watchdog(std::chrono::milliseconds timeout) {
 /// CPU for more than a second.
 inline constexpr std::chrono::milliseconds short_lease{slow_build_factor > 1 ? 4000 : 2000};
 
+/// For tests that only see to it that a hold is renewed, and do not wait for its end: it outlasts a longer standstill.
+inline constexpr std::chrono::milliseconds steady_lease{short_lease * 3};
+
 /// Calls start() and waits for the result: another thread runs the function.
 template <class Function>
 auto elsewhere(Function&& function) {
@@ -145,6 +148,18 @@ bool falls_silent(Monitor& monitor) {
             monitor.take_total();
             std::this_thread::sleep_for(std::chrono::milliseconds{300});
             return monitor.take_total() == 0;
+        },
+        5);
+}
+
+/// Returns true once the client sends nothing for a second. What a thread still has to ask may come late.
+template <class AnyClient>
+bool stops_sending(const AnyClient& client) {
+    return succeeds_once(
+        [&] {
+            const std::uint64_t before = client.stats().commands;
+            std::this_thread::sleep_for(std::chrono::seconds{1});
+            return client.stats().commands == before;
         },
         5);
 }

@@ -57,6 +57,8 @@ TEST_CASE("a RedLock is held on all servers, and released on all") {
     {
         const std::lock_guard guard{*mine};
         CHECK(eventually([&] { return fleet().holders("all") == 5; }));
+        // Parts that came after the majority are known to their clients only later.
+        for (auto& lock : mine.locks) CHECK(eventually([&] { return lock.valid_until() > SteadyClock::now(); }));
         for (std::size_t i = 0; i < 5; ++i)
             CHECK(fleet().looks[i].hgetall("all") == Fields{{owner_of(mine.clients[i], mine.locks[i]), "1"}});
         CHECK(mine->is_locked());
@@ -262,7 +264,7 @@ TEST_CASE("invalid options and members are refused") {
     RedLock with_options(good, locks[0], locks[1], locks[2]);
     RedLock of_range(locks, good);
     CHECK(of_range.try_lock());
-    CHECK(with_options.is_held());
+    CHECK(eventually([&] { return with_options.is_held(); }));  // at first perhaps on only one of its three
     of_range.unlock();
 
     CHECK(code_of([&] { mine->lock(Lease{short_lease + 1ms}); }) == errc::invalid_argument);

@@ -62,6 +62,8 @@ struct Bench {
             link.drive(Clock::now() + 10s);
             return answered.load();
         }));
+        // The side thread that has connected may still have to notify the driver.
+        CHECK(eventually([&] { return !link.is_opening_aside(); }));
     }
 
     const Url url;
@@ -172,7 +174,9 @@ TEST_CASE(
         SilentServer server;
         Bench bench{server.url(), 20s};
         const Stopwatch watch;
-        CHECK(bench.link.call(large, Clock::now() + 50ms).kind == Reply::Kind::unanswered);
+        const Reply reply = bench.link.call(large, Clock::now() + 50ms);
+        if (reply.is_unsent()) continue;  // there was no time to connect
+        CHECK(reply.kind == Reply::Kind::unanswered);
         in_time = watch.within(50ms + patient(100ms));
         server.accept();
         std::thread reader([&] { server.answer(2); });

@@ -32,7 +32,9 @@ std::chrono::milliseconds time_of_an_unlock(Client& client, RedisServer& replica
     constexpr std::size_t holds = 9;
     std::vector<std::unique_ptr<RLock>> held;
     for (std::size_t i = 0; i < holds; ++i) {
-        held.push_back(std::make_unique<RLock>(client, name("held" + std::to_string(i))));
+        // Only their release counts. On a busy machine even a healthy replica may confirm too late.
+        const ObjectOptions unconfirmed{.require_replicas = 0};
+        held.push_back(std::make_unique<RLock>(client, name("held" + std::to_string(i)), unconfirmed));
         held.back()->lock();
     }
     std::vector<std::string> names;
@@ -76,7 +78,7 @@ TEST_CASE("a wait for an unresponsive replica delays no other command, and close
     CHECK(log.count(Event::Kind::hold_lost) == 0);
     REQUIRE(setup.confirmed_by(1));
     RLock orders{client, "orders"};
-    CHECK_FALSE(code_of([&] { orders.lock(); }));
+    CHECK(eventually([&] { return !code_of([&] { orders.lock(); }); }));
     orders.unlock();
 }
 

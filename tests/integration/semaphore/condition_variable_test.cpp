@@ -209,12 +209,16 @@ TEST_CASE("a notification of a waiter that gives up goes to the next one") {
             const std::lock_guard guard{bench.lock};
             return bench.changed.wait_for(bench.lock, 100ms);
         });
-        REQUIRE(bench.are_waiting(1));
+        // On a busy machine the first may have given up already.
+        REQUIRE(eventually([&] { return bench.changed.waiters() == 1 || ready(first, 0ms); }));
         auto second = start([&] {
             const std::lock_guard guard{bench.lock};
             return bench.changed.wait_for(bench.lock, 20s);
         });
-        REQUIRE(eventually([&] { return bench.changed.waiters() == 2 || ready(first, 0ms); }, 20s));
+        REQUIRE(eventually([&] {
+            const std::ptrdiff_t expected = ready(first, 0ms) ? 1 : 2;
+            return bench.changed.waiters() == expected;
+        }));
         std::this_thread::sleep_for(std::chrono::milliseconds(85 + 2 * round));  // any moment will do
         CHECK(bench.changed.notify_one());
         const bool first_has_it = first.get();
@@ -230,8 +234,7 @@ TEST_CASE("who waits sends nothing until it is notified") {
     for (int i = 0; i < 5; ++i) waiting.push_back(wait_then(bench, [] {}));
     REQUIRE(bench.are_waiting(5));
     REQUIRE(has_waiters(bench.client, 5));
-    const auto before = commands_when_quiet(bench.client);
-    CHECK_FALSE(eventually([&] { return bench.client.stats().commands != before; }, 500ms));
+    CHECK(stops_sending(bench.client));
     CHECK(bench.changed.notify_all() == 5);
     for (auto& one : waiting) CHECK(ready(one));
 }

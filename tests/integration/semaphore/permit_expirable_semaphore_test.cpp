@@ -336,21 +336,41 @@ TEST_CASE("a permit that gets its own lease is no longer renewed") {
 }
 
 TEST_CASE("releases and expired permits serve the waiting threads in order") {
+    // A waiter for many permits holds the others back for a second, and lets them pass for the next one. A busy machine
+    // may need some rounds.
+    bool is_in_time = false;
+    for (int round = 0; round < 10 && !is_in_time; ++round) {
+        Bench bench(2);
+        const auto both = bench.seats.acquire(2);
+        const Stopwatch watch;
+        auto big = start_waiting(bench.client, [&] { return bench.seats.acquire(2, Lease(60s)); });
+        auto small = start_waiting(bench.client, [&] { return bench.seats.try_acquire_for(20s); });
+        bench.seats.release(both[0]);
+        const bool both_wait = !ready(big, 30ms) && !ready(small, 0ms);
+        bench.seats.release(both[1]);
+        REQUIRE(eventually([&] { return ready(big, 0ms) || ready(small, 0ms); }));
+        is_in_time = watch.elapsed() < 1s;
+        if (!is_in_time) {
+            bench.seats.add_permits(2);
+            REQUIRE(ready(big));
+            REQUIRE(ready(small));
+            continue;
+        }
+        CHECK(both_wait);
+        REQUIRE(ready(big));
+        const auto got = big.get();
+        CHECK(got.size() == 2);
+        CHECK_FALSE(ready(small, 20ms));
+        bench.seats.release(got);
+        const auto id = small.get();
+        REQUIRE(id);
+        CHECK(bench.seats.try_release(*id));
+    }
+    CHECK(is_in_time);
+}
+
+TEST_CASE("a wait that is stopped is no error, and neither is a refusal") {
     Bench bench(2);
-    const auto both = bench.seats.acquire(2);
-    auto big = start_waiting(bench.client, [&] { return bench.seats.acquire(2, Lease(5s)); });
-    auto small = start_waiting(bench.client, [&] { return bench.seats.try_acquire_for(20s); });
-    bench.seats.release(both[0]);
-    CHECK(big.wait_for(30ms) == std::future_status::timeout);
-    CHECK(small.wait_for(0ms) == std::future_status::timeout);
-    bench.seats.release(both[1]);
-    const auto got = big.get();
-    CHECK(got.size() == 2);
-    CHECK(small.wait_for(20ms) == std::future_status::timeout);
-    bench.seats.release(got);
-    const auto id = small.get();
-    REQUIRE(id);
-    CHECK(bench.seats.try_release(*id));
     std::stop_source stop;
     const auto all = bench.seats.acquire(2);
     auto stopped = start_waiting(bench.client, [&] { return bench.seats.acquire(stop.get_token()); });

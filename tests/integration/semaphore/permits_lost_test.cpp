@@ -79,7 +79,7 @@ bool stay_quiet(const std::vector<std::stop_token>& tokens) {
 }  // namespace
 
 TEST_CASE("permits: lost() is requested when the server no longer has one, other objects notice nothing") {
-    Bench bench(5, with_watchdog(short_lease));
+    Bench bench(5, with_watchdog(steady_lease));
     Permits held = bench.seats.hold(3);
     const Permits other = bench.seats.hold(1);
     const std::stop_token lost = held.lost();
@@ -119,12 +119,12 @@ TEST_CASE("permits: those that are left of an object come back at once, by relea
 }
 
 TEST_CASE("permits: while the watchdog renews them, valid_until() moves on and lost() stays quiet") {
-    Bench bench(2, with_watchdog(short_lease));
+    Bench bench(2, with_watchdog(steady_lease));
     const Permits held = bench.seats.hold(2);
     const std::stop_token lost = held.lost();
     const auto first = held.valid_until();
-    CHECK(first <= Clock::now() + short_lease);
-    CHECK(eventually([&] { return held.valid_until() > first + short_lease; }, 20s));
+    CHECK(first <= Clock::now() + steady_lease);
+    CHECK(eventually([&] { return held.valid_until() > first + steady_lease; }, 60s));
     CHECK_FALSE(lost.stop_requested());
     CHECK(lost.stop_possible());
 }
@@ -153,7 +153,7 @@ TEST_CASE("permits: the end of a lease requests lost() by valid_until(), before 
 }
 
 TEST_CASE("permits: a split object reports its own losses only") {
-    Bench bench(4, with_watchdog(short_lease));
+    Bench bench(4, with_watchdog(steady_lease));
     Permits held = bench.seats.hold(4);
     const std::stop_token before = held.lost();
     const Permits two = held.split(2);
@@ -175,7 +175,7 @@ TEST_CASE("permits: a split object reports its own losses only") {
 TEST_CASE("permits: a merged object reports the losses of all its permits, to the tokens of both") {
     for (const bool of_the_second : {false, true}) {
         CAPTURE(of_the_second);
-        Bench bench(3, with_watchdog(short_lease));
+        Bench bench(3, with_watchdog(steady_lease));
         Permits first = bench.seats.hold(1);
         Permits second = bench.seats.hold(1);
         Permits third = bench.seats.hold(1);
@@ -203,7 +203,7 @@ TEST_CASE("permits: a merged object reports the losses of all its permits, to th
 }
 
 TEST_CASE("permits: moved permits keep their token, by a move and by a split of all of them") {
-    Bench bench(2, with_watchdog(short_lease));
+    Bench bench(2, with_watchdog(steady_lease));
     Permits held = bench.seats.hold(2);
     const std::stop_token lost = held.lost();
     Permits moved = std::move(held);
@@ -225,8 +225,10 @@ TEST_CASE("permits: an object that holds nothing has a requested token, the toke
     auto dropped = std::make_optional(bench.seats.hold(1, Lease{200ms}));
     Permits closed = bench.seats.hold(1);
     const std::vector<std::stop_token> tokens{released.lost(), dropped->lost(), closed.lost()};
+    const Instant until = dropped->valid_until();
     if (released.release() != std::error_code()) return;  // The machine stood still.
     dropped.reset();
+    if (Clock::now() + 50ms >= until) return;  // The same.
     CHECK(closed.release() == std::error_code());
     CHECK(released.lost().stop_requested());
     CHECK(released.valid_until() == Instant::min());
@@ -257,7 +259,7 @@ TEST_CASE("permits: lost() and valid_until() go on after the end of the semaphor
     Bench bench(2);
     Permits held;
     {
-        Client client{bench.server.url(), with_watchdog(short_lease)};
+        Client client{bench.server.url(), with_watchdog(steady_lease)};
         PermitExpirableSemaphore mine{client, "seats"};
         held = mine.hold(2);
     }
@@ -271,7 +273,7 @@ TEST_CASE("permits: lost() and valid_until() go on after the end of the semaphor
 }
 
 TEST_CASE("permits: a callback of lost() may use its object and others, and wait for the server") {
-    Bench bench(3, with_watchdog(short_lease));
+    Bench bench(3, with_watchdog(steady_lease));
     Permits held = bench.seats.hold(2);
     const Permits other = bench.seats.hold(1);
     std::promise<std::error_code> released;
@@ -301,7 +303,7 @@ TEST_CASE("permits: a permit that is released by its id is lost to its object") 
 }
 
 TEST_CASE("permits: a refused release by id leaves the permits of an object under the watchdog") {
-    Bench bench(2, with_watchdog(short_lease));
+    Bench bench(2, with_watchdog(steady_lease));
     const Permits held = bench.seats.hold(2);
     const auto first = held.valid_until();
     CHECK_FALSE(bench.seats.try_release(std::vector{held.ids().at(0), PermitId::random()}));

@@ -55,7 +55,7 @@ TEST_CASE_TEMPLATE("permits: come back by the destructor, by release() and by as
         CHECK_FALSE(bench.seats.try_hold(4));
     }
     CHECK(bench.all_are_back(5));
-    Permits held = bench.seats.try_hold_for(1s, 5);
+    Permits held = bench.seats.try_hold_for(20s, 5);
     CHECK(held.release() == std::error_code());
     CHECK(bench.seats.available_permits() == 5);
     CHECK(held.release() == errc::not_owner);

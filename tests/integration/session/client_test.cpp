@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Client: id, options, counters, events, and its threads and descriptors in the process.
+// ctest: timeout=180 long
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -17,6 +18,7 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "integration/rlock_helpers.hpp"
@@ -161,7 +163,7 @@ TEST_CASE("a lock is the same by unix socket and by TCP") {
 TEST_CASE("stats() counts commands, acquisitions, waits, hand-overs, renewals and losses") {
     RedisServer server;
     CommandMonitor monitor{server};
-    Client client{server.url(), with_watchdog(short_lease)};
+    Client client{server.url(), with_watchdog(steady_lease)};
     RLock orders{client, "orders"};
     CHECK(client.stats().commands == 0);
     orders.lock();
@@ -190,16 +192,19 @@ TEST_CASE("stats() counts commands, acquisitions, waits, hand-overs, renewals an
     CHECK(stats.acquisitions == 2 + 2 * waits);
     CHECK(stats.resends == 0);
     CHECK(stats.reconnects == 0);
+    // The background gives back what was lost, perhaps only now.
     long long commands = 0;
-    for (const std::string& line : monitor.take_lines()) {
-        const auto name = CommandMonitor::name_of(line);
-        // Channels that become wanted at the same moment share one command.
-        if (name == "subscribe")
-            commands += std::ranges::count(line, '"') / 2 - 1;
-        else if (name == "evalsha" || name == "eval" || name == "time")
-            ++commands;
-    }
-    CHECK(stats.commands == static_cast<std::uint64_t>(commands));
+    CHECK(eventually([&] {
+        for (const std::string& line : monitor.take_lines()) {
+            const auto name = CommandMonitor::name_of(line);
+            // Channels that become wanted at the same moment share one command.
+            if (name == "subscribe")
+                commands += std::ranges::count(line, '"') / 2 - 1;
+            else if (name == "evalsha" || name == "eval" || name == "time")
+                ++commands;
+        }
+        return client.stats().commands == static_cast<std::uint64_t>(commands);
+    }));
 }
 
 TEST_CASE("a client has no threads before its first try, and two afterwards") {
@@ -397,13 +402,21 @@ TEST_CASE("primitives may outlive their client, and their holds are renewed") {
     RedisServer server;
     RawRedis redis{server};
     std::optional<Client> client;
-    client.emplace(server.url(), with_watchdog(short_lease));
+    client.emplace(server.url(), with_watchdog(steady_lease));
     RLock before{*client, "before"};
     RLock after{*client, "after"};
     before.lock();
     client.reset();
     after.lock();
-    CHECK_FALSE(eventually([&] { return !redis.exists("before") || !redis.exists("after"); }, short_lease * 2, 5ms));
+    for (const char* key : {"before", "after"}) {
+        CAPTURE(key);
+        long long last = redis.pttl(key);
+        CHECK(last > 0);
+        CHECK(eventually([&] {
+            const long long now = redis.pttl(key);
+            return std::exchange(last, now) < now;
+        }));
+    }
     before.unlock();
     after.unlock();
     CHECK(eventually([&] { return redis.keys().empty(); }, std::chrono::seconds{20}));
@@ -514,8 +527,8 @@ TEST_CASE("a first connection that fails is an event at once, which says why; th
         std::string_view why;
         std::chrono::milliseconds within;
     } rows[] = {
-        {"redis://127.0.0.1:1", "cannot connect to 127.0.0.1:1: Connection refused", 1s},
-        {"unix:///nowhere/redis.sock", "cannot connect to unix:///nowhere/redis.sock: No such file or directory", 1s},
+        {"redis://127.0.0.1:1", "cannot connect to 127.0.0.1:1: Connection refused", 4s},
+        {"unix:///nowhere/redis.sock", "cannot connect to unix:///nowhere/redis.sock: No such file or directory", 4s},
         // A resolver may take its time.
         {"redis://no-such-host.invalid", "cannot resolve the host 'no-such-host.invalid': ", 60s},
     };
@@ -547,7 +560,8 @@ TEST_CASE("the error says that the server did not reply in time, and what that m
     options.unreachable_timeout = 300ms;
     Client client{server.url(), options};
     RLock orders{client, "orders"};
-    { const std::lock_guard guard{orders}; }
+    // There is a connection. A busy machine may need some tries for it.
+    REQUIRE(eventually([&] { return !code_of([&] { orders.lock(), orders.unlock(); }); }));
     const auto text = [&] {
         try {
             static_cast<void>(orders.try_lock());

@@ -69,7 +69,7 @@ private:
 
 ClientOptions by(std::function<Credentials()> function) {
     ClientOptions options;
-    options.watchdog_timeout = short_lease;
+    options.watchdog_timeout = steady_lease;
     options.credentials = std::move(function);
     return options;
 }
