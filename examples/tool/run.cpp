@@ -206,8 +206,13 @@ private:
         guardian_.start(grip.token(), validity);
         bool is_lost = false;
         std::optional<int> code;
+        const BootTime margin = std::chrono::nanoseconds(command_.margin).count() / 2;
+        constexpr Milliseconds shortest{5};
+        const Milliseconds longest = std::clamp(arguments_.lease / 30, shortest, Milliseconds(200));
         while (!code) {
-            sleep(std::clamp(arguments_.lease / 30, Milliseconds(5), Milliseconds(200)));
+            // In time for the kill below. A round is short anyway: poll() does not count a suspension of the machine.
+            const Milliseconds left((validity - margin - boot_time_now()) / 1'000'000 + 1);
+            sleep(std::clamp(left, shortest, longest));
             while (const auto number = wakeups_.next_signal()) {
                 stopped_ = true;
                 guardian_.signal(*number);
@@ -230,7 +235,6 @@ private:
                 guardian_.valid_until(validity);
             }
             // The guardian does this before, unless it is frozen.
-            const auto margin = std::chrono::nanoseconds(command_.margin).count() / 2;
             if (!code && boot_time_now() >= validity - margin) guardian_.kill_group();
         }
         // The command had the terminal.
