@@ -23,7 +23,7 @@ int main() {
     }
 
     // By hand: any process in any language may release the id. Otherwise the permit ends with its lease.
-    const redlatch::PermitId id = licences.acquire(redlatch::Lease{100ms});
+    const redlatch::PermitId id = licences.acquire(redlatch::Lease{60s});
     const redlatch::PermitId lent = licences.acquire(redlatch::Lease{100ms});
     licences.release(redlatch::PermitId::parse(id.text()));
     const bool came_back = licences.try_acquire_for(5s, 2).size() == 2;  // the other one expired
