@@ -21,14 +21,14 @@ int main() {
     redlatch::RLock backup_elsewhere{two, "example:lease"};
 
     const auto start = std::chrono::steady_clock::now();
-    backup.lock(redlatch::Lease{300ms});
+    backup.lock(redlatch::Lease{3s});
     if (const auto left = backup.remaining_lease()) {
         std::cout << "held, " << left->count() << " ms left\n";
     }
     const bool refused = !backup_elsewhere.try_lock();
 
     // The first holder forgets to unlock. The second one waits only until the lease is over.
-    const bool taken = backup_elsewhere.try_lock_for(1500ms);
+    const bool taken = backup_elsewhere.try_lock_for(20s);
     const auto waited = std::chrono::steady_clock::now() - start;
     std::cout << "taken elsewhere after " << std::chrono::round<std::chrono::milliseconds>(waited).count() << " ms\n";
 
@@ -39,5 +39,5 @@ int main() {
     const bool still_held = backup_elsewhere.is_held();
     backup_elsewhere.unlock();
 
-    return refused && taken && waited >= 300ms && error == redlatch::errc::hold_lost && still_held ? 0 : 1;
+    return refused && taken && waited >= 3s && error == redlatch::errc::hold_lost && still_held ? 0 : 1;
 }
