@@ -63,11 +63,11 @@ int main() {
     redlatch::RLock held_elsewhere{elsewhere, "example:ctrl_c"};
     const std::lock_guard other{held_elsewhere};
 
+    const auto start = std::chrono::steady_clock::now();
     const std::jthread user{[] {
         std::this_thread::sleep_for(200ms);
         ::kill(::getpid(), SIGINT);
     }};
-    const auto start = std::chrono::steady_clock::now();
     const bool held = migration.lock(ctrl_c.token());  // waits until the lock is free, or Ctrl-C
     const auto waited = std::chrono::round<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
     if (held) migration.unlock();
