@@ -117,7 +117,7 @@ TEST_CASE("fault: password changed in a cluster: clients continue without the co
     for (const unsigned replicas : {0U, 1U}) {
         CAPTURE(replicas);
         set_password(">before");
-        ClientOptions options = unhurried(paced(3000ms));
+        ClientOptions options = unhurried(paced(9s));
         options.require_replicas = replicas;
         Client client{"redis-cluster://locker:before@" + cluster.hosts(), options};
         const std::string name = cluster.key_on(cluster.node(0), "orders");

@@ -114,25 +114,28 @@ TEST_CASE(
     options.unreachable_timeout = options.command_timeout = paced(2s);
     Client client{server.url(), options};
     RLock orders{client, "orders"}, others{client, "others"};
-    orders.lock();
     const std::string file = server.directory() + "/dump.rdb";
-    ::unlink(file.c_str());
-    REQUIRE(::mkdir(file.c_str(), 0700) == 0);
     const auto save = [&](const char* wanted) {
         redis.call("BGSAVE");
         return eventually([&] { return redis.info("persistence", "rdb_last_bgsave_status") == wanted; }, 10s);
     };
     redis.text("CONFIG", "SET", "save", "3600 1");
-    REQUIRE(save("err"));
-    REQUIRE(redis.call("SET", "x", 1).string.starts_with("MISCONF"));
-    CHECK(refusal_of([&] { others.lock(); }) == errc::overloaded);
     std::error_code ec;
-    orders.unlock(ec);
+    for (int tries = 0; tries < most_tries && ec != errc::overloaded; ++tries) {
+        orders.lock();
+        ::unlink(file.c_str());
+        REQUIRE(::mkdir(file.c_str(), 0700) == 0);
+        REQUIRE(save("err"));
+        REQUIRE(redis.call("SET", "x", 1).string.starts_with("MISCONF"));
+        CHECK(refusal_of([&] { others.lock(); }) == errc::overloaded);
+        orders.unlock(ec);
+        CHECK(is_not_delivered(ec));
+        CHECK(redis.exists("orders"));
+        REQUIRE(::rmdir(file.c_str()) == 0);
+        REQUIRE(save("ok"));
+        CHECK(eventually([&] { return !redis.exists("orders"); }, patient(5s)));
+    }
     CHECK(ec == errc::overloaded);
-    CHECK(redis.exists("orders"));
-    REQUIRE(::rmdir(file.c_str()) == 0);
-    REQUIRE(save("ok"));
-    CHECK(eventually([&] { return !redis.exists("orders"); }, patient(5s)));
     std::error_code none;
     CHECK(eventually([&] { return others.try_lock_for(5s, none); }, 20s));
     others.unlock();

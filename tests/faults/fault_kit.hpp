@@ -176,6 +176,12 @@ std::error_code refusal_of(Call call) {
     return refusal_of(call, watch);
 }
 
+// For a release that the server refuses. The last of its tries may end before the reply arrives. Then the test repeats
+// it with another hold.
+inline constexpr int most_tries = 5;
+
+inline bool is_not_delivered(const std::error_code& ec) { return ec == errc::overloaded || ec == errc::unreachable; }
+
 inline std::chrono::nanoseconds cpu_time_of_this_thread() {
     timespec used{};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);

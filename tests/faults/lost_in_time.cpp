@@ -152,7 +152,7 @@ void tells_in_time(Strike strike, Mend mend) {
         options.watchdog_timeout = paced(4s);
         Client client{path.url(), options};
         ManyHolds holds{client};
-        REQUIRE(eventually([&] { return client.stats().renewals >= 2 * many; }, patient(30s)));
+        REQUIRE(eventually([&] { return client.stats().renewals >= 2 * many || !holds.is_whole(); }, patient(30s)));
         if (!holds.is_whole()) continue;
         strike(path);
         SchedulingDelay delay;

