@@ -353,9 +353,9 @@ TEST_CASE("a Redisson holder blocks us, and its release wakes us within 100 ms")
         const auto waits = client.stats().waits;
         auto waiter = start([&] {
             orders.lock();
-            const auto since = std::chrono::steady_clock::now();
+            const auto entered = std::chrono::steady_clock::now();
             orders.unlock();
-            return since;
+            return entered;
         });
         REQUIRE(has_waiters(client, waits + 1));
         REQUIRE(is_listened_to(redis, "orders"));
