@@ -151,9 +151,10 @@ struct ClientOptions {
     // Whether the waiters of a lock queue up on the server, and a release grants the lock to the next of them: then that
     // one has nothing to send, and the others sleep on. Clients with and without it share locks, and so does Redisson.
     // Not for a connection whose proxy may replace the server unseen, because a grant counts from the server's clock.
-    // The reentrant, the non-reentrant, the fenced and the fair locks use it, unless require_replicas or require_fsync is
-    // set. A FairLock has its queue anyway. The others need two more keys a lock: redlatch_lock_queue:{name} and
-    // redlatch_lock_places:{name}.
+    // The reentrant, the non-reentrant, the fenced, the fair and the read-write locks use it, unless require_replicas or
+    // require_fsync is set. A FairLock has its queue anyway. The others need two more keys a lock:
+    // redlatch_lock_queue:{name} and redlatch_lock_places:{name}, a ReadWriteLock redlatch_rwlock_queue:{name} and
+    // redlatch_rwlock_places:{name}.
     bool grants = true;
     // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
     // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer

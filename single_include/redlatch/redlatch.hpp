@@ -786,9 +786,10 @@ struct ClientOptions {
     // Whether the waiters of a lock queue up on the server, and a release grants the lock to the next of them: then that
     // one has nothing to send, and the others sleep on. Clients with and without it share locks, and so does Redisson.
     // Not for a connection whose proxy may replace the server unseen, because a grant counts from the server's clock.
-    // The reentrant, the non-reentrant, the fenced and the fair locks use it, unless require_replicas or require_fsync is
-    // set. A FairLock has its queue anyway. The others need two more keys a lock: redlatch_lock_queue:{name} and
-    // redlatch_lock_places:{name}.
+    // The reentrant, the non-reentrant, the fenced, the fair and the read-write locks use it, unless require_replicas or
+    // require_fsync is set. A FairLock has its queue anyway. The others need two more keys a lock:
+    // redlatch_lock_queue:{name} and redlatch_lock_places:{name}, a ReadWriteLock redlatch_rwlock_queue:{name} and
+    // redlatch_rwlock_places:{name}.
     bool grants = true;
     // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
     // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer
@@ -3202,7 +3203,7 @@ private:
     std::size_t key_count_ = 0;
     std::size_t size_ = 0;
     bool publishes_ = false;
-    std::array<Word, 12> few_;
+    std::array<Word, 14> few_;
     std::vector<Word> many_;  // all words, if they are more
 };
 
@@ -4653,12 +4654,23 @@ public:
         delete_.compare_exchange_strong(form, next, std::memory_order_relaxed);
     }
 
-    // Whether this user may use the queues of locks on the server.
-    bool may_queue() const noexcept { return may_queue_.load(std::memory_order_relaxed); }
-    void refused_queue() noexcept { may_queue_.store(false, std::memory_order_relaxed); }
+    // The queues of locks on the server, by the names of their keys.
+    enum class Queue { locks, read_write_locks };
+
+    // Whether this user may use these queues.
+    bool may_use(Queue of) const noexcept { return may_queue(of).load(std::memory_order_relaxed); }
+    void refused(Queue of) noexcept { may_queue(of).store(false, std::memory_order_relaxed); }
 
 private:
-    std::atomic<bool> may_queue_{true};
+    const std::atomic<bool>& may_queue(Queue of) const noexcept {
+        return of == Queue::locks ? may_queue_for_locks_ : may_queue_for_read_write_locks_;
+    }
+    std::atomic<bool>& may_queue(Queue of) noexcept {
+        return of == Queue::locks ? may_queue_for_locks_ : may_queue_for_read_write_locks_;
+    }
+
+    std::atomic<bool> may_queue_for_locks_{true};
+    std::atomic<bool> may_queue_for_read_write_locks_{true};
     std::atomic<Set> set_{Set::until};
     std::atomic<Delete> delete_{Delete::delex};
 };
@@ -20098,7 +20110,7 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The scripts of a lock whose waiters queue up on the server.
+// The scripts of a lock like RLock whose waiters queue up on the server.
 struct QueueScripts {
     const Script& acquire;
     const Script& release;
@@ -20117,8 +20129,9 @@ struct LockKind {
     bool reentrant = true;    // its holder may acquire it once more
     bool hands_over = false;  // one thread of this process can hand its hold over to another
     bool outlives_lease = false;  // the server may keep a hold beyond its lease, so an expired one has to be released
-    const QueueScripts* queue = nullptr;  // if waiters of all processes may queue up on the server
-    bool fixes_lease_end = false;         // the acquire call names the end of the lease by the server's clock
+    const QueueScripts* queue =
+        nullptr;                   // for locks like RLock: if waiters of all processes may queue up on the server
+    bool fixes_lease_end = false;  // the acquire call names the end of the lease by the server's clock
 };
 
 // The message on the channel of a lock of which the holder has written a record (scripts/holder_record.hpp), or which a
@@ -20146,7 +20159,7 @@ public:
     virtual bool queues() const noexcept { return false; }
 
     // Returns the channel that tells this client of its grants, if it queues.
-    std::string grants_channel() const { return channel_ + ":" + uuid_; }
+    virtual std::string grants_channel() const { return channel_ + ":" + uuid_; }
 
     // Returns the hold's owner as the server knows it.
     virtual OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
@@ -20161,6 +20174,9 @@ public:
     virtual std::optional<Call> after_acquire(const Claim&, const Call& /*sent*/, const Reply&) const {
         return std::nullopt;
     }
+
+    // Called when a waiter of this process has entered by a grant.
+    virtual void granted() const noexcept {}
 
     // Cancels the announcement of a waiting thread of this process. Returns nothing if there is none.
     virtual std::optional<Call> cancel_announcement() const { return std::nullopt; }
@@ -21983,7 +21999,8 @@ public:
         const Grant grant = *std::exchange(grant_, std::nullopt);
         const LockRequest& request = me.request;
         const std::optional<Instant> since = granted_since(parts_, grant, request);
-        if (!since || !is_for(request) || (core_.kind.queue->fenced && !is_token(grant.token))) return Entry::ask;
+        if (!since || !is_for(request) || (core_.kind.queue && core_.kind.queue->fenced && !is_token(grant.token)))
+            return Entry::ask;
         try {
             HoldRecord& hold = record_grant(parts_, grant, request, number_, *since);
             hold.unsettled = unsettled_;
@@ -21994,6 +22011,7 @@ public:
             grant_ = grant;  // for the next representative
             throw;
         }
+        core_.protocol.granted();
         me.hold = number_;
         me.phase = Waiter::Phase::served;
         forget();
@@ -22219,7 +22237,8 @@ public:
             if (reentered) co_return *reentered;
         }
         me.writer = writer_of(request.owner);
-        if (request.one_try || me.writer != 0 || (room_.queue.empty() && !is_busy() && !place_.is_asking())) {
+        if (request.one_try || me.writer != 0 ||
+            (room_.queue.empty() && !is_busy() && (core_.kind.shared || !place_.is_asking()))) {
             const std::uint64_t generation = room_.queue.generation();
             try {
                 if (learn(generation, co_await question(lock, me, request, true))) co_return true;
@@ -22234,7 +22253,7 @@ public:
     }
 
     void joined(LockWaiter& me) {
-        if (me.listens) listen(me.request);
+        if (me.listens) listen(me);
         if (me.request.polling) watch_.begin();
         pause(me);
     }
@@ -22255,7 +22274,7 @@ public:
             case QueuePlace::Entry::none: break;
             // If this waiter leaves without an answer, the next one asks.
             case QueuePlace::Entry::ask: room_.queue.notify(); return {NextStep::Kind::ask};
-            case QueuePlace::Entry::entered: room_.queue.acquired_locally(); return {NextStep::Kind::served};
+            case QueuePlace::Entry::entered: acquired_locally(); return {NextStep::Kind::served};
         }
         if (place_.has_other_lease(me.request)) return {NextStep::Kind::ask};
         const QueueStep step = step_of(me, now);
@@ -22285,7 +22304,7 @@ public:
         if (learn(generation, co_await question(lock, me, request, false))) {
             me.phase = Waiter::Phase::served;
         } else {
-            if (me.listens) listen(request);
+            if (me.listens) listen(me);
             pause(me);
         }
     }
@@ -22392,7 +22411,8 @@ private:
     // Asks the server under the number of the place, or else under a new one.
     Task<std::optional<AcquireAnswer>> question(std::unique_lock<std::mutex>& lock, LockWaiter& me,
                                                 const LockRequest& request, bool first) {
-        if (!request.one_try && place_.is_for(request)) {
+        // Readers ask at the same time. One whose owner writes enters beside the queue.
+        if (!request.one_try && !place_.is_asking() && has_place(me)) {
             const std::optional<AcquireAnswer> answer = co_await place_.ask(lock, request, first, me.hold);
             if (answer && answer->kind != AcquireAnswer::Kind::held) {
                 queued_ = answer->queued;
@@ -22404,11 +22424,14 @@ private:
         co_return co_await parts_.acquires.ask(lock, request, me.hold, first);
     }
 
-    // Listens to the messages that this request needs.
-    void listen(const LockRequest& request) {
-        const bool has_place = queued_ && place_.is_for(request);
-        if (has_place && place_.subscription().listen()) room_.queue.notify();
-        if (!has_place || !granted_by_holder_)
+    // Returns true if this waiter waits at the place of the process.
+    bool has_place(const LockWaiter& me) const { return me.writer == 0 && place_.is_for(me.request); }
+
+    // Listens to the messages that this waiter needs.
+    void listen(const LockWaiter& me) {
+        const bool is_queued = queued_ && has_place(me);
+        if (is_queued && place_.subscription().listen()) room_.queue.notify();
+        if (!is_queued || !granted_by_holder_)
             room_.listen();
         else
             room_.stop_listening();
@@ -24114,6 +24137,52 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/protocol/queue_keys.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The keys of the queue in which clients wait for a lock on the server (scripts/lock_queue.hpp), and whether this client
+// uses them: if it is to, unless its user turns out to have no right to them.
+class QueueKeys {
+public:
+    QueueKeys(bool wanted, NativeCommands& native, NativeCommands::Queue of, std::string queue, std::string places)
+        : wanted_(wanted), native_(native), of_(of), queue_(std::move(queue)), places_(std::move(places)) {}
+
+    bool are_used() const noexcept { return wanted_ && native_.may_use(of_); }
+
+    const std::string& queue() const noexcept { return queue_; }
+    const std::string& places() const noexcept { return places_; }
+
+    // How a claim waits, as the acquire scripts know it.
+    static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
+
+    // Returns true if the user has no right to the keys, which this call has. From then on this client does without.
+    bool are_refused(const Call& sent, const Reply& reply) const {
+        if (!sent.script() || sent.key_count() < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM"))
+            return false;
+        native_.refused(of_);
+        return true;
+    }
+
+    // The same for a release. An error of a command inside the script leaves open what the script has done before.
+    bool are_refused_at_release(const Call& sent, const Reply& reply) const {
+        return reply.text.find("@user_script") == std::string::npos && are_refused(sent, reply);
+    }
+
+private:
+    const bool wanted_;
+    NativeCommands& native_;
+    const NativeCommands::Queue of_;
+    const std::string queue_;
+    const std::string places_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/scripts/lock_queue.hpp
 
 // The scripts of a reentrant lock whose waiters queue up on the server. A release grants the lock to the next waiter: it
@@ -24153,12 +24222,8 @@ inline constexpr std::string_view unfenced{R"lua(
 local next_token, last_token, no_token
 )lua"};
 
-// Precedes the others. `publish` and `now` are set before the functions are called.
-inline constexpr std::string_view queue_keys{R"lua(
--- `counter` is that of the tokens, nil for a lock without them.
-local lock, channel, queue, places, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local publish, now
-
+// Follows the names of the keys. `publish` and `now` are set before the functions are called.
+inline constexpr std::string_view queue_words{R"lua(
 local function place_text(number, lease, ends, asks, kind)
     return string.format('%s %s %.0f %.0f %s', number, lease, ends, asks, kind)
 end
@@ -24166,6 +24231,14 @@ end
 -- Returns true if the release of this holder grants nothing. Clients of which a release grants have ids of version 8.
 local function is_foreign(holder) return not holder or string.sub(holder, 15, 15) ~= '8' end
 )lua"};
+
+// Precedes the others.
+inline constexpr std::string_view queue_names{R"lua(
+-- `counter` is that of the tokens, nil for a lock without them.
+local lock, channel, queue, places, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local publish, now
+)lua"};
+inline constexpr std::string_view queue_keys = joined<queue_names, queue_words>;
 
 inline constexpr std::string_view lock_queue{R"lua(
 local offer, most_grants, turn_length, most_tries, stand_in = 2000, 16, 20, 32, 400
@@ -24247,13 +24320,13 @@ inline constexpr std::string_view queue_places{R"lua(
 -- Returns the time until which a field of `places` says that something is so.
 local function until_of(field) return tonumber(redis.call('hget', places, field) or '0') end
 
--- Removes the place of a number, if it is that of its client.
-local leave_place = if_permitted(function(owner)
-    local id = string.sub(owner, 1, 36)
-    if parts_of(redis.call('hget', places, id)) ~= string.sub(owner, 38) then return end
+-- Removes the place of a number, if it is that of its client. Returns true if it was.
+local leave_place = if_permitted(function(id, number)
+    if parts_of(redis.call('hget', places, id)) ~= number then return end
     redis.call('hdel', places, id)
     redis.call('lrem', queue, '0', id)
     end_places()
+    return true
 end)
 )lua"};
 
@@ -24348,17 +24421,20 @@ namespace scripts {
 namespace parts {
 
 // Precedes queue_acquire_free. Each writes the hold and returns the answer.
-inline constexpr std::string_view unfenced_acquire{R"lua(
+inline constexpr std::string_view unfenced_enter{R"lua(
 local function enter(lock, counter, owner, lease)
     redis.call('hincrby', lock, owner, '1')
     return give_lease(lock, lease)
 end
+)lua"};
+inline constexpr std::string_view unfenced_blocked{R"lua(
 local function gone() return -2 end
 local function blocked(left, foreign)
     if foreign then return {left, foreign} end
     return left
 end
 )lua"};
+inline constexpr std::string_view unfenced_acquire = joined<unfenced_enter, unfenced_blocked>;
 
 inline constexpr std::string_view unfenced_answers{R"lua(
 local function reenter(owner, current, count, lease) return enter_again(lock, owner, current, count, lease) end
@@ -24381,9 +24457,14 @@ if redis.call('exists', lock, places) == 0 then
 end
 )lua"};
 
-// Another client holds the lock.
-inline constexpr std::string_view queue_wait{R"lua(
-local id, keys_last = string.sub(owner, 1, 36), '120000'
+// Precedes queue_up.
+inline constexpr std::string_view queue_entry{R"lua(
+local id, number, kind = string.sub(owner, 1, 36), string.sub(owner, 38), counter and 'f' or 'p'
+)lua"};
+
+// Gives a waiter a place.
+inline constexpr std::string_view queue_up{R"lua(
+local keys_last = '120000'
 
 -- Returns the answer to one that has to ask again after `left` ms. Queues it up if it wants that.
 local function wait(left, foreign)
@@ -24394,8 +24475,7 @@ local function wait(left, foreign)
     if way ~= '1' or publish == 'publish' then return blocked(left) end
     local is_new
     local function queue_up()
-        local place = place_text(string.sub(owner, 38), lease, now + 60000, now + left, counter and 'f' or 'p')
-        is_new = redis.call('hset', places, id, place) == 1
+        is_new = redis.call('hset', places, id, place_text(number, lease, now + 60000, now + left, kind)) == 1
         if is_new then redis.call('rpush', queue, id) end
         redis.call('pexpire', queue, keys_last)
         redis.call('pexpire', places, keys_last)
@@ -24408,7 +24488,10 @@ local function wait(left, foreign)
     end
     return blocked(left)
 end
+)lua"};
 
+// Another client holds the lock.
+inline constexpr std::string_view queue_wait{R"lua(
 local holders = redis.call('hkeys', lock)
 local holder, is_shared = holders[1], #holders > 1
 local function wait_for_holder()
@@ -24433,7 +24516,7 @@ local left = until_of('turn') - now
 if left > 0 and way ~= '2' then return wait(left, 0) end
 local answer = enter(lock, counter, owner, lease)
 if is_refusal(answer) then return answer end
-leave_place(owner)
+leave_place(id, number)
 tell_head(now + lease)
 return answer
 )lua"};
@@ -24442,8 +24525,9 @@ return answer
 
 inline constexpr std::string_view queue_acquire =
     joined<parts::wanted_until, parts::first_level, parts::queue_keys, parts::unfenced_acquire,
-           parts::queue_acquire_free, parts::no_lease, parts::queue_wait, parts::more_levels, parts::unfenced,
-           parts::lock_queue, parts::queue_places, parts::unfenced_answers, parts::queue_acquire>;
+           parts::queue_acquire_free, parts::no_lease, parts::queue_entry, parts::queue_up, parts::queue_wait,
+           parts::more_levels, parts::unfenced, parts::lock_queue, parts::queue_places, parts::unfenced_answers,
+           parts::queue_acquire>;
 
 }  // namespace scripts
 
@@ -24451,7 +24535,7 @@ inline constexpr std::string_view queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "cd813c0a7ce91b64037564840aa7962e45694aa5"};
+    "65fe8929b5b9e9c6b1be8bf899a91c849a59317b"};
 // clang-format on
 
 }  // namespace detail
@@ -24606,7 +24690,7 @@ inline constexpr std::string_view queue_give_up{R"lua(
 -- Releases a number of which no client knows whether it has a hold or a place.
 local function release(owner, count, lease, command)
     publish, now = command, time_in_ms()
-    leave_place(owner)
+    leave_place(string.sub(owner, 1, 36), string.sub(owner, 38))
     local is_done, answer = leave(owner, count, lease, command)
     if not is_done then return hand_on(answer) end
     if answer then return answer end
@@ -24641,7 +24725,7 @@ inline constexpr std::string_view queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "23712e006255bc7c803edfe33382cf6d75ee6012"};
+    "236cd66ab661f136b5a8508c1eb9911398d5323b"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
     "d2b0456018dd0b25164926e404d842fad55ddcca"};
@@ -24679,18 +24763,16 @@ public:
                   std::string counter = {})
         : LockProtocol(of, context, key, prefixed_key("redisson_lock__channel", key)),
           counter_(std::move(counter)),
-          native_(context.native),
-          grants_(of.queue && context.options.grants),
-          queue_(prefixed_key("redlatch_lock_queue", key_)),
-          places_(prefixed_key("redlatch_lock_places", key_)) {}
+          queue_(of.queue && context.options.grants, context.native, NativeCommands::Queue::locks,
+                 prefixed_key("redlatch_lock_queue", key_), prefixed_key("redlatch_lock_places", key_)) {}
 
-    bool queues() const noexcept override { return grants_ && native_.may_queue(); }
+    bool queues() const noexcept override { return queue_.are_used(); }
 
     Call acquire(const Claim& claim) const override {
         if (queues())
             return queue_call(
                 kind.queue->acquire,
-                {text(claim.hold), claim.count, claim.lease, claim.until, PublishCommand(), way_of(claim)},
+                {text(claim.hold), claim.count, claim.lease, claim.until, PublishCommand(), QueueKeys::way_of(claim)},
                 Effect::grants);
         return {digested<scripts::rlock_acquire>,
                 {key_},
@@ -24701,7 +24783,7 @@ public:
     AcquireAnswer read_acquire(const Reply& reply) const override { return decode_queueing_acquire(reply, key_); }
 
     std::optional<Call> after_acquire(const Claim& claim, const Call& sent, const Reply& reply) const override {
-        if (!may_not_queue(sent, reply)) return std::nullopt;
+        if (!queue_.are_refused(sent, reply)) return std::nullopt;
         return acquire(claim);
     }
 
@@ -24711,8 +24793,7 @@ public:
     }
 
     std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const override {
-        // An error of a command inside the script leaves open what the script has done before.
-        if (reply.text.find("@user_script") != std::string::npos || !may_not_queue(sent, reply)) return std::nullopt;
+        if (!queue_.are_refused_at_release(sent, reply)) return std::nullopt;
         return release(hold, 0, Milliseconds(0));
     }
 
@@ -24744,26 +24825,13 @@ protected:
 
 private:
     Call queue_call(const Script& script, std::initializer_list<Word> arguments, Effect of = Effect::any) const {
-        Call call(script, {key_, channel_, queue_, places_}, {}, of);
+        Call call(script, {key_, channel_, queue_.queue(), queue_.places()}, {}, of);
         if (!counter_.empty()) call.append_key(counter_);
         for (const Word& argument : arguments) call.append(argument);
         return call;
     }
 
-    static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
-
-    // Returns true if the user has no right to the keys of the queue. From then on this client does without.
-    bool may_not_queue(const Call& sent, const Reply& reply) const {
-        if (!sent.script() || sent.key_count() < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM"))
-            return false;
-        native_.refused_queue();
-        return true;
-    }
-
-    NativeCommands& native_;
-    const bool grants_;
-    const std::string queue_;
-    const std::string places_;
+    const QueueKeys queue_;
 };
 
 }  // namespace detail
@@ -24943,8 +25011,9 @@ local function is_refusal(answer) return answer.err ~= nil end
 
 inline constexpr std::string_view fenced_queue_acquire =
     joined<parts::wanted_until, parts::first_level, parts::queue_keys, parts::fenced, parts::fenced_queue_acquire,
-           parts::queue_acquire_free, parts::no_lease, parts::queue_wait, parts::more_levels, parts::lock_queue,
-           parts::queue_places, parts::fenced_queue_answers, parts::queue_acquire>;
+           parts::queue_acquire_free, parts::no_lease, parts::queue_entry, parts::queue_up, parts::queue_wait,
+           parts::more_levels, parts::lock_queue, parts::queue_places, parts::fenced_queue_answers,
+           parts::queue_acquire>;
 inline constexpr std::string_view fenced_queue_release =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
            parts::fenced, parts::lock_queue, parts::queue_hand_on, parts::queue_release>;
@@ -24961,10 +25030,10 @@ inline constexpr std::string_view fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "d8b4f0670934b8a2531eb75054527e5a744dcec0"};
+    "ace6855a5480d1ff33269556b4d3f844a441e4a9"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "e485d485a41cc28cd6b2ef7acd41dad011fdbb8f"};
+    "2c2bc4fad02da70f3a20832fe63f4e801ec67421"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "abd8c55cc03c052a9f9c6effcf264b09262bed1a"};
@@ -30179,17 +30248,234 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/scripts/read_write_queue.hpp
+
+// The queue of those who wait for a read-write lock: as in lock_queue.hpp, with these differences.
+//   - A process has a place as a reader and one as a writer. Their ids are that of the client, and "<id>:write".
+//   - `kind` is r, w, or m for a writer with precedence, which marks the lock while readers hold it.
+//   - A release grants the free lock to the writer that has marked it, or to the first in the queue: a writer alone, or
+//     all readers before the next writer.
+//   - Present readers exclude no others, so new ones enter beside the queue, as ever.
+// What tells nobody in the queue is told to all who wait: a writer that withdraws its mark, a reader or writer of a client
+// that does not queue. Who waits for such listens to that channel, too.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts::parts {
+
+// The names of the keys. Without a queue there are only the first two.
+inline constexpr std::string_view read_write_acquire_keys{R"lua(
+local lock, mark, channel, queue, places = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local publish, now
+)lua"};
+inline constexpr std::string_view read_write_release_keys{R"lua(
+local lock, channel, mark, queue, places = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local publish, now, tag
+)lua"};
+
+// Follows the names of the keys and queue_words.
+inline constexpr std::string_view read_write_entry{R"lua(
+-- Returns the id of an owner in the queue, the number of its hold, and its kind.
+local function entry_of(owner)
+    local id, number = string.sub(owner, 1, 36), string.sub(owner, 38)
+    if string.sub(owner, -6) == ':write' then return id .. ':write', string.sub(number, 1, -7), 'w' end
+    return id, number, 'r'
+end
+
+-- Returns 1 if one of the holders may leave without a word to the queue; otherwise 0.
+local function any_foreign()
+    for _, holder in ipairs(redis.call('hkeys', lock)) do
+        if holder ~= 'mode' and is_foreign(holder) then return 1 end
+    end
+    return 0
+end
+)lua"};
+
+// Precedes queue_up.
+inline constexpr std::string_view read_write_place{R"lua(
+local id, number, kind = entry_of(owner)
+)lua"};
+
+// Follows lock_queue.
+inline constexpr std::string_view read_write_tell{R"lua(
+-- Tells the readers that they may enter, and writers with precedence to ask, so that new readers stay out. `is_fair`: only
+-- the readers before the next writer. Returns true unless there is no right to do so.
+local tell_readers = if_permitted(function(is_fair)
+    local has_writer
+    for _, id in ipairs(redis.call('lrange', queue, '0', text(most_tries - 1))) do
+        local number, _, ends, _, kind = parts_of(redis.call('hget', places, id))
+        has_writer = has_writer or is_fair and kind ~= 'r'
+        if number and ends > now and (kind == 'm' or kind == 'r' and not has_writer) then
+            redis.pcall(publish, channel .. ':' .. id, 'look 0')
+        end
+    end
+    return true
+end)
+
+-- The lock is held until `at`, if nothing happens before. Tells those who have to know. `is_open`: readers may enter.
+local tell_waiters = if_permitted(function(at, is_open)
+    if is_open and not tell_readers() then at = now end
+    -- One of those who wait has to listen to the end of a hold that tells nobody in the queue.
+    if any_foreign() == 1 then at = now end
+    if at then tell_head(at) end
+end)
+)lua"};
+
+// Follows queue_places and read_write_tell.
+inline constexpr std::string_view read_write_hand_on{R"lua(
+local function undo_write(key)
+    if type(redis.pcall('del', key)) == 'table' then redis.call('pexpire', key, '0') end
+end
+
+-- Writes the hold of the head of the queue, and tells it. `is_first`: nobody holds the lock. Returns for how long the hold
+-- lasts; false if the head was not told, and holds nothing; nil if it may not hold the lock.
+local function grant(head, number, lease, ends, kind, is_first)
+    drop_head(head) -- first, because it may not be permitted
+    local length = text(math.min(lease, offer, ends - now))
+    local owner = string.sub(head, 1, 36) .. ':' .. number
+    local timeout = tag .. ':' .. owner .. ':rwlock_timeout:1'
+    local function write()
+        if kind == 'r' then
+            redis.call('set', timeout, '1', 'px', length)
+            redis.call('hset', lock, 'mode', 'read', owner, '1')
+        else
+            redis.call('hset', lock, 'mode', 'write', owner .. ':write', '1')
+        end
+        if redis.call('pttl', lock) < tonumber(length) then redis.call('pexpire', lock, length) end
+    end
+    local function undo()
+        if kind == 'r' then undo_write(timeout) end
+        if is_first then undo_write(lock) else redis.pcall('hdel', lock, owner) end
+    end
+    if not pcall(write) then
+        undo()
+        return nil
+    end
+    local message = string.format('grant %s %.0f %s', number, now, length)
+    if type(redis.pcall(publish, channel .. ':' .. head, message)) == 'table' then
+        undo()
+        return false
+    end
+    -- As at every acquire of a writer: readers get their turn after it.
+    if kind ~= 'r' then redis.pcall('del', mark) end
+    return tonumber(length)
+end
+
+-- Our waiters keep out for a while.
+local function give_turn(message)
+    redis.call('hset', places, 'streak', '0', 'turn', text(now + turn_length))
+    for _, id in ipairs(redis.call('lrange', queue, '0', text(most_tries - 1))) do
+        redis.pcall(publish, channel .. ':' .. id, 'look ' .. text(turn_length))
+    end
+    return redis.call(publish, channel, message)
+end
+
+-- Returns the id that is to be granted the lock next: a writer with precedence, or the first in the queue. Returns nil if
+-- there is none; then also, if a writer with precedence does not queue, for how long its mark lasts.
+local function next_in_line()
+    local who = redis.call('get', mark)
+    if not who then return redis.call('lrange', queue, '0', '0')[1] end
+    if redis.call('hexists', places, who .. ':write') == 1 then return who .. ':write' end
+    return nil, redis.call('pttl', mark)
+end
+
+-- Grants the free lock to the first waiters that listen, or notifies whoever listens. `left`: how long the released hold
+-- would have lasted. `message`: that of a release that grants nothing.
+local function grant_or_notify(left, message)
+    local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
+    local lasts, wanted, others_listen, is_shared, marked
+    for _ = 1, most_tries do
+        local head
+        if lasts then head = redis.call('lrange', queue, '0', '0')[1] else head, marked = next_in_line() end
+        if not head then break end
+        local own = channel .. ':' .. head
+        local number, lease, ends, _, kind = parts_of(redis.call('hget', places, head))
+        local is_there, told = number and ends > now + 100, 0
+        -- PUBLISH would count those, too, who listen to all channels by a pattern.
+        local heard = is_there and redis.pcall('pubsub', numsub, own, channel)
+        if is_there and heard.err then
+            -- Without the right to count listeners, waiters have to ask, if they are there.
+            told = redis.call(publish, own, 'look 0')
+            redis.pcall(publish, channel, message)
+            if kind == 'r' then tell_readers(true) end
+        elseif is_there and heard[2] > 0 then
+            if lasts and kind ~= 'r' then break end
+            others_listen = heard[4] > 0
+            if not lasts and (others_listen or until_of('polled') > now) and
+                    redis.call('hincrby', places, 'streak', '1') > most_grants then
+                return give_turn(message)
+            end
+            local length = grant(head, number, lease, ends, kind, not lasts)
+            if length == nil then told = redis.call(publish, own, 'look 0') end
+            if length then
+                lasts, wanted, is_shared = math.max(lasts or 0, length), math.max(wanted or 0, lease), kind == 'r'
+                if not is_shared then break end
+            end
+        end
+        if told ~= 0 then
+            if lasts then break end
+            return told
+        end
+        if redis.call('hexists', places, head) == 1 or redis.call('lrange', queue, '0', '0')[1] == head then
+            turn_away(head)
+            -- A writer that is gone keeps nobody out.
+            if kind == 'm' then redis.pcall('del', mark) end
+        end
+    end
+    if lasts then
+        local somebody_asks = tell_head(now + lasts)
+        if is_shared then tell_readers(true) end
+        if others_listen then
+            -- Readers of clients that do not queue may share the lock. Otherwise as in queue_hand_on.
+            local is_shorter = wanted < left or (lasts < left and not somebody_asks)
+            redis.pcall(publish, channel, is_shared and '1' or is_shorter and '0' or '2')
+        end
+        return -3
+    end
+    -- The writer that keeps readers out may be gone.
+    tell_head(now + math.max(marked or 0, 0))
+    return redis.call(publish, channel, message)
+end
+
+-- The same, also without a right to read or change the queue: the lock is free, so those who wait have to ask.
+local function hand_on(left, message)
+    local done, answer = pcall(grant_or_notify, left, message)
+    if done then return answer end
+    for i = 0, most_tries - 1 do
+        local waiter = redis.pcall('lindex', queue, text(i))
+        if type(waiter) ~= 'string' then break end
+        local told = redis.pcall(publish, channel .. ':' .. waiter, 'look 0')
+        if type(told) == 'number' and told > 0 then break end
+    end
+    return redis.call(publish, channel, message)
+end
+
+-- Tells the queue what `leave` has done. Returns the answer of the release.
+local function tell_queue(answer, done)
+    now = now or time_in_ms()
+    if done.free then return hand_on(done.free, done.message) end
+    tell_waiters(done.lasts and now + done.lasts, done.is_open)
+    return answer
+end
+)lua"};
+
+}  // namespace scripts::parts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/scripts/read_write_lock.hpp
 
-// The scripts of the read-write lock. Keys, as in Redisson:
+// The scripts of the read-write lock, but for its releases (read_write_release.hpp). Keys, as in Redisson:
 //   name                               a hash: mode -> read or write; <reader> -> its count; <writer>:write -> its count
 //   {name}:<reader>:rwlock_timeout:<i> for i = 1 … count: '1', whose TTL is the lease of that level of the read hold
 // The TTL of the hash is that of the longest hold. A read hold lasts as long as any of its timeout keys: a field alone
 // may belong to a dead reader. Below, `tag` is the name in braces, with which the names of the timeout keys begin.
 //
 // Counts are absolute, as in the scripts of RLock. Releasing and renewing begin with PEXPIRE or DEL, which a server
-// that is out of memory allows. The mark of a waiting writer is ours alone: while it exists, a reader of ours without a
-// hold does not enter.
+// that is out of memory allows. Two things are ours alone: the mark of a waiting writer (while it exists, a reader of ours
+// without a hold does not enter), and the queue of those who wait (read_write_queue.hpp). The common cases come first,
+// before the functions that only the others need.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -30226,28 +30512,44 @@ local function lease_again(timeout, left)
 end
 )lua"};
 
-inline constexpr std::string_view read_acquire{R"lua(
--- KEYS: lock, mark of a waiting writer.
--- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field that it has as a writer, tag, wanted until.
--- Answer: nil = held; n >= 0 = blocked for n ms; -2 = the hold to re-enter is gone.
-local lock, mark = KEYS[1], KEYS[2]
-local owner, count, lease, writer, tag, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
+// Nobody holds the lock or waits for it.
+inline constexpr std::string_view read_acquire_free{R"lua(
+-- KEYS: lock, mark of a waiting writer (, channel, queue, places).
+-- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field that it has as a writer, tag, wanted until, publish
+-- command, way ('0' = asks once, '1' = queues up, '2' = polls).
+-- Answer: nil = held; n >= 0 = blocked for n ms; {n, 0} = likewise, with a place in the queue; {n, 1} = likewise, and it
+-- may become free without a word to the queue; -2 = the hold to re-enter is gone.
+local owner, count, lease, writer, tag, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[8]
+publish, now = ARGV[7], time_in_ms()
+if now > tonumber(ARGV[6]) then return late(now) end
 local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
+if redis.call('exists', lock, mark, places or lock) == 0 then
+    if count ~= '1' then return gone() end
+    return all_or_none({{'set', timeout .. '1', '1', 'px', lease, undo = {'del', timeout .. '1'}},
+                        {'hset', lock, 'mode', 'read', owner, '1', undo = {'del', lock}}, {'pexpire', lock, lease}})
+end
+)lua"};
+
+inline constexpr std::string_view read_acquire{R"lua(
 local mode = redis.call('hget', lock, 'mode')
 local current = mode and tonumber(redis.call('hget', lock, owner) or 0) or 0
 if current == 0 then
-    if count ~= '1' then return -2 end
+    if count ~= '1' then return gone() end
     if not mode and redis.call('exists', lock) == 1 then
         return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
     end
     if mode ~= 'write' then
-        if redis.call('exists', mark) == 1 then return redis.call('pttl', mark) end
+        if redis.call('exists', mark) == 1 then
+            local left = redis.call('pttl', mark)
+            -- The writer that withdraws it tells all who wait.
+            return left < 0 and left or wait(left, 1)
+        end
+        local turn = not mode and queue and way ~= '2' and until_of('turn') - now or 0
+        if turn > 0 then return wait(turn, 0) end
     elseif redis.call('hexists', lock, writer) == 0 then
         local left = redis.call('pttl', lock)
         if left == -1 then return no_lease() end
-        return left
+        return wait(left, queue and any_foreign())
     end
 end
 -- This level exists if the command is a resend. Levels above it exist if a release has not arrived: this one inherits
@@ -30271,123 +30573,70 @@ if left < tonumber(lease) then
     table.insert(changes, {'pexpire', lock, lease, undo = left > 0 and {'pexpire', lock, left}})
 end
 for i = count + 1, current do table.insert(changes, {'del', timeout .. i}) end
-return all_or_none(changes)
+local refusal = all_or_none(changes)
+if refusal then return refusal end
+-- The readers behind it may enter, too.
+if queue and current == 0 and (leave_place(id, number) or not mode) then
+    tell_waiters(now + math.max(left, lease), true)
+end
+return nil
 )lua"};
 
-// Releases levels of a read hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners notified;
-// n = released, n listeners notified; -1 = still held.
-inline constexpr std::string_view read_release{R"lua(
--- KEYS: lock, channel.
-local lock, channel = KEYS[1], KEYS[2]
-local function release(owner, count, lease, publish, tag)
-    local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
-    local mode = redis.call('hget', lock, 'mode')
-    local current = mode and redis.call('hget', lock, owner)
-    if not current then return nil end
-    if count ~= '0' then
-        -- The hold lasts as long as the longest of its leases: the level below inherits it.
-        local level = redis.call('pttl', timeout .. count)
-        lease = math.max(lease, level)
-        for i = count + 1, tonumber(current) do
-            lease = math.max(lease, redis.call('pttl', timeout .. i))
-        end
-        local left = redis.call('pttl', lock)
-        local changes = {{'pexpire', lock, math.max(1, lease, left), undo = left > 0 and {'pexpire', lock, left}}}
-        if lease > 0 then
-            table.insert(changes, {'set', timeout .. count, '1', 'px', lease,
-                                   undo = lease_again(timeout .. count, level)})
-        end
-        if current ~= count then
-            table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
-        end
-        for i = count + 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
-        return all_or_none(changes) or -1
-    end
-    local left = mode == 'read' and read_lease(lock, tag, owner)
-    local before = redis.call('pttl', lock)
-    local changes = {}
-    if left == -2 then
-        table.insert(changes, {'del', lock})
-    else
-        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, owner, current}})
-        if left and left >= 0 then
-            table.insert(changes, {'pexpire', lock, math.max(1, left),
-                                   undo = before > 0 and {'pexpire', lock, before}})
-        end
-    end
-    -- As the last change, because nothing undoes it.
-    for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
-    local refusal = all_or_none(changes)
-    if refusal then return refusal end
-    -- Waiting writers rely on the earlier lease, which may have been much longer: wake them.
-    if left == -2 or left and left * 2 < before then return redis.call(publish, channel, '0') end
-    return 0
+// Likewise.
+inline constexpr std::string_view write_acquire_free{R"lua(
+-- KEYS: lock, mark of a waiting writer (, channel, queue, places).
+-- ARGV: the field of the owner, wanted count (1 = a first hold), lease in ms, tag, the id of the client that leaves the
+-- mark, TTL of the mark in ms ('0' = leave none), wanted until, publish command, way.
+-- Answer and way: as of read_acquire.
+local owner, count, lease, tag, who, mark_ttl, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[9]
+publish, now = ARGV[8], time_in_ms()
+if now > tonumber(ARGV[7]) then return late(now) end
+if redis.call('exists', lock, mark, places or lock) == 0 then
+    if count ~= '1' then return gone() end
+    redis.call('hset', lock, 'mode', 'write', owner, '1')
+    return give_lease(lock, lease)
 end
 )lua"};
 
 inline constexpr std::string_view write_acquire{R"lua(
--- KEYS: lock, mark of a waiting writer.
--- ARGV: the field of the owner, wanted count (1 = a first hold), lease in ms, tag, the id of the client that leaves the
--- mark, TTL of the mark in ms ('0' = leave none), wanted until.
--- Answer: nil = held; n >= 0 = blocked for n ms; -2 = the hold to re-enter is gone.
-local lock, mark = KEYS[1], KEYS[2]
-local writer, count, lease, tag, who, mark_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local now = time_in_ms()
-if now > tonumber(ARGV[7]) then return late(now) end
+if mark_ttl ~= '0' then kind = 'm' end
 local mode = redis.call('hget', lock, 'mode')
 if mode == 'write' then
-    local current = redis.call('hget', lock, writer)
-    if current then return enter_again(lock, writer, current, count, lease) end
+    local current = redis.call('hget', lock, owner)
+    if current then return enter_again(lock, owner, current, count, lease) end
 end
-if count ~= '1' then return -2 end
+if count ~= '1' then return gone() end
 if mode == 'write' then
     local left = redis.call('pttl', lock)
     if left == -1 then return no_lease() end
-    return left
+    return wait(left, queue and any_foreign())
 end
 if mode then
     local left = read_lease(lock, tag)
     if left == -1 then return no_lease() end
     if left ~= -2 then
-        if mark_ttl == '0' then return left end
-        redis.pcall('set', mark, who, 'px', mark_ttl)
-        -- The writer must ask again in time to renew the mark.
-        return math.min(left, math.floor(mark_ttl / 2))
+        if mark_ttl ~= '0' then
+            redis.pcall('set', mark, who, 'px', mark_ttl)
+            -- The writer must ask again in time to renew the mark.
+            left = math.min(left, math.floor(mark_ttl / 2))
+        end
+        return wait(left, queue and any_foreign())
     end
     redis.call('del', lock)
 elseif redis.call('exists', lock) == 1 then
     return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
+local turn = queue and way ~= '2' and until_of('turn') - now or 0
+if turn > 0 then return wait(turn, 0) end
 -- The mark is deleted last: readers get their turn after every writer. Another waiting writer sets it again.
-return all_or_none({{'hset', lock, 'mode', 'write', writer, '1', undo = {'hdel', lock, 'mode', writer}},
-                    {'pexpire', lock, lease}, {'del', mark}})
-)lua"};
-
-// Like read_release.
-inline constexpr std::string_view write_release{R"lua(
--- KEYS: lock, channel.
-local lock, channel = KEYS[1], KEYS[2]
-local function release(writer, count, lease, publish, tag)
-    local current = redis.call('hget', lock, writer)
-    if not current then return nil end
-    if count ~= '0' then return leave_level(lock, writer, current, count, lease) end
-    local left = read_lease(lock, tag)
-    if left == -2 then
-        redis.call('del', lock)
-    else
-        -- The writer still holds as a reader, and others may join it.
-        local before, changes = redis.call('pttl', lock), {}
-        if left >= 0 then
-            table.insert(changes, {'pexpire', lock, math.max(1, left),
-                                   undo = before > 0 and {'pexpire', lock, before}})
-        end
-        table.insert(changes, {'hset', lock, 'mode', 'read', undo = {'hset', lock, 'mode', 'write'}})
-        table.insert(changes, {'hdel', lock, writer})
-        local refusal = all_or_none(changes)
-        if refusal then return refusal end
-    end
-    return redis.call(publish, channel, '1')
+local refusal = all_or_none({{'hset', lock, 'mode', 'write', owner, '1', undo = {'hdel', lock, 'mode', owner}},
+                             {'pexpire', lock, lease}, {'del', mark}})
+if refusal then return refusal end
+if queue then
+    leave_place(id, number)
+    tell_head(now + lease)
 end
+return nil
 )lua"};
 
 inline constexpr std::string_view read_holders{R"lua(
@@ -30438,20 +30687,18 @@ return read_lease(KEYS[1], ARGV[1])
 }  // namespace parts
 
 inline constexpr std::string_view read_acquire =
-    joined<parts::wanted_until, parts::no_lease, parts::all_or_none, parts::read_level, parts::read_acquire>;
-inline constexpr std::string_view read_release =
-    joined<parts::all_or_none, parts::read_level, parts::read_lease, parts::read_release, parts::release_levels>;
-inline constexpr std::string_view read_give_up = joined<parts::wanted_until, parts::all_or_none, parts::read_level,
-                                                        parts::read_lease, parts::read_release, parts::give_up>;
+    joined<parts::wanted_until, parts::all_or_none, parts::read_write_acquire_keys, parts::unfenced_blocked,
+           parts::read_acquire_free, parts::no_lease, parts::queue_words, parts::read_write_entry,
+           parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places, parts::read_write_tell,
+           parts::read_level, parts::read_acquire>;
 inline constexpr std::string_view read_holders = joined<parts::read_lease, parts::read_holders>;
 inline constexpr std::string_view read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
 inline constexpr std::string_view read_renew = joined<parts::wanted_until, parts::read_renew>;
-inline constexpr std::string_view write_acquire = joined<parts::wanted_until, parts::no_lease, parts::all_or_none,
-                                                         parts::more_levels, parts::read_lease, parts::write_acquire>;
-inline constexpr std::string_view write_release =
-    joined<parts::leaving_levels, parts::read_lease, parts::write_release, parts::release_levels>;
-inline constexpr std::string_view write_give_up =
-    joined<parts::wanted_until, parts::leaving_levels, parts::read_lease, parts::write_release, parts::give_up>;
+inline constexpr std::string_view write_acquire =
+    joined<parts::wanted_until, parts::first_level, parts::read_write_acquire_keys, parts::unfenced_blocked,
+           parts::write_acquire_free, parts::no_lease, parts::all_or_none, parts::more_levels, parts::queue_words,
+           parts::read_write_entry, parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places,
+           parts::read_lease, parts::write_acquire>;
 
 inline constexpr std::string_view read_hold_count{R"lua(
 -- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil if it has none, or all its leases have ended.
@@ -30522,19 +30769,13 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "5c5ff1d256df35b4edde9fc39fc01a7e72288c96"};
-template <>
-inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "4a6c48610b7c0510950d8af138c1b980389cfde5"};
+    "e4c5b68ae22af4df717c6fab1958f327f3be1555"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
 template <>
 inline constexpr Script digested<scripts::read_holders>{scripts::read_holders,
     "9554e6449aadde320988fe6854f552b7a186f5e0"};
-template <>
-inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "b825a1a751c4c621c45d60732da066873c6154ba"};
 template <>
 inline constexpr Script digested<scripts::read_remaining_lease>{scripts::read_remaining_lease,
     "9faa31e0b0a7b21df40d81632ac955a6444730a2"};
@@ -30546,22 +30787,197 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "9d5d3a9afe85ff95297987fd07e9cee79d434f29"};
-template <>
-inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "420cad24a17a0a345f787528eb4de1ed307479d7"};
+    "3c297a4d933511fe3f2d320fc461113910a2b8d5"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
-template <>
-inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "215c831207ddd88151ecea634e72548baa30cad8"};
 template <>
 inline constexpr Script digested<scripts::write_remaining_lease>{scripts::write_remaining_lease,
     "34696c10501aa09209a5710bb57ee9eff2d60549"};
 template <>
 inline constexpr Script digested<scripts::write_withdraw>{scripts::write_withdraw,
     "cb79f41e60397e9302bee84f3c867bf31ff7edf8"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/scripts/read_write_release.hpp
+
+// The scripts that release the holds of a read-write lock: see read_write_lock.hpp for the keys.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+inline constexpr std::string_view read_leave{R"lua(
+-- KEYS: lock, channel (, mark of a waiting writer, queue, places).
+-- Answer: nil = not held by the owner (any more); 0 = released, no listeners notified; n = released, n listeners notified;
+-- -1 = still held; -3 = released and granted to a waiter.
+
+-- Releases levels of a read hold. Returns the answer. Also returns, if somebody may be in the queue, what to tell there:
+-- `free` = how long the hold would have lasted, of a lock that is free now, and `message`, the one to all who wait;
+-- otherwise `lasts` = after how many ms the present holds end, if waiters rely on a later time; `is_open` = true if readers
+-- may enter now.
+local function leave(owner, count, lease)
+    local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
+    local mode = redis.call('hget', lock, 'mode')
+    local current = mode and redis.call('hget', lock, owner)
+    if not current then return nil end
+    if count ~= '0' then
+        -- The hold lasts as long as the longest of its leases: the level below inherits it.
+        local level = redis.call('pttl', timeout .. count)
+        lease = math.max(lease, level)
+        for i = count + 1, tonumber(current) do
+            lease = math.max(lease, redis.call('pttl', timeout .. i))
+        end
+        local left = redis.call('pttl', lock)
+        local changes = {{'pexpire', lock, math.max(1, lease, left), undo = left > 0 and {'pexpire', lock, left}}}
+        if lease > 0 then
+            table.insert(changes, {'set', timeout .. count, '1', 'px', lease,
+                                   undo = lease_again(timeout .. count, level)})
+        end
+        if current ~= count then
+            table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
+        end
+        for i = count + 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
+        return all_or_none(changes) or -1
+    end
+    local left = mode == 'read' and read_lease(lock, tag, owner)
+    local before = redis.call('pttl', lock)
+    local head = left and queue and redis.pcall('lindex', queue, '0')
+    local changes = {}
+    if left == -2 then
+        table.insert(changes, {'del', lock})
+    else
+        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, owner, current}})
+        if left and left >= 0 then
+            table.insert(changes, {'pexpire', lock, math.max(1, left),
+                                   undo = before > 0 and {'pexpire', lock, before}})
+        end
+    end
+    -- As the last change, because nothing undoes it.
+    for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
+    local refusal = all_or_none(changes)
+    if refusal then return refusal end
+    if left == -2 and head then return nil, {free = before, message = '0'} end
+    -- Waiting writers rely on the earlier lease, which may have been much longer: wake them.
+    local is_shorter = left and left * 2 < before
+    local answer = (left == -2 or is_shorter) and redis.call(publish, channel, '0') or 0
+    if head then return answer, {lasts = is_shorter and math.max(left, 0)} end
+    return answer
+end
+)lua"};
+
+inline constexpr std::string_view write_leave{R"lua(
+-- KEYS, answer: as of read_leave.
+
+-- Like that of read_leave.
+local function leave(writer, count, lease)
+    local current = redis.call('hget', lock, writer)
+    if not current then return nil end
+    if count ~= '0' then return leave_level(lock, writer, current, count, lease) end
+    local left = read_lease(lock, tag)
+    local before = redis.call('pttl', lock)
+    local head = queue and redis.pcall('lindex', queue, '0')
+    if left == -2 then
+        redis.call('del', lock)
+        if head then return nil, {free = before, message = '1'} end
+        return redis.call(publish, channel, '1')
+    end
+    -- The writer still holds as a reader, and others may join it.
+    local changes = {}
+    if left >= 0 then
+        table.insert(changes, {'pexpire', lock, math.max(1, left), undo = before > 0 and {'pexpire', lock, before}})
+    end
+    table.insert(changes, {'hset', lock, 'mode', 'read', undo = {'hset', lock, 'mode', 'write'}})
+    table.insert(changes, {'hdel', lock, writer})
+    local refusal = all_or_none(changes)
+    if refusal then return refusal end
+    local answer = redis.call(publish, channel, '1')
+    if head then return answer, {lasts = math.max(left, 0), is_open = true} end
+    return answer
+end
+)lua"};
+
+// Follows a `leave`.
+inline constexpr std::string_view read_write_release{R"lua(
+-- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag.
+publish, tag = ARGV[4], ARGV[5]
+local answer, done = leave(ARGV[1], ARGV[2], ARGV[3])
+if not done then return answer end
+)lua"};
+
+inline constexpr std::string_view read_write_released{R"lua(
+return tell_queue(answer, done)
+)lua"};
+
+// Precedes give_up.
+inline constexpr std::string_view read_write_give_up{R"lua(
+-- A number had no hold. Perhaps nobody has told those who wait that the lock is free, or who holds it.
+local tell_others = if_permitted(function()
+    if redis.call('exists', queue) == 0 then return end
+    local left = redis.call('pttl', lock)
+    if left ~= -2 then return tell_waiters(now + math.max(left, 0), redis.call('hget', lock, 'mode') == 'read') end
+    local turn = until_of('turn')
+    -- A hold that expired has woken nobody.
+    if turn <= now then hand_on(0, '1') else tell_head(turn) end
+end)
+
+-- Releases a number of which no client knows whether it has a hold or a place.
+local function release(owner, count, lease, command, of)
+    publish, tag, now = command, of, time_in_ms()
+    if queue then leave_place(entry_of(owner)) end
+    local answer, done = leave(owner, count, lease)
+    if done then return tell_queue(answer, done) end
+    if answer == nil and queue then tell_others() end
+    return answer
+end
+)lua"};
+
+// The functions for the queue that a release needs.
+inline constexpr std::string_view read_write_queue =
+    joined<queue_words, read_write_entry, lock_queue, queue_places, read_write_tell, read_write_hand_on>;
+
+inline constexpr std::string_view read_leaving =
+    joined<all_or_none, read_write_release_keys, read_level, read_lease, read_leave>;
+inline constexpr std::string_view write_leaving =
+    joined<leaving_levels, read_write_release_keys, read_lease, write_leave>;
+
+}  // namespace parts
+
+inline constexpr std::string_view read_release =
+    joined<parts::wanted_until, parts::read_leaving, parts::read_write_release, parts::read_write_queue,
+           parts::read_write_released>;
+inline constexpr std::string_view read_give_up =
+    joined<parts::wanted_until, parts::read_leaving, parts::read_write_queue, parts::read_write_give_up,
+           parts::give_up>;
+inline constexpr std::string_view write_release =
+    joined<parts::wanted_until, parts::write_leaving, parts::read_write_release, parts::read_write_queue,
+           parts::read_write_released>;
+inline constexpr std::string_view write_give_up =
+    joined<parts::wanted_until, parts::write_leaving, parts::read_write_queue, parts::read_write_give_up,
+           parts::give_up>;
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
+    "e70851be29167696572d65027dfc10e651f00508"};
+template <>
+inline constexpr Script digested<scripts::read_release>{scripts::read_release,
+    "fb9a94b4ccd1a5decf9dab34754c4d9833449d5f"};
+template <>
+inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
+    "66b14dd63df566b1275073381a823ef3ec937f87"};
+template <>
+inline constexpr Script digested<scripts::write_release>{scripts::write_release,
+    "96520baeadaba257b1691ac17e6e3368db125398"};
 // clang-format on
 
 }  // namespace detail
@@ -30579,11 +30995,11 @@ namespace scripts {
 namespace parts {
 
 inline constexpr std::string_view read_stay{R"lua(
--- KEYS: lock, channel.  ARGV: owner, the owner that takes its place, its lease in ms, publish command, tag.
+-- KEYS: lock, channel (, mark of a waiting writer, queue, places).
+-- ARGV: owner, the owner that takes its place, its lease in ms, publish command, tag.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a hash, never prolongs a TTL.
-local lock, channel = KEYS[1], KEYS[2]
-local owner, heir, rest, publish, tag = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local now = time_in_ms()
+local owner, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+publish, tag, now = ARGV[4], ARGV[5], time_in_ms()
 local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
 local mode = redis.call('hget', lock, 'mode')
 local current = mode and redis.call('hget', lock, owner)
@@ -30605,17 +31021,19 @@ for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
 local refusal = all_or_none(changes)
 if refusal then return refusal end
 -- Waiting writers rely on the earlier, longer lease: wake them.
-if ttl < before then redis.pcall(publish, channel, '0') end
+if ttl < before then
+    redis.pcall(publish, channel, '0')
+    if queue then tell_waiters(now + math.max(ttl, 0)) end
+end
 return now
 )lua"};
 
 inline constexpr std::string_view write_stay{R"lua(
--- KEYS: lock, channel.  ARGV: the field of the owner, the field that takes its place, its lease in ms, publish command,
--- tag.
+-- KEYS: as of read_stay.
+-- ARGV: the field of the owner, the field that takes its place, its lease in ms, publish command, tag.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
-local lock, channel = KEYS[1], KEYS[2]
-local writer, heir, rest, publish, tag = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local now = time_in_ms()
+local writer, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+publish, tag, now = ARGV[4], ARGV[5], time_in_ms()
 local current = redis.call('hget', lock, writer)
 if not current then return -now end
 local left = redis.call('pttl', lock)
@@ -30626,26 +31044,34 @@ local refusal = all_or_none({{'pexpire', lock, lease, undo = left > 0 and {'pexp
                              {'hset', lock, heir, '1', undo = {'hdel', lock, heir}}, {'hdel', lock, writer}})
 if refusal then return refusal end
 -- Waiters rely on the earlier, longer lease: wake them.
-if lease ~= left then redis.pcall(publish, channel, '1') end
+if lease ~= left then
+    redis.pcall(publish, channel, '1')
+    if queue then tell_waiters(now + lease) end
+end
 return now
 )lua"};
+
+inline constexpr std::string_view read_write_telling =
+    joined<queue_words, read_write_entry, lock_queue, read_write_tell>;
 
 }  // namespace parts
 
 inline constexpr std::string_view read_stay =
-    joined<parts::wanted_until, parts::all_or_none, parts::read_lease, parts::read_stay>;
+    joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys, parts::read_lease,
+           parts::read_write_telling, parts::read_stay>;
 inline constexpr std::string_view write_stay =
-    joined<parts::wanted_until, parts::all_or_none, parts::read_lease, parts::write_stay>;
+    joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys, parts::read_lease,
+           parts::read_write_telling, parts::write_stay>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "7db5d0764426d3c67425c8b617886cbe3b48eece"};
+    "4fd44ff4cdb754c6b78c0dfa3447b672ee94cfc2"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "d871428e0901782ecbeed50ab2d4883c8d8bd8ae"};
+    "98b6653b655dbee1da754fd107b04b8efd036a73"};
 // clang-format on
 
 }  // namespace detail
@@ -30665,6 +31091,20 @@ public:
     Call inspect() const final { return {digested<scripts::read_write_inspect>, {key_}, {tag_}}; }
     Inspection read_both_sides(const Reply& reply) const { return inspection_of_read_write(reply, key_); }
 
+    bool queues() const noexcept final { return queue_.are_used(); }
+
+    AcquireAnswer read_acquire(const Reply& reply) const override { return decode_queueing_acquire(reply, key_); }
+
+    std::optional<Call> after_acquire(const Claim& claim, const Call& sent, const Reply& reply) const final {
+        if (!queue_.are_refused(sent, reply)) return std::nullopt;
+        return acquire(claim);
+    }
+
+    std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const final {
+        if (!queue_.are_refused_at_release(sent, reply)) return std::nullopt;
+        return release(hold, 0, Milliseconds(0));
+    }
+
 protected:
     Inspection read_side(const Reply& reply, bool shared) const {
         Inspection side = read_both_sides(reply);
@@ -30675,15 +31115,32 @@ protected:
     ReadWriteProtocol(const LockKind& of, const ProtocolContext& context, const std::string& key)
         : LockProtocol(of, context, key, prefixed_key("redisson_rwlock", key)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
-          mark_(suffixed_key(key_, "redlatch_writer_waits")) {}
+          mark_(suffixed_key(key_, "redlatch_writer_waits")),
+          queue_(context.options.grants, context.native, NativeCommands::Queue::read_write_locks,
+                 prefixed_key("redlatch_rwlock_queue", key_), prefixed_key("redlatch_rwlock_places", key_)) {}
+
+    Call acquire_by(const Script& script, const Claim& claim, std::initializer_list<Word> arguments) const {
+        Call call(script, {key_, mark_}, {}, Effect::grants);
+        if (queues())
+            for (const std::string* key : {&channel_, &queue_.queue(), &queue_.places()}) call.append_key(*key);
+        for (const Word& argument : arguments) call.append(argument);
+        if (!queues()) return call;
+        call.append(PublishCommand());
+        call.append(QueueKeys::way_of(claim));
+        return call;
+    }
 
     // `field` is the owner as a holder of this side.
     Call release_by(const Script& script, const OwnerText& field, std::uint32_t remaining, Milliseconds lease) const {
-        return {script, {key_, channel_}, {field, remaining, lease, PublishCommand(), tag_}};
+        return change_by(script, {field, remaining, lease, PublishCommand(), tag_});
+    }
+
+    Call stay_by(const Script& script, const OwnerText& field, const OwnerText& heir, Milliseconds rest) const {
+        return change_by(script, {field, heir, rest, PublishCommand(), tag_});
     }
 
     Call give_up_by(const Script& script, std::span<const std::string_view> owners) const {
-        Call call(script, {key_, channel_}, {PublishCommand(), tag_});
+        Call call = change_by(script, {PublishCommand(), tag_});
         call.append(owners);
         return call;
     }
@@ -30693,6 +31150,14 @@ protected:
 
     const std::string tag_;   // prefix of the names of the timeout keys
     const std::string mark_;  // redlatch's own key: exists while a writer with precedence waits
+
+private:
+    Call change_by(const Script& script, std::initializer_list<Word> arguments) const {
+        if (!queues()) return {script, {key_, channel_}, arguments};
+        return {script, {key_, channel_, mark_, queue_.queue(), queue_.places()}, arguments};
+    }
+
+    const QueueKeys queue_;
 };
 
 // Makes the calls of the readers' side.
@@ -30704,10 +31169,8 @@ public:
     ReadProtocol(const ProtocolContext& context, const std::string& key) : ReadWriteProtocol(lock_kind, context, key) {}
 
     Call acquire(const Claim& claim) const override {
-        return {digested<scripts::read_acquire>,
-                {key_, mark_},
-                {text(claim.hold), claim.count, claim.lease, writer(claim.writer), tag_, claim.until},
-                Effect::grants};
+        return acquire_by(digested<scripts::read_acquire>, claim,
+                          {text(claim.hold), claim.count, claim.lease, writer(claim.writer), tag_, claim.until});
     }
 
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
@@ -30715,7 +31178,7 @@ public:
     }
 
     Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
-        return {digested<scripts::read_stay>, {key_, channel_}, {text(hold), text(heir), rest, PublishCommand(), tag_}};
+        return stay_by(digested<scripts::read_stay>, text(hold), text(heir), rest);
     }
 
     Call give_up(std::span<const std::string_view> owners) const override {
@@ -30750,19 +31213,20 @@ public:
 
     Call acquire(const Claim& claim) const override {
         if (claim.announced) marked_ = true;
-        return {
-            digested<scripts::write_acquire>,
-            {key_, mark_},
-            {text(claim.hold), claim.count, claim.lease, tag_, uuid_, claim.announced ? mark_ttl : "0", claim.until},
-            Effect::grants};
+        return acquire_by(
+            digested<scripts::write_acquire>, claim,
+            {text(claim.hold), claim.count, claim.lease, tag_, uuid_, claim.announced ? mark_ttl : "0", claim.until});
     }
 
     AcquireAnswer read_acquire(const Reply& reply) const override {
-        const AcquireAnswer answer = decode_acquire(reply, key_);
+        const AcquireAnswer answer = ReadWriteProtocol::read_acquire(reply);
         // The script that acquired the lock deleted the mark.
         if (answer.kind == AcquireAnswer::Kind::held) marked_ = false;
         return answer;
     }
+
+    // The script that granted the lock deleted the mark.
+    void granted() const noexcept override { marked_ = false; }
 
     // Deletes the mark that a waiting thread of this process may have left.
     std::optional<Call> cancel_announcement() const override {
@@ -30775,8 +31239,7 @@ public:
     }
 
     Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
-        return {
-            digested<scripts::write_stay>, {key_, channel_}, {text(hold), text(heir), rest, PublishCommand(), tag_}};
+        return stay_by(digested<scripts::write_stay>, text(hold), text(heir), rest);
     }
 
     Call give_up(std::span<const std::string_view> owners) const override {
@@ -30787,6 +31250,8 @@ public:
     Call remaining_lease() const override { return {digested<scripts::write_remaining_lease>, {key_}, {}}; }
 
     Inspection read_inspection(const Reply& reply) const override { return read_side(reply, false); }
+
+    std::string grants_channel() const override { return LockProtocol::grants_channel() + ":write"; }
 
     OwnerText text(std::uint64_t hold) const noexcept override { return writer(hold); }
     std::string field_of(std::string_view owner) const override { return std::string(owner) + ":write"; }

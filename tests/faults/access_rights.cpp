@@ -916,11 +916,100 @@ struct QueueStep {
     Step step;
     bool has_waiter;           // one that listens is in the queue
     std::vector<Fields> done;  // the fields that the lock may have when the script has done its work
+    Fields granted;            // those of a lock that was granted to the waiter
 };
 
 // Clients of which a release grants.
 const std::string queue_me = "22222222-2222-8222-8222-222222222222";
 const std::string queue_head = "11111111-1111-8111-8111-111111111111";
+
+enum Waiters { none, dead, live, live_after_dead };
+
+/// The same of both sides of a read-write lock, where the waiter is a reader or a writer.
+void add_read_write_steps(std::vector<QueueStep>& all) {
+    namespace lua = scripts;
+    const std::string queue = "redlatch_rwlock_queue:{shop:lock}", places = "redlatch_rwlock_places:{shop:lock}";
+    const Words acquires{lock_key, mark_key, readers_channel, queue, places};
+    const Words changes{lock_key, readers_channel, mark_key, queue, places};
+    const std::string me = queue_me + ":1", heir = queue_me + ":2", other = "p:1", end = ":write";
+    const auto read_by = [](const Words& readers) {
+        Fields fields{{"mode", "read"}};
+        for (const std::string& reader : readers) fields[reader] = "1";
+        return fields;
+    };
+    const auto written_by = [&](const std::string& writer) { return Fields{{"mode", "write"}, {writer + end, "1"}}; };
+    const Fields free{}, mine = read_by({me}), beside = read_by({me, other}), theirs = read_by({other}),
+                         written = written_by(me), written_by_other = written_by(other);
+    Fields both = written;
+    both[me] = "1";
+    for (const bool writes : {false, true}) {
+        const std::string id = queue_head + (writes ? end : ""), place = queue_head + ":7" + (writes ? end : "");
+        const Fields granted = writes ? written_by(queue_head + ":7") : read_by({queue_head + ":7"});
+        const auto prepare = [=](const Fields& holders, Waiters waiters) {
+            return [=](Scene& s) {
+                RawRedis& redis = s.fleet.redis;
+                for (const auto& [field, value] : holders) {
+                    redis.integer("HSET", lock_key, field, value);
+                    if (field != "mode" && !field.ends_with(end))
+                        redis.text("SET", lock_tag + ":" + field + ":rwlock_timeout:1", "1", "PX", 500'000);
+                }
+                if (!holders.empty()) redis.integer("PEXPIRE", lock_key, 500'000);
+                Words ids;
+                if (waiters == dead || waiters == live_after_dead)
+                    ids.push_back("dead0000-0000-8000-8000-000000000000");
+                if (waiters >= live) ids.push_back(id);
+                for (const std::string& one : ids) {
+                    const std::string ends = std::to_string(std::stoll(now_of(s.fleet)) + 600'000);
+                    redis.integer("RPUSH", queue, one);
+                    redis.integer("HSET", places, one, "7 500000 " + ends + " " + ends + (writes ? " w" : " r"));
+                    redis.integer("PEXPIRE", queue, 120'000);
+                    redis.integer("PEXPIRE", places, 120'000);
+                }
+            };
+        };
+        for (const Waiters waiters : {none, dead, live, live_after_dead}) {
+            const auto add = [&](const char* what, const Script& script, const Words& keys, const Fields& holders,
+                                 const Words& arguments, std::vector<Fields> done) {
+                all.push_back({Step{what, prepare(holders, waiters), sending(script, keys, arguments), true},
+                               waiters >= live, std::move(done), granted});
+            };
+            const auto reads = [&](const char* what, const Fields& holders, const char* way, const Fields& done) {
+                add(what, digested<lua::read_acquire>, acquires, holders,
+                    {me, "1", "500000", queue_me + ":0:write", lock_tag, wanted, "PUBLISH", way}, {done});
+            };
+            const auto writes_by_asking = [&](const char* what, const Fields& holders, const char* way,
+                                              const Fields& done) {
+                add(what, digested<lua::write_acquire>, acquires, holders,
+                    {me + end, "1", "500000", lock_tag, queue_me, "5000", wanted, "PUBLISH", way}, {done});
+            };
+            reads("read acquire", {}, "1", mine);
+            reads("read acquire beside another", theirs, "1", beside);
+            reads("read acquire of a written lock", written_by_other, "1", written_by_other);
+            reads("poll as a reader", written_by_other, "2", written_by_other);
+            writes_by_asking("write acquire", {}, "1", written);
+            writes_by_asking("write acquire of a read lock", theirs, "1", theirs);
+            writes_by_asking("write acquire of a written lock", written_by_other, "1", written_by_other);
+            const Words last{me, "0", "0", "PUBLISH", lock_tag}, last_write{me + end, "0", "0", "PUBLISH", lock_tag};
+            add("last read release", digested<lua::read_release>, changes, mine, last, {free, granted});
+            add("read release beside another", digested<lua::read_release>, changes, beside, last, {theirs});
+            add("last write release", digested<lua::write_release>, changes, written, last_write, {free, granted});
+            add("write release of one that reads", digested<lua::write_release>, changes, both, last_write, {mine});
+            add("read give-up", digested<lua::read_give_up>, changes, mine, {"PUBLISH", lock_tag, me, heir},
+                {free, granted});
+            add("write give-up", digested<lua::write_give_up>, changes, written,
+                {"PUBLISH", lock_tag, me + end, heir + end}, {free, granted});
+            add("give-up of a place", writes ? digested<lua::write_give_up> : digested<lua::read_give_up>, changes,
+                theirs, {"PUBLISH", lock_tag, place}, {theirs});
+            // Who may not delete a field leaves the heir beside the owner, with whose hold it ends.
+            Fields two_writers = written;
+            two_writers[heir + end] = "1";
+            add("read stay", digested<lua::read_stay>, changes, mine, {me, heir, "200000", "PUBLISH", lock_tag},
+                {read_by({heir}), read_by({me, heir})});
+            add("write stay", digested<lua::write_stay>, changes, written,
+                {me + end, heir + end, "200000", "PUBLISH", lock_tag}, {written_by(heir), two_writers});
+        }
+    }
+}
 
 std::vector<QueueStep> queue_steps() {
     namespace lua = scripts;
@@ -928,7 +1017,6 @@ std::vector<QueueStep> queue_steps() {
     const std::string me = queue_me + ":1", heir = queue_me + ":2", waiter = queue_head + ":7", other = "p:1";
     const Fields free{}, mine{{me, "1"}}, deeper{{me, "2"}}, theirs{{other, "1"}}, passed_on{{heir, "1"}},
         granted{{waiter, "1"}};
-    enum Waiters { none, dead, live, live_after_dead };
     std::vector<QueueStep> all;
     for (const bool fenced : {false, true}) {
         Words keys{lock_key, lock_channel, queue, places};
@@ -954,7 +1042,7 @@ std::vector<QueueStep> queue_steps() {
         const auto add = [&](const char* what, const Script& script, const Words& holder, Waiters waiters,
                              const Words& arguments, std::vector<Fields> done) {
             all.push_back({Step{what, prepare(holder, waiters), sending(script, keys, arguments), true},
-                           waiters >= live, std::move(done)});
+                           waiters >= live, std::move(done), granted});
         };
         const Script& acquire = fenced ? digested<lua::fenced_queue_acquire> : digested<lua::queue_acquire>;
         const Script& release = fenced ? digested<lua::fenced_queue_release> : digested<lua::queue_release>;
@@ -994,7 +1082,9 @@ std::vector<QueueStep> queue_steps() {
         {Step{"last release of a FairLock", marked_waiter,
               sending(digested<lua::fair_release>, fair, {"PUBLISH", lock_channel + ":", me, "0", "0"}), true},
          true,
-         {free, granted}});
+         {free, granted},
+         granted});
+    add_read_write_steps(all);
     return all;
 }
 
@@ -1371,7 +1461,10 @@ TEST_CASE(
         RawRedis listener{server};
         listener.call("SUBSCRIBE", lock_channel + ":" + queue_head);
         listener.call("SUBSCRIBE", lock_channel + ":" + queue_head + ":7");
+        listener.call("SUBSCRIBE", readers_channel + ":" + queue_head);
+        listener.call("SUBSCRIBE", readers_channel + ":" + queue_head + ":write");
         if (others_listen) listener.call("SUBSCRIBE", lock_channel);
+        if (others_listen) listener.call("SUBSCRIBE", readers_channel);
         /// Returns the messages so far.
         const auto take_messages = [&] {
             Words messages;
@@ -1405,7 +1498,7 @@ TEST_CASE(
                 const bool can_tell = !name.starts_with("lindex ") && !name.starts_with("PUBLISH ") &&
                                       !refused.starts_with("lindex ") && !refused.starts_with("PUBLISH ");
                 const auto is_grant = [](const std::string& text) { return text.starts_with("grant "); };
-                const bool is_granted = after == Fields{{queue_head + ":7", "1"}};
+                const bool is_granted = after == queued.granted;
                 // A waiter for a FairLock that could not be told finds its hold when it refreshes its place.
                 const bool may_be_silent = is_granted && what.ends_with("FairLock") && !can_tell;
                 const auto grants = std::count_if(told.begin(), told.end(), is_grant);

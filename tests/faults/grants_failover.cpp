@@ -38,9 +38,10 @@ struct Party {
 template <class L>
 struct Crowd {
     Crowd(const std::string& url, RedisServer& master, const std::string& name) {
-        const std::string queue =
-            std::string(std::is_same_v<L, FairLock> ? "redisson_lock_queue" : "redlatch_lock_queue") + ":{" + name +
-            "}";
+        const std::string queue = std::string(std::is_same_v<L, FairLock>        ? "redisson_lock_queue"
+                                              : std::is_same_v<L, ReadWriteLock> ? "redlatch_rwlock_queue"
+                                                                                 : "redlatch_lock_queue") +
+                                  ":{" + name + "}";
         for (int i = 1; i <= 3; ++i) {
             parties.push_back(std::make_unique<Party<L>>(url, name));
             parties.back()->wait();
@@ -54,6 +55,14 @@ struct Crowd {
 
     std::vector<std::unique_ptr<Party<L>>> parties;
 };
+
+template <class L>
+bool is_held(L& lock) {
+    if constexpr (std::is_same_v<L, ReadWriteLock>)
+        return lock.write_lock().is_held();
+    else
+        return lock.is_held();
+}
 
 // Returns true once nothing is left of the lock but what counts its tokens.
 bool is_left_empty(RedisServer& server) {
@@ -69,7 +78,7 @@ bool is_left_empty(RedisServer& server) {
 }  // namespace
 
 TEST_CASE_TEMPLATE("a master of a cluster dies: those who queue get the lock from the replica, which has their queue",
-                   L, RLock, FencedLock, FairLock) {
+                   L, RLock, FencedLock, FairLock, ReadWriteLock) {
     ClusterServers cluster;
     RedisServer& victim = cluster.node(0);
     RedisServer& heir = cluster.partner_of(victim);
@@ -87,7 +96,7 @@ TEST_CASE_TEMPLATE("a master of a cluster dies: those who queue get the lock fro
 }
 
 TEST_CASE_TEMPLATE("a master dies with the queue: those who wait queue up again, and get the lock", L, RLock,
-                   FencedLock, FairLock) {
+                   FencedLock, FairLock, ReadWriteLock) {
     Sentinels3 setup;
     const std::string name = "orders";
     Party<L> holder{setup.url(), name};
@@ -97,7 +106,7 @@ TEST_CASE_TEMPLATE("a master dies with the queue: those who wait queue up again,
     Crowd<L> crowd{setup.url(), setup.master(), name};
     setup.master().kill();
     REQUIRE(setup.is_master_by(setup.replica(), failover));
-    CHECK(holder.lock.is_held());
+    CHECK(is_held(holder.lock));
     holder.lock.unlock();
     crowd.all_enter();
     CHECK(is_left_empty(setup.replica()));

@@ -256,13 +256,13 @@ mutate(late_fair_acquire_takes_effect scripts/fair_lock.hpp
     "faults/late_locks")
 
 mutate(late_read_acquire_takes_effect scripts/read_write_lock.hpp
-    "if now > tonumber(wanted_until) then return late(now) end\nlocal timeout"
-    "local timeout"
+    "if now > tonumber(ARGV[6]) then return late(now) end\n"
+    ""
     "faults/late_locks")
 
 mutate(late_write_acquire_takes_effect scripts/read_write_lock.hpp
-    "if now > tonumber(ARGV[7]) then return late(now) end\nlocal mode"
-    "local mode"
+    "if now > tonumber(ARGV[7]) then return late(now) end\n"
+    ""
     "faults/late_locks")
 
 # A late copy of a mutex's plain command holds longer than the first lease would have lasted.
@@ -399,8 +399,8 @@ mutate(reader_beside_a_writer scripts/read_write_lock.hpp
 
 # A writer enters while readers hold the lock.
 mutate(writer_beside_readers scripts/read_write_lock.hpp
-    "    if left ~= -2 then\n        if mark_ttl == '0' then return left end"
-    "    if false then\n        if mark_ttl == '0' then return left end"
+    "    if left ~= -2 then\n        if mark_ttl ~= '0' then"
+    "    if false then\n        if mark_ttl ~= '0' then"
     "integration/read_write")
 
 # A message that arrives before the reader listens reaches only the writer, which listens to the same channel.
@@ -422,10 +422,10 @@ mutate(dead_reader_blocks scripts/read_write_lock.hpp
     "integration/read_write")
 
 # A writer that continues as a reader does not notify others that they may join it.
-mutate(downgrade_wakes_nobody scripts/read_write_lock.hpp
-    "        if refusal then return refusal end\n    end\n    return redis.call(publish, channel, '1')"
-    "        return refusal or 0\n    end\n    return redis.call(publish, channel, '1')"
-    "integration/read_write")
+mutate(downgrade_wakes_nobody scripts/read_write_release.hpp
+    "    local answer = redis.call(publish, channel, '1')"
+    "    local answer = 0"
+    "integration/read_write_lock")
 
 # A reader waits for itself.
 mutate(upgrade_waits_for_ever read_write_lock.ipp
@@ -435,8 +435,8 @@ mutate(upgrade_waits_for_ever read_write_lock.ipp
 
 # A stream of readers starves the writer that was promised precedence.
 mutate(no_precedence scripts/read_write_lock.hpp
-    "if redis.call('exists', mark) == 1 then return redis.call('pttl', mark) end"
-    ""
+    "        if redis.call('exists', mark) == 1 then"
+    "        if false then"
     "integration/read_write")
 
 # The renewal ignores that the readers' leases have keys of their own.
@@ -452,7 +452,7 @@ mutate(read_renewal_shortens_the_lease scripts/read_write_lock.hpp
     "integration/read_write_lock")
 
 # Releasing a level ends its longer lease, although the holder relies on it.
-mutate(level_takes_its_lease_along scripts/read_write_lock.hpp
+mutate(level_takes_its_lease_along scripts/read_write_release.hpp
     "for i = count + 1, tonumber(current) do\n            lease"
     "for i = count + 1, tonumber(count) do\n            lease"
     "integration/read_write_lock")
@@ -607,9 +607,9 @@ mutate(held_without_leaving_the_queue scripts/fair_lock.hpp
     "faults/access_rights")
 
 # Without HDEL a writer that fails to continue as a reader keeps only the reader's lease.
-mutate(downgrade_cuts_the_lease scripts/read_write_lock.hpp
-    "undo = before > 0 and {'pexpire', lock, before}"
-    "undo = false"
+mutate(downgrade_cuts_the_lease scripts/read_write_release.hpp
+    "{'pexpire', lock, math.max(1, left), undo = before > 0 and {'pexpire', lock, before}})"
+    "{'pexpire', lock, math.max(1, left)})"
     "faults/access_rights")
 
 # There are more permits than Redisson can represent.
@@ -2323,7 +2323,7 @@ mutate(short_grant_wakes_nobody scripts/queue_release.hpp
 
 # A waiter that gives up keeps its place.
 mutate(leaving_keeps_the_place scripts/queue_release.hpp
-    "    leave_place(owner)\n    local is_done"
+    "    leave_place(string.sub(owner, 1, 36), string.sub(owner, 38))\n    local is_done"
     "    local is_done"
     "integration/grants")
 
@@ -2374,7 +2374,7 @@ mutate(place_has_no_number lock/queue_place.hpp
     "(integration|faults)/grants")
 
 # A user without the rights to the queue's keys cannot lock.
-mutate(queue_is_a_must protocol/rlock.hpp
+mutate(queue_is_a_must protocol/queue_keys.hpp
     "!reply.text.starts_with(\"NOPERM\")"
     "!reply.text.starts_with(\"NO RIGHT\")"
     "integration/grants")
@@ -2429,8 +2429,8 @@ mutate(token_of_a_grant_is_not_kept scripts/queue_release.hpp
 
 # A granted fenced lock is entered without its token.
 mutate(fenced_waiter_needs_no_token lock/queue_place.hpp
-    "|| (core_.kind.queue->fenced && !is_token(grant.token))"
-    ""
+    "(core_.kind.queue && core_.kind.queue->fenced && !is_token(grant.token))"
+    "false"
     "integration/fenced_grants")
 
 # A FairLock is granted to whoever stands first: to Redisson's waiters, and to those that do not listen yet.
@@ -2576,3 +2576,101 @@ mutate(next_reader_not_told redis/calling_thread.hpp
     "called_->look_around();"
     ""
     "integration/command_connection")
+
+# --- the queue of a read-write lock -----------------------------------------------------------------------------------
+
+# A writer is granted the lock beside readers.
+mutate(writer_is_granted_beside_readers scripts/read_write_queue.hpp
+    "            if lasts and kind ~= 'r' then break end\n"
+    ""
+    "integration/read_write_grants")
+
+# Readers are granted the lock one at a time.
+mutate(readers_are_granted_alone scripts/read_write_queue.hpp
+    "                if not is_shared then break end"
+    "                break"
+    "integration/read_write_grants")
+
+# Of several readers, the last one's grant is the lock's lease, although an earlier one lasts longer.
+mutate(short_reader_cuts_the_lease scripts/read_write_queue.hpp
+    "if redis.call('pttl', lock) < tonumber(length) then redis.call('pexpire', lock, length) end"
+    "redis.call('pexpire', lock, length)"
+    "integration/read_write_grants")
+
+# Readers in the queue sleep on when a writer goes on as a reader.
+mutate(downgrade_wakes_no_queue scripts/read_write_release.hpp
+    "{lasts = math.max(left, 0), is_open = true}"
+    "{lasts = math.max(left, 0)}"
+    "integration/read_write_grants")
+
+# A frozen reader or writer is granted the full lease.
+mutate(read_write_grant_has_the_full_lease scripts/read_write_queue.hpp
+    "local length = text(math.min(lease, offer, ends - now))"
+    "local length = text(lease)"
+    "integration/read_write_grants")
+
+# Nobody in the queue listens to the release of a reader that grants nothing.
+mutate(foreign_reader_is_not_listened_to scripts/read_write_queue.hpp
+    "if any_foreign() == 1 then at = now end"
+    ""
+    "integration/read_write_grants")
+
+# A writer with precedence keeps readers out after its turn.
+mutate(granted_writer_keeps_its_mark scripts/read_write_queue.hpp
+    "    if kind ~= 'r' then redis.pcall('del', mark) end\n"
+    ""
+    "integration/read_write_grants")
+
+# Readers that wait for a mark do not hear of its withdrawal.
+mutate(mark_is_not_listened_to scripts/read_write_lock.hpp
+    "return left < 0 and left or wait(left, 1)"
+    "return left < 0 and left or wait(left, 0)"
+    "integration/read_write_grants")
+
+# Who leaves the queue leaves the readers behind it asleep.
+mutate(leaving_writer_tells_no_readers scripts/read_write_release.hpp
+    "redis.call('hget', lock, 'mode') == 'read')"
+    "false)"
+    "integration/read_write_grants")
+
+# A reader that enters by asking tells the readers behind it nothing.
+mutate(reader_enters_alone scripts/read_write_lock.hpp
+    "tell_waiters(now + math.max(left, lease), true)"
+    "tell_waiters(now + math.max(left, lease))"
+    "integration/read_write_grants")
+
+# A release that may not change the queue fails after the lock is free.
+mutate(read_write_release_needs_the_queue scripts/read_write_queue.hpp
+    "local done, answer = pcall(grant_or_notify, left, message)"
+    "local done, answer = true, grant_or_notify(left, message)"
+    "faults/access_rights")
+
+# A refused write of a grant leaves a hold that nobody knows of.
+mutate(refused_read_grant_stays scripts/read_write_queue.hpp
+    "        undo()\n        return nil"
+    "        return nil"
+    "faults/access_rights")
+
+# A reader whose owner writes asks under the number of another reader's place.
+mutate(writers_reader_takes_a_place lock/local_queue.hpp
+    "return me.writer == 0 && place_.is_for(me.request);"
+    "return place_.is_for(me.request);"
+    "unit/owner")
+
+# Readers of one process ask one after another.
+mutate(readers_ask_in_turn lock/local_queue.hpp
+    "(core_.kind.shared || !place_.is_asking())"
+    "!place_.is_asking()"
+    "integration/read_write_grants")
+
+# A writer that readers were granted before does not keep new ones out.
+mutate(granted_readers_tell_no_writer scripts/read_write_queue.hpp
+    "        if is_shared then tell_readers(true) end\n"
+    ""
+    "integration/read_write_grants")
+
+# Readers that queue come before a writer with precedence that does not.
+mutate(queue_comes_before_precedence scripts/read_write_queue.hpp
+    "    if not who then return redis.call('lrange', queue, '0', '0')[1] end"
+    "    do return redis.call('lrange', queue, '0', '0')[1] end"
+    "integration/read_write_grants")

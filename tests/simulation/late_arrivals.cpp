@@ -15,6 +15,7 @@
 #include <redlatch/scripts/queue_acquire.hpp>
 #include <redlatch/scripts/queue_release.hpp>
 #include <redlatch/scripts/read_write_lock.hpp>
+#include <redlatch/scripts/read_write_release.hpp>
 #include <redlatch/scripts/read_write_stay.hpp>
 #include <redlatch/scripts/rlock.hpp>
 #include <redlatch/scripts/semaphore.hpp>

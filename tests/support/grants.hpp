@@ -13,7 +13,7 @@
 namespace redlatch::test {
 
 /// Returns true once a release may grant the lock to the client: its waiter is in the queue, and listens. Of a FairLock,
-/// nobody else may be in the queue. `sharded`: on a cluster's node.
+/// nobody else may be in the queue. Of a ReadWriteLock, the waiter is a writer. `sharded`: on a cluster's node.
 template <class L>
 bool can_be_granted(RawCommands& redis, const Client& client, const std::string& name, bool sharded = false) {
     return eventually(
@@ -23,6 +23,10 @@ bool can_be_granted(RawCommands& redis, const Client& client, const std::string&
                     redis.list("LRANGE", "redisson_lock_queue:{" + name + "}", 0, -1);
                 if (queue.size() != 1 || !queue.front().starts_with(client.id())) return false;
                 return redis.call("ZSCORE", "redlatch_lock_slots:{" + name + "}", queue.front()).string.ends_with(".5");
+            } else if constexpr (std::is_same_v<L, ReadWriteLock>) {
+                const std::string writer = client.id() + ":write";
+                return redis.integer("HEXISTS", "redlatch_rwlock_places:{" + name + "}", writer) == 1 &&
+                       redis.lock_listeners("redisson_rwlock:{" + name + "}:" + writer, sharded) == 1;
             } else {
                 return redis.integer("HEXISTS", "redlatch_lock_places:{" + name + "}", client.id()) == 1 &&
                        redis.lock_listeners("redisson_lock__channel:{" + name + "}:" + client.id(), sharded) == 1;

@@ -69,7 +69,8 @@ public:
             if (reentered) co_return *reentered;
         }
         me.writer = writer_of(request.owner);
-        if (request.one_try || me.writer != 0 || (room_.queue.empty() && !is_busy() && !place_.is_asking())) {
+        if (request.one_try || me.writer != 0 ||
+            (room_.queue.empty() && !is_busy() && (core_.kind.shared || !place_.is_asking()))) {
             const std::uint64_t generation = room_.queue.generation();
             try {
                 if (learn(generation, co_await question(lock, me, request, true))) co_return true;
@@ -84,7 +85,7 @@ public:
     }
 
     void joined(LockWaiter& me) {
-        if (me.listens) listen(me.request);
+        if (me.listens) listen(me);
         if (me.request.polling) watch_.begin();
         pause(me);
     }
@@ -105,7 +106,7 @@ public:
             case QueuePlace::Entry::none: break;
             // If this waiter leaves without an answer, the next one asks.
             case QueuePlace::Entry::ask: room_.queue.notify(); return {NextStep::Kind::ask};
-            case QueuePlace::Entry::entered: room_.queue.acquired_locally(); return {NextStep::Kind::served};
+            case QueuePlace::Entry::entered: acquired_locally(); return {NextStep::Kind::served};
         }
         if (place_.has_other_lease(me.request)) return {NextStep::Kind::ask};
         const QueueStep step = step_of(me, now);
@@ -135,7 +136,7 @@ public:
         if (learn(generation, co_await question(lock, me, request, false))) {
             me.phase = Waiter::Phase::served;
         } else {
-            if (me.listens) listen(request);
+            if (me.listens) listen(me);
             pause(me);
         }
     }
@@ -242,7 +243,8 @@ private:
     // Asks the server under the number of the place, or else under a new one.
     Task<std::optional<AcquireAnswer>> question(std::unique_lock<std::mutex>& lock, LockWaiter& me,
                                                 const LockRequest& request, bool first) {
-        if (!request.one_try && place_.is_for(request)) {
+        // Readers ask at the same time. One whose owner writes enters beside the queue.
+        if (!request.one_try && !place_.is_asking() && has_place(me)) {
             const std::optional<AcquireAnswer> answer = co_await place_.ask(lock, request, first, me.hold);
             if (answer && answer->kind != AcquireAnswer::Kind::held) {
                 queued_ = answer->queued;
@@ -254,11 +256,14 @@ private:
         co_return co_await parts_.acquires.ask(lock, request, me.hold, first);
     }
 
-    // Listens to the messages that this request needs.
-    void listen(const LockRequest& request) {
-        const bool has_place = queued_ && place_.is_for(request);
-        if (has_place && place_.subscription().listen()) room_.queue.notify();
-        if (!has_place || !granted_by_holder_)
+    // Returns true if this waiter waits at the place of the process.
+    bool has_place(const LockWaiter& me) const { return me.writer == 0 && place_.is_for(me.request); }
+
+    // Listens to the messages that this waiter needs.
+    void listen(const LockWaiter& me) {
+        const bool is_queued = queued_ && has_place(me);
+        if (is_queued && place_.subscription().listen()) room_.queue.notify();
+        if (!is_queued || !granted_by_holder_)
             room_.listen();
         else
             room_.stop_listening();

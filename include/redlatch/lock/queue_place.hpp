@@ -147,7 +147,8 @@ public:
         const Grant grant = *std::exchange(grant_, std::nullopt);
         const LockRequest& request = me.request;
         const std::optional<Instant> since = granted_since(parts_, grant, request);
-        if (!since || !is_for(request) || (core_.kind.queue->fenced && !is_token(grant.token))) return Entry::ask;
+        if (!since || !is_for(request) || (core_.kind.queue && core_.kind.queue->fenced && !is_token(grant.token)))
+            return Entry::ask;
         try {
             HoldRecord& hold = record_grant(parts_, grant, request, number_, *since);
             hold.unsettled = unsettled_;
@@ -158,6 +159,7 @@ public:
             grant_ = grant;  // for the next representative
             throw;
         }
+        core_.protocol.granted();
         me.hold = number_;
         me.phase = Waiter::Phase::served;
         forget();

@@ -146,7 +146,7 @@ private:
     std::size_t key_count_ = 0;
     std::size_t size_ = 0;
     bool publishes_ = false;
-    std::array<Word, 12> few_;
+    std::array<Word, 14> few_;
     std::vector<Word> many_;  // all words, if they are more
 };
 

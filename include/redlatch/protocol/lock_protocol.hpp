@@ -21,7 +21,7 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The scripts of a lock whose waiters queue up on the server.
+// The scripts of a lock like RLock whose waiters queue up on the server.
 struct QueueScripts {
     const Script& acquire;
     const Script& release;
@@ -40,8 +40,9 @@ struct LockKind {
     bool reentrant = true;    // its holder may acquire it once more
     bool hands_over = false;  // one thread of this process can hand its hold over to another
     bool outlives_lease = false;  // the server may keep a hold beyond its lease, so an expired one has to be released
-    const QueueScripts* queue = nullptr;  // if waiters of all processes may queue up on the server
-    bool fixes_lease_end = false;         // the acquire call names the end of the lease by the server's clock
+    const QueueScripts* queue =
+        nullptr;                   // for locks like RLock: if waiters of all processes may queue up on the server
+    bool fixes_lease_end = false;  // the acquire call names the end of the lease by the server's clock
 };
 
 // The message on the channel of a lock of which the holder has written a record (scripts/holder_record.hpp), or which a
@@ -69,7 +70,7 @@ public:
     virtual bool queues() const noexcept { return false; }
 
     // Returns the channel that tells this client of its grants, if it queues.
-    std::string grants_channel() const { return channel_ + ":" + uuid_; }
+    virtual std::string grants_channel() const { return channel_ + ":" + uuid_; }
 
     // Returns the hold's owner as the server knows it.
     virtual OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
@@ -84,6 +85,9 @@ public:
     virtual std::optional<Call> after_acquire(const Claim&, const Call& /*sent*/, const Reply&) const {
         return std::nullopt;
     }
+
+    // Called when a waiter of this process has entered by a grant.
+    virtual void granted() const noexcept {}
 
     // Cancels the announcement of a waiting thread of this process. Returns nothing if there is none.
     virtual std::optional<Call> cancel_announcement() const { return std::nullopt; }

@@ -38,12 +38,23 @@ public:
         delete_.compare_exchange_strong(form, next, std::memory_order_relaxed);
     }
 
-    // Whether this user may use the queues of locks on the server.
-    bool may_queue() const noexcept { return may_queue_.load(std::memory_order_relaxed); }
-    void refused_queue() noexcept { may_queue_.store(false, std::memory_order_relaxed); }
+    // The queues of locks on the server, by the names of their keys.
+    enum class Queue { locks, read_write_locks };
+
+    // Whether this user may use these queues.
+    bool may_use(Queue of) const noexcept { return may_queue(of).load(std::memory_order_relaxed); }
+    void refused(Queue of) noexcept { may_queue(of).store(false, std::memory_order_relaxed); }
 
 private:
-    std::atomic<bool> may_queue_{true};
+    const std::atomic<bool>& may_queue(Queue of) const noexcept {
+        return of == Queue::locks ? may_queue_for_locks_ : may_queue_for_read_write_locks_;
+    }
+    std::atomic<bool>& may_queue(Queue of) noexcept {
+        return of == Queue::locks ? may_queue_for_locks_ : may_queue_for_read_write_locks_;
+    }
+
+    std::atomic<bool> may_queue_for_locks_{true};
+    std::atomic<bool> may_queue_for_read_write_locks_{true};
     std::atomic<Set> set_{Set::until};
     std::atomic<Delete> delete_{Delete::delex};
 };

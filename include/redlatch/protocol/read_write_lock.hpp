@@ -6,15 +6,19 @@
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/claim.hpp"
 #include "redlatch/protocol/inspection.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/protocol/lock_protocol.hpp"
 #include "redlatch/protocol/lock_queries.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
+#include "redlatch/protocol/queue_keys.hpp"
 #include "redlatch/scripts/read_write_lock.hpp"
+#include "redlatch/scripts/read_write_release.hpp"
 #include "redlatch/scripts/read_write_stay.hpp"
 #include "redlatch/scripts/rlock.hpp"
 
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,6 +37,20 @@ public:
     Call inspect() const final { return {digested<scripts::read_write_inspect>, {key_}, {tag_}}; }
     Inspection read_both_sides(const Reply& reply) const { return inspection_of_read_write(reply, key_); }
 
+    bool queues() const noexcept final { return queue_.are_used(); }
+
+    AcquireAnswer read_acquire(const Reply& reply) const override { return decode_queueing_acquire(reply, key_); }
+
+    std::optional<Call> after_acquire(const Claim& claim, const Call& sent, const Reply& reply) const final {
+        if (!queue_.are_refused(sent, reply)) return std::nullopt;
+        return acquire(claim);
+    }
+
+    std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const final {
+        if (!queue_.are_refused_at_release(sent, reply)) return std::nullopt;
+        return release(hold, 0, Milliseconds(0));
+    }
+
 protected:
     Inspection read_side(const Reply& reply, bool shared) const {
         Inspection side = read_both_sides(reply);
@@ -43,15 +61,32 @@ protected:
     ReadWriteProtocol(const LockKind& of, const ProtocolContext& context, const std::string& key)
         : LockProtocol(of, context, key, prefixed_key("redisson_rwlock", key)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
-          mark_(suffixed_key(key_, "redlatch_writer_waits")) {}
+          mark_(suffixed_key(key_, "redlatch_writer_waits")),
+          queue_(context.options.grants, context.native, NativeCommands::Queue::read_write_locks,
+                 prefixed_key("redlatch_rwlock_queue", key_), prefixed_key("redlatch_rwlock_places", key_)) {}
+
+    Call acquire_by(const Script& script, const Claim& claim, std::initializer_list<Word> arguments) const {
+        Call call(script, {key_, mark_}, {}, Effect::grants);
+        if (queues())
+            for (const std::string* key : {&channel_, &queue_.queue(), &queue_.places()}) call.append_key(*key);
+        for (const Word& argument : arguments) call.append(argument);
+        if (!queues()) return call;
+        call.append(PublishCommand());
+        call.append(QueueKeys::way_of(claim));
+        return call;
+    }
 
     // `field` is the owner as a holder of this side.
     Call release_by(const Script& script, const OwnerText& field, std::uint32_t remaining, Milliseconds lease) const {
-        return {script, {key_, channel_}, {field, remaining, lease, PublishCommand(), tag_}};
+        return change_by(script, {field, remaining, lease, PublishCommand(), tag_});
+    }
+
+    Call stay_by(const Script& script, const OwnerText& field, const OwnerText& heir, Milliseconds rest) const {
+        return change_by(script, {field, heir, rest, PublishCommand(), tag_});
     }
 
     Call give_up_by(const Script& script, std::span<const std::string_view> owners) const {
-        Call call(script, {key_, channel_}, {PublishCommand(), tag_});
+        Call call = change_by(script, {PublishCommand(), tag_});
         call.append(owners);
         return call;
     }
@@ -61,6 +96,14 @@ protected:
 
     const std::string tag_;   // prefix of the names of the timeout keys
     const std::string mark_;  // redlatch's own key: exists while a writer with precedence waits
+
+private:
+    Call change_by(const Script& script, std::initializer_list<Word> arguments) const {
+        if (!queues()) return {script, {key_, channel_}, arguments};
+        return {script, {key_, channel_, mark_, queue_.queue(), queue_.places()}, arguments};
+    }
+
+    const QueueKeys queue_;
 };
 
 // Makes the calls of the readers' side.
@@ -72,10 +115,8 @@ public:
     ReadProtocol(const ProtocolContext& context, const std::string& key) : ReadWriteProtocol(lock_kind, context, key) {}
 
     Call acquire(const Claim& claim) const override {
-        return {digested<scripts::read_acquire>,
-                {key_, mark_},
-                {text(claim.hold), claim.count, claim.lease, writer(claim.writer), tag_, claim.until},
-                Effect::grants};
+        return acquire_by(digested<scripts::read_acquire>, claim,
+                          {text(claim.hold), claim.count, claim.lease, writer(claim.writer), tag_, claim.until});
     }
 
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
@@ -83,7 +124,7 @@ public:
     }
 
     Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
-        return {digested<scripts::read_stay>, {key_, channel_}, {text(hold), text(heir), rest, PublishCommand(), tag_}};
+        return stay_by(digested<scripts::read_stay>, text(hold), text(heir), rest);
     }
 
     Call give_up(std::span<const std::string_view> owners) const override {
@@ -118,19 +159,20 @@ public:
 
     Call acquire(const Claim& claim) const override {
         if (claim.announced) marked_ = true;
-        return {
-            digested<scripts::write_acquire>,
-            {key_, mark_},
-            {text(claim.hold), claim.count, claim.lease, tag_, uuid_, claim.announced ? mark_ttl : "0", claim.until},
-            Effect::grants};
+        return acquire_by(
+            digested<scripts::write_acquire>, claim,
+            {text(claim.hold), claim.count, claim.lease, tag_, uuid_, claim.announced ? mark_ttl : "0", claim.until});
     }
 
     AcquireAnswer read_acquire(const Reply& reply) const override {
-        const AcquireAnswer answer = decode_acquire(reply, key_);
+        const AcquireAnswer answer = ReadWriteProtocol::read_acquire(reply);
         // The script that acquired the lock deleted the mark.
         if (answer.kind == AcquireAnswer::Kind::held) marked_ = false;
         return answer;
     }
+
+    // The script that granted the lock deleted the mark.
+    void granted() const noexcept override { marked_ = false; }
 
     // Deletes the mark that a waiting thread of this process may have left.
     std::optional<Call> cancel_announcement() const override {
@@ -143,8 +185,7 @@ public:
     }
 
     Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
-        return {
-            digested<scripts::write_stay>, {key_, channel_}, {text(hold), text(heir), rest, PublishCommand(), tag_}};
+        return stay_by(digested<scripts::write_stay>, text(hold), text(heir), rest);
     }
 
     Call give_up(std::span<const std::string_view> owners) const override {
@@ -155,6 +196,8 @@ public:
     Call remaining_lease() const override { return {digested<scripts::write_remaining_lease>, {key_}, {}}; }
 
     Inspection read_inspection(const Reply& reply) const override { return read_side(reply, false); }
+
+    std::string grants_channel() const override { return LockProtocol::grants_channel() + ":write"; }
 
     OwnerText text(std::uint64_t hold) const noexcept override { return writer(hold); }
     std::string field_of(std::string_view owner) const override { return std::string(owner) + ":write"; }

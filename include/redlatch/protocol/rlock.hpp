@@ -7,8 +7,8 @@
 #include "redlatch/protocol/claim.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/protocol/lock_protocol.hpp"
-#include "redlatch/protocol/native_commands.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
+#include "redlatch/protocol/queue_keys.hpp"
 #include "redlatch/scripts/lock_queue.hpp"
 #include "redlatch/scripts/queue_acquire.hpp"
 #include "redlatch/scripts/queue_release.hpp"
@@ -48,18 +48,16 @@ public:
                   std::string counter = {})
         : LockProtocol(of, context, key, prefixed_key("redisson_lock__channel", key)),
           counter_(std::move(counter)),
-          native_(context.native),
-          grants_(of.queue && context.options.grants),
-          queue_(prefixed_key("redlatch_lock_queue", key_)),
-          places_(prefixed_key("redlatch_lock_places", key_)) {}
+          queue_(of.queue && context.options.grants, context.native, NativeCommands::Queue::locks,
+                 prefixed_key("redlatch_lock_queue", key_), prefixed_key("redlatch_lock_places", key_)) {}
 
-    bool queues() const noexcept override { return grants_ && native_.may_queue(); }
+    bool queues() const noexcept override { return queue_.are_used(); }
 
     Call acquire(const Claim& claim) const override {
         if (queues())
             return queue_call(
                 kind.queue->acquire,
-                {text(claim.hold), claim.count, claim.lease, claim.until, PublishCommand(), way_of(claim)},
+                {text(claim.hold), claim.count, claim.lease, claim.until, PublishCommand(), QueueKeys::way_of(claim)},
                 Effect::grants);
         return {digested<scripts::rlock_acquire>,
                 {key_},
@@ -70,7 +68,7 @@ public:
     AcquireAnswer read_acquire(const Reply& reply) const override { return decode_queueing_acquire(reply, key_); }
 
     std::optional<Call> after_acquire(const Claim& claim, const Call& sent, const Reply& reply) const override {
-        if (!may_not_queue(sent, reply)) return std::nullopt;
+        if (!queue_.are_refused(sent, reply)) return std::nullopt;
         return acquire(claim);
     }
 
@@ -80,8 +78,7 @@ public:
     }
 
     std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const override {
-        // An error of a command inside the script leaves open what the script has done before.
-        if (reply.text.find("@user_script") != std::string::npos || !may_not_queue(sent, reply)) return std::nullopt;
+        if (!queue_.are_refused_at_release(sent, reply)) return std::nullopt;
         return release(hold, 0, Milliseconds(0));
     }
 
@@ -113,26 +110,13 @@ protected:
 
 private:
     Call queue_call(const Script& script, std::initializer_list<Word> arguments, Effect of = Effect::any) const {
-        Call call(script, {key_, channel_, queue_, places_}, {}, of);
+        Call call(script, {key_, channel_, queue_.queue(), queue_.places()}, {}, of);
         if (!counter_.empty()) call.append_key(counter_);
         for (const Word& argument : arguments) call.append(argument);
         return call;
     }
 
-    static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
-
-    // Returns true if the user has no right to the keys of the queue. From then on this client does without.
-    bool may_not_queue(const Call& sent, const Reply& reply) const {
-        if (!sent.script() || sent.key_count() < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM"))
-            return false;
-        native_.refused_queue();
-        return true;
-    }
-
-    NativeCommands& native_;
-    const bool grants_;
-    const std::string queue_;
-    const std::string places_;
+    const QueueKeys queue_;
 };
 
 }  // namespace detail

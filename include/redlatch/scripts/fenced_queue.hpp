@@ -58,8 +58,9 @@ local function is_refusal(answer) return answer.err ~= nil end
 
 inline constexpr std::string_view fenced_queue_acquire =
     joined<parts::wanted_until, parts::first_level, parts::queue_keys, parts::fenced, parts::fenced_queue_acquire,
-           parts::queue_acquire_free, parts::no_lease, parts::queue_wait, parts::more_levels, parts::lock_queue,
-           parts::queue_places, parts::fenced_queue_answers, parts::queue_acquire>;
+           parts::queue_acquire_free, parts::no_lease, parts::queue_entry, parts::queue_up, parts::queue_wait,
+           parts::more_levels, parts::lock_queue, parts::queue_places, parts::fenced_queue_answers,
+           parts::queue_acquire>;
 inline constexpr std::string_view fenced_queue_release =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
            parts::fenced, parts::lock_queue, parts::queue_hand_on, parts::queue_release>;
@@ -76,10 +77,10 @@ inline constexpr std::string_view fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "d8b4f0670934b8a2531eb75054527e5a744dcec0"};
+    "ace6855a5480d1ff33269556b4d3f844a441e4a9"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "e485d485a41cc28cd6b2ef7acd41dad011fdbb8f"};
+    "2c2bc4fad02da70f3a20832fe63f4e801ec67421"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "abd8c55cc03c052a9f9c6effcf264b09262bed1a"};

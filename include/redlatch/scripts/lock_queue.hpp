@@ -44,12 +44,8 @@ inline constexpr std::string_view unfenced{R"lua(
 local next_token, last_token, no_token
 )lua"};
 
-// Precedes the others. `publish` and `now` are set before the functions are called.
-inline constexpr std::string_view queue_keys{R"lua(
--- `counter` is that of the tokens, nil for a lock without them.
-local lock, channel, queue, places, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local publish, now
-
+// Follows the names of the keys. `publish` and `now` are set before the functions are called.
+inline constexpr std::string_view queue_words{R"lua(
 local function place_text(number, lease, ends, asks, kind)
     return string.format('%s %s %.0f %.0f %s', number, lease, ends, asks, kind)
 end
@@ -57,6 +53,14 @@ end
 -- Returns true if the release of this holder grants nothing. Clients of which a release grants have ids of version 8.
 local function is_foreign(holder) return not holder or string.sub(holder, 15, 15) ~= '8' end
 )lua"};
+
+// Precedes the others.
+inline constexpr std::string_view queue_names{R"lua(
+-- `counter` is that of the tokens, nil for a lock without them.
+local lock, channel, queue, places, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local publish, now
+)lua"};
+inline constexpr std::string_view queue_keys = joined<queue_names, queue_words>;
 
 inline constexpr std::string_view lock_queue{R"lua(
 local offer, most_grants, turn_length, most_tries, stand_in = 2000, 16, 20, 32, 400
@@ -138,13 +142,13 @@ inline constexpr std::string_view queue_places{R"lua(
 -- Returns the time until which a field of `places` says that something is so.
 local function until_of(field) return tonumber(redis.call('hget', places, field) or '0') end
 
--- Removes the place of a number, if it is that of its client.
-local leave_place = if_permitted(function(owner)
-    local id = string.sub(owner, 1, 36)
-    if parts_of(redis.call('hget', places, id)) ~= string.sub(owner, 38) then return end
+-- Removes the place of a number, if it is that of its client. Returns true if it was.
+local leave_place = if_permitted(function(id, number)
+    if parts_of(redis.call('hget', places, id)) ~= number then return end
     redis.call('hdel', places, id)
     redis.call('lrem', queue, '0', id)
     end_places()
+    return true
 end)
 )lua"};
 

@@ -19,17 +19,20 @@ namespace scripts {
 namespace parts {
 
 // Precedes queue_acquire_free. Each writes the hold and returns the answer.
-inline constexpr std::string_view unfenced_acquire{R"lua(
+inline constexpr std::string_view unfenced_enter{R"lua(
 local function enter(lock, counter, owner, lease)
     redis.call('hincrby', lock, owner, '1')
     return give_lease(lock, lease)
 end
+)lua"};
+inline constexpr std::string_view unfenced_blocked{R"lua(
 local function gone() return -2 end
 local function blocked(left, foreign)
     if foreign then return {left, foreign} end
     return left
 end
 )lua"};
+inline constexpr std::string_view unfenced_acquire = joined<unfenced_enter, unfenced_blocked>;
 
 inline constexpr std::string_view unfenced_answers{R"lua(
 local function reenter(owner, current, count, lease) return enter_again(lock, owner, current, count, lease) end
@@ -52,9 +55,14 @@ if redis.call('exists', lock, places) == 0 then
 end
 )lua"};
 
-// Another client holds the lock.
-inline constexpr std::string_view queue_wait{R"lua(
-local id, keys_last = string.sub(owner, 1, 36), '120000'
+// Precedes queue_up.
+inline constexpr std::string_view queue_entry{R"lua(
+local id, number, kind = string.sub(owner, 1, 36), string.sub(owner, 38), counter and 'f' or 'p'
+)lua"};
+
+// Gives a waiter a place.
+inline constexpr std::string_view queue_up{R"lua(
+local keys_last = '120000'
 
 -- Returns the answer to one that has to ask again after `left` ms. Queues it up if it wants that.
 local function wait(left, foreign)
@@ -65,8 +73,7 @@ local function wait(left, foreign)
     if way ~= '1' or publish == 'publish' then return blocked(left) end
     local is_new
     local function queue_up()
-        local place = place_text(string.sub(owner, 38), lease, now + 60000, now + left, counter and 'f' or 'p')
-        is_new = redis.call('hset', places, id, place) == 1
+        is_new = redis.call('hset', places, id, place_text(number, lease, now + 60000, now + left, kind)) == 1
         if is_new then redis.call('rpush', queue, id) end
         redis.call('pexpire', queue, keys_last)
         redis.call('pexpire', places, keys_last)
@@ -79,7 +86,10 @@ local function wait(left, foreign)
     end
     return blocked(left)
 end
+)lua"};
 
+// Another client holds the lock.
+inline constexpr std::string_view queue_wait{R"lua(
 local holders = redis.call('hkeys', lock)
 local holder, is_shared = holders[1], #holders > 1
 local function wait_for_holder()
@@ -104,7 +114,7 @@ local left = until_of('turn') - now
 if left > 0 and way ~= '2' then return wait(left, 0) end
 local answer = enter(lock, counter, owner, lease)
 if is_refusal(answer) then return answer end
-leave_place(owner)
+leave_place(id, number)
 tell_head(now + lease)
 return answer
 )lua"};
@@ -113,8 +123,9 @@ return answer
 
 inline constexpr std::string_view queue_acquire =
     joined<parts::wanted_until, parts::first_level, parts::queue_keys, parts::unfenced_acquire,
-           parts::queue_acquire_free, parts::no_lease, parts::queue_wait, parts::more_levels, parts::unfenced,
-           parts::lock_queue, parts::queue_places, parts::unfenced_answers, parts::queue_acquire>;
+           parts::queue_acquire_free, parts::no_lease, parts::queue_entry, parts::queue_up, parts::queue_wait,
+           parts::more_levels, parts::unfenced, parts::lock_queue, parts::queue_places, parts::unfenced_answers,
+           parts::queue_acquire>;
 
 }  // namespace scripts
 
@@ -122,7 +133,7 @@ inline constexpr std::string_view queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "cd813c0a7ce91b64037564840aa7962e45694aa5"};
+    "65fe8929b5b9e9c6b1be8bf899a91c849a59317b"};
 // clang-format on
 
 }  // namespace detail

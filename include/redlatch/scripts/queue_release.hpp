@@ -155,7 +155,7 @@ inline constexpr std::string_view queue_give_up{R"lua(
 -- Releases a number of which no client knows whether it has a hold or a place.
 local function release(owner, count, lease, command)
     publish, now = command, time_in_ms()
-    leave_place(owner)
+    leave_place(string.sub(owner, 1, 36), string.sub(owner, 38))
     local is_done, answer = leave(owner, count, lease, command)
     if not is_done then return hand_on(answer) end
     if answer then return answer end
@@ -190,7 +190,7 @@ inline constexpr std::string_view queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "23712e006255bc7c803edfe33382cf6d75ee6012"};
+    "236cd66ab661f136b5a8508c1eb9911398d5323b"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
     "d2b0456018dd0b25164926e404d842fad55ddcca"};

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/scripts/all_or_none.hpp"
 #include "redlatch/scripts/giving_back.hpp"
 #include "redlatch/scripts/hold_levels.hpp"
+#include "redlatch/scripts/lock_queue.hpp"
+#include "redlatch/scripts/queue_acquire.hpp"
+#include "redlatch/scripts/read_write_queue.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
@@ -10,15 +14,16 @@
 #include <cstddef>
 #include <string_view>
 
-// The scripts of the read-write lock. Keys, as in Redisson:
+// The scripts of the read-write lock, but for its releases (read_write_release.hpp). Keys, as in Redisson:
 //   name                               a hash: mode -> read or write; <reader> -> its count; <writer>:write -> its count
 //   {name}:<reader>:rwlock_timeout:<i> for i = 1 … count: '1', whose TTL is the lease of that level of the read hold
 // The TTL of the hash is that of the longest hold. A read hold lasts as long as any of its timeout keys: a field alone
 // may belong to a dead reader. Below, `tag` is the name in braces, with which the names of the timeout keys begin.
 //
 // Counts are absolute, as in the scripts of RLock. Releasing and renewing begin with PEXPIRE or DEL, which a server
-// that is out of memory allows. The mark of a waiting writer is ours alone: while it exists, a reader of ours without a
-// hold does not enter.
+// that is out of memory allows. Two things are ours alone: the mark of a waiting writer (while it exists, a reader of ours
+// without a hold does not enter), and the queue of those who wait (read_write_queue.hpp). The common cases come first,
+// before the functions that only the others need.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -55,28 +60,44 @@ local function lease_again(timeout, left)
 end
 )lua"};
 
-inline constexpr std::string_view read_acquire{R"lua(
--- KEYS: lock, mark of a waiting writer.
--- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field that it has as a writer, tag, wanted until.
--- Answer: nil = held; n >= 0 = blocked for n ms; -2 = the hold to re-enter is gone.
-local lock, mark = KEYS[1], KEYS[2]
-local owner, count, lease, writer, tag, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
+// Nobody holds the lock or waits for it.
+inline constexpr std::string_view read_acquire_free{R"lua(
+-- KEYS: lock, mark of a waiting writer (, channel, queue, places).
+-- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field that it has as a writer, tag, wanted until, publish
+-- command, way ('0' = asks once, '1' = queues up, '2' = polls).
+-- Answer: nil = held; n >= 0 = blocked for n ms; {n, 0} = likewise, with a place in the queue; {n, 1} = likewise, and it
+-- may become free without a word to the queue; -2 = the hold to re-enter is gone.
+local owner, count, lease, writer, tag, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[8]
+publish, now = ARGV[7], time_in_ms()
+if now > tonumber(ARGV[6]) then return late(now) end
 local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
+if redis.call('exists', lock, mark, places or lock) == 0 then
+    if count ~= '1' then return gone() end
+    return all_or_none({{'set', timeout .. '1', '1', 'px', lease, undo = {'del', timeout .. '1'}},
+                        {'hset', lock, 'mode', 'read', owner, '1', undo = {'del', lock}}, {'pexpire', lock, lease}})
+end
+)lua"};
+
+inline constexpr std::string_view read_acquire{R"lua(
 local mode = redis.call('hget', lock, 'mode')
 local current = mode and tonumber(redis.call('hget', lock, owner) or 0) or 0
 if current == 0 then
-    if count ~= '1' then return -2 end
+    if count ~= '1' then return gone() end
     if not mode and redis.call('exists', lock) == 1 then
         return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
     end
     if mode ~= 'write' then
-        if redis.call('exists', mark) == 1 then return redis.call('pttl', mark) end
+        if redis.call('exists', mark) == 1 then
+            local left = redis.call('pttl', mark)
+            -- The writer that withdraws it tells all who wait.
+            return left < 0 and left or wait(left, 1)
+        end
+        local turn = not mode and queue and way ~= '2' and until_of('turn') - now or 0
+        if turn > 0 then return wait(turn, 0) end
     elseif redis.call('hexists', lock, writer) == 0 then
         local left = redis.call('pttl', lock)
         if left == -1 then return no_lease() end
-        return left
+        return wait(left, queue and any_foreign())
     end
 end
 -- This level exists if the command is a resend. Levels above it exist if a release has not arrived: this one inherits
@@ -100,123 +121,70 @@ if left < tonumber(lease) then
     table.insert(changes, {'pexpire', lock, lease, undo = left > 0 and {'pexpire', lock, left}})
 end
 for i = count + 1, current do table.insert(changes, {'del', timeout .. i}) end
-return all_or_none(changes)
+local refusal = all_or_none(changes)
+if refusal then return refusal end
+-- The readers behind it may enter, too.
+if queue and current == 0 and (leave_place(id, number) or not mode) then
+    tell_waiters(now + math.max(left, lease), true)
+end
+return nil
 )lua"};
 
-// Releases levels of a read hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners notified;
-// n = released, n listeners notified; -1 = still held.
-inline constexpr std::string_view read_release{R"lua(
--- KEYS: lock, channel.
-local lock, channel = KEYS[1], KEYS[2]
-local function release(owner, count, lease, publish, tag)
-    local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
-    local mode = redis.call('hget', lock, 'mode')
-    local current = mode and redis.call('hget', lock, owner)
-    if not current then return nil end
-    if count ~= '0' then
-        -- The hold lasts as long as the longest of its leases: the level below inherits it.
-        local level = redis.call('pttl', timeout .. count)
-        lease = math.max(lease, level)
-        for i = count + 1, tonumber(current) do
-            lease = math.max(lease, redis.call('pttl', timeout .. i))
-        end
-        local left = redis.call('pttl', lock)
-        local changes = {{'pexpire', lock, math.max(1, lease, left), undo = left > 0 and {'pexpire', lock, left}}}
-        if lease > 0 then
-            table.insert(changes, {'set', timeout .. count, '1', 'px', lease,
-                                   undo = lease_again(timeout .. count, level)})
-        end
-        if current ~= count then
-            table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
-        end
-        for i = count + 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
-        return all_or_none(changes) or -1
-    end
-    local left = mode == 'read' and read_lease(lock, tag, owner)
-    local before = redis.call('pttl', lock)
-    local changes = {}
-    if left == -2 then
-        table.insert(changes, {'del', lock})
-    else
-        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, owner, current}})
-        if left and left >= 0 then
-            table.insert(changes, {'pexpire', lock, math.max(1, left),
-                                   undo = before > 0 and {'pexpire', lock, before}})
-        end
-    end
-    -- As the last change, because nothing undoes it.
-    for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
-    local refusal = all_or_none(changes)
-    if refusal then return refusal end
-    -- Waiting writers rely on the earlier lease, which may have been much longer: wake them.
-    if left == -2 or left and left * 2 < before then return redis.call(publish, channel, '0') end
-    return 0
+// Likewise.
+inline constexpr std::string_view write_acquire_free{R"lua(
+-- KEYS: lock, mark of a waiting writer (, channel, queue, places).
+-- ARGV: the field of the owner, wanted count (1 = a first hold), lease in ms, tag, the id of the client that leaves the
+-- mark, TTL of the mark in ms ('0' = leave none), wanted until, publish command, way.
+-- Answer and way: as of read_acquire.
+local owner, count, lease, tag, who, mark_ttl, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[9]
+publish, now = ARGV[8], time_in_ms()
+if now > tonumber(ARGV[7]) then return late(now) end
+if redis.call('exists', lock, mark, places or lock) == 0 then
+    if count ~= '1' then return gone() end
+    redis.call('hset', lock, 'mode', 'write', owner, '1')
+    return give_lease(lock, lease)
 end
 )lua"};
 
 inline constexpr std::string_view write_acquire{R"lua(
--- KEYS: lock, mark of a waiting writer.
--- ARGV: the field of the owner, wanted count (1 = a first hold), lease in ms, tag, the id of the client that leaves the
--- mark, TTL of the mark in ms ('0' = leave none), wanted until.
--- Answer: nil = held; n >= 0 = blocked for n ms; -2 = the hold to re-enter is gone.
-local lock, mark = KEYS[1], KEYS[2]
-local writer, count, lease, tag, who, mark_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local now = time_in_ms()
-if now > tonumber(ARGV[7]) then return late(now) end
+if mark_ttl ~= '0' then kind = 'm' end
 local mode = redis.call('hget', lock, 'mode')
 if mode == 'write' then
-    local current = redis.call('hget', lock, writer)
-    if current then return enter_again(lock, writer, current, count, lease) end
+    local current = redis.call('hget', lock, owner)
+    if current then return enter_again(lock, owner, current, count, lease) end
 end
-if count ~= '1' then return -2 end
+if count ~= '1' then return gone() end
 if mode == 'write' then
     local left = redis.call('pttl', lock)
     if left == -1 then return no_lease() end
-    return left
+    return wait(left, queue and any_foreign())
 end
 if mode then
     local left = read_lease(lock, tag)
     if left == -1 then return no_lease() end
     if left ~= -2 then
-        if mark_ttl == '0' then return left end
-        redis.pcall('set', mark, who, 'px', mark_ttl)
-        -- The writer must ask again in time to renew the mark.
-        return math.min(left, math.floor(mark_ttl / 2))
+        if mark_ttl ~= '0' then
+            redis.pcall('set', mark, who, 'px', mark_ttl)
+            -- The writer must ask again in time to renew the mark.
+            left = math.min(left, math.floor(mark_ttl / 2))
+        end
+        return wait(left, queue and any_foreign())
     end
     redis.call('del', lock)
 elseif redis.call('exists', lock) == 1 then
     return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
+local turn = queue and way ~= '2' and until_of('turn') - now or 0
+if turn > 0 then return wait(turn, 0) end
 -- The mark is deleted last: readers get their turn after every writer. Another waiting writer sets it again.
-return all_or_none({{'hset', lock, 'mode', 'write', writer, '1', undo = {'hdel', lock, 'mode', writer}},
-                    {'pexpire', lock, lease}, {'del', mark}})
-)lua"};
-
-// Like read_release.
-inline constexpr std::string_view write_release{R"lua(
--- KEYS: lock, channel.
-local lock, channel = KEYS[1], KEYS[2]
-local function release(writer, count, lease, publish, tag)
-    local current = redis.call('hget', lock, writer)
-    if not current then return nil end
-    if count ~= '0' then return leave_level(lock, writer, current, count, lease) end
-    local left = read_lease(lock, tag)
-    if left == -2 then
-        redis.call('del', lock)
-    else
-        -- The writer still holds as a reader, and others may join it.
-        local before, changes = redis.call('pttl', lock), {}
-        if left >= 0 then
-            table.insert(changes, {'pexpire', lock, math.max(1, left),
-                                   undo = before > 0 and {'pexpire', lock, before}})
-        end
-        table.insert(changes, {'hset', lock, 'mode', 'read', undo = {'hset', lock, 'mode', 'write'}})
-        table.insert(changes, {'hdel', lock, writer})
-        local refusal = all_or_none(changes)
-        if refusal then return refusal end
-    end
-    return redis.call(publish, channel, '1')
+local refusal = all_or_none({{'hset', lock, 'mode', 'write', owner, '1', undo = {'hdel', lock, 'mode', owner}},
+                             {'pexpire', lock, lease}, {'del', mark}})
+if refusal then return refusal end
+if queue then
+    leave_place(id, number)
+    tell_head(now + lease)
 end
+return nil
 )lua"};
 
 inline constexpr std::string_view read_holders{R"lua(
@@ -267,20 +235,18 @@ return read_lease(KEYS[1], ARGV[1])
 }  // namespace parts
 
 inline constexpr std::string_view read_acquire =
-    joined<parts::wanted_until, parts::no_lease, parts::all_or_none, parts::read_level, parts::read_acquire>;
-inline constexpr std::string_view read_release =
-    joined<parts::all_or_none, parts::read_level, parts::read_lease, parts::read_release, parts::release_levels>;
-inline constexpr std::string_view read_give_up = joined<parts::wanted_until, parts::all_or_none, parts::read_level,
-                                                        parts::read_lease, parts::read_release, parts::give_up>;
+    joined<parts::wanted_until, parts::all_or_none, parts::read_write_acquire_keys, parts::unfenced_blocked,
+           parts::read_acquire_free, parts::no_lease, parts::queue_words, parts::read_write_entry,
+           parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places, parts::read_write_tell,
+           parts::read_level, parts::read_acquire>;
 inline constexpr std::string_view read_holders = joined<parts::read_lease, parts::read_holders>;
 inline constexpr std::string_view read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
 inline constexpr std::string_view read_renew = joined<parts::wanted_until, parts::read_renew>;
-inline constexpr std::string_view write_acquire = joined<parts::wanted_until, parts::no_lease, parts::all_or_none,
-                                                         parts::more_levels, parts::read_lease, parts::write_acquire>;
-inline constexpr std::string_view write_release =
-    joined<parts::leaving_levels, parts::read_lease, parts::write_release, parts::release_levels>;
-inline constexpr std::string_view write_give_up =
-    joined<parts::wanted_until, parts::leaving_levels, parts::read_lease, parts::write_release, parts::give_up>;
+inline constexpr std::string_view write_acquire =
+    joined<parts::wanted_until, parts::first_level, parts::read_write_acquire_keys, parts::unfenced_blocked,
+           parts::write_acquire_free, parts::no_lease, parts::all_or_none, parts::more_levels, parts::queue_words,
+           parts::read_write_entry, parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places,
+           parts::read_lease, parts::write_acquire>;
 
 inline constexpr std::string_view read_hold_count{R"lua(
 -- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil if it has none, or all its leases have ended.
@@ -351,19 +317,13 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "5c5ff1d256df35b4edde9fc39fc01a7e72288c96"};
-template <>
-inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "4a6c48610b7c0510950d8af138c1b980389cfde5"};
+    "e4c5b68ae22af4df717c6fab1958f327f3be1555"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
 template <>
 inline constexpr Script digested<scripts::read_holders>{scripts::read_holders,
     "9554e6449aadde320988fe6854f552b7a186f5e0"};
-template <>
-inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "b825a1a751c4c621c45d60732da066873c6154ba"};
 template <>
 inline constexpr Script digested<scripts::read_remaining_lease>{scripts::read_remaining_lease,
     "9faa31e0b0a7b21df40d81632ac955a6444730a2"};
@@ -375,16 +335,10 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "9d5d3a9afe85ff95297987fd07e9cee79d434f29"};
-template <>
-inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "420cad24a17a0a345f787528eb4de1ed307479d7"};
+    "3c297a4d933511fe3f2d320fc461113910a2b8d5"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
-template <>
-inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "215c831207ddd88151ecea634e72548baa30cad8"};
 template <>
 inline constexpr Script digested<scripts::write_remaining_lease>{scripts::write_remaining_lease,
     "34696c10501aa09209a5710bb57ee9eff2d60549"};

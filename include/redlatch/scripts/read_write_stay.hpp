@@ -2,7 +2,9 @@
 #pragma once
 
 #include "redlatch/scripts/all_or_none.hpp"
+#include "redlatch/scripts/lock_queue.hpp"
 #include "redlatch/scripts/read_write_lock.hpp"
+#include "redlatch/scripts/read_write_queue.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
@@ -17,11 +19,11 @@ namespace scripts {
 namespace parts {
 
 inline constexpr std::string_view read_stay{R"lua(
--- KEYS: lock, channel.  ARGV: owner, the owner that takes its place, its lease in ms, publish command, tag.
+-- KEYS: lock, channel (, mark of a waiting writer, queue, places).
+-- ARGV: owner, the owner that takes its place, its lease in ms, publish command, tag.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a hash, never prolongs a TTL.
-local lock, channel = KEYS[1], KEYS[2]
-local owner, heir, rest, publish, tag = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local now = time_in_ms()
+local owner, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+publish, tag, now = ARGV[4], ARGV[5], time_in_ms()
 local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
 local mode = redis.call('hget', lock, 'mode')
 local current = mode and redis.call('hget', lock, owner)
@@ -43,17 +45,19 @@ for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
 local refusal = all_or_none(changes)
 if refusal then return refusal end
 -- Waiting writers rely on the earlier, longer lease: wake them.
-if ttl < before then redis.pcall(publish, channel, '0') end
+if ttl < before then
+    redis.pcall(publish, channel, '0')
+    if queue then tell_waiters(now + math.max(ttl, 0)) end
+end
 return now
 )lua"};
 
 inline constexpr std::string_view write_stay{R"lua(
--- KEYS: lock, channel.  ARGV: the field of the owner, the field that takes its place, its lease in ms, publish command,
--- tag.
+-- KEYS: as of read_stay.
+-- ARGV: the field of the owner, the field that takes its place, its lease in ms, publish command, tag.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
-local lock, channel = KEYS[1], KEYS[2]
-local writer, heir, rest, publish, tag = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local now = time_in_ms()
+local writer, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+publish, tag, now = ARGV[4], ARGV[5], time_in_ms()
 local current = redis.call('hget', lock, writer)
 if not current then return -now end
 local left = redis.call('pttl', lock)
@@ -64,26 +68,34 @@ local refusal = all_or_none({{'pexpire', lock, lease, undo = left > 0 and {'pexp
                              {'hset', lock, heir, '1', undo = {'hdel', lock, heir}}, {'hdel', lock, writer}})
 if refusal then return refusal end
 -- Waiters rely on the earlier, longer lease: wake them.
-if lease ~= left then redis.pcall(publish, channel, '1') end
+if lease ~= left then
+    redis.pcall(publish, channel, '1')
+    if queue then tell_waiters(now + lease) end
+end
 return now
 )lua"};
+
+inline constexpr std::string_view read_write_telling =
+    joined<queue_words, read_write_entry, lock_queue, read_write_tell>;
 
 }  // namespace parts
 
 inline constexpr std::string_view read_stay =
-    joined<parts::wanted_until, parts::all_or_none, parts::read_lease, parts::read_stay>;
+    joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys, parts::read_lease,
+           parts::read_write_telling, parts::read_stay>;
 inline constexpr std::string_view write_stay =
-    joined<parts::wanted_until, parts::all_or_none, parts::read_lease, parts::write_stay>;
+    joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys, parts::read_lease,
+           parts::read_write_telling, parts::write_stay>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "7db5d0764426d3c67425c8b617886cbe3b48eece"};
+    "4fd44ff4cdb754c6b78c0dfa3447b672ee94cfc2"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "d871428e0901782ecbeed50ab2d4883c8d8bd8ae"};
+    "98b6653b655dbee1da754fd107b04b8efd036a73"};
 // clang-format on
 
 }  // namespace detail

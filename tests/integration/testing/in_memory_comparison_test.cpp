@@ -128,7 +128,12 @@ public:
                 all.push_back(common);
                 for (const std::string& uuid : uuids_) all.push_back(common + ":" + uuid);
             }
-            all.push_back(prefixed_key("redisson_rwlock", "rw" + key));
+            const std::string sides = prefixed_key("redisson_rwlock", "rw" + key);
+            all.push_back(sides);
+            for (const std::string& uuid : uuids_) {
+                all.push_back(sides + ":" + uuid);
+                all.push_back(sides + ":" + uuid + ":write");
+            }
             all.push_back(prefixed_key("redisson_sc", "semaphore" + key));
             all.push_back(prefixed_key("redisson_sc", "permits" + key));
             all.push_back("redisson_countdownlatch__channel__{latch" + key + "}");

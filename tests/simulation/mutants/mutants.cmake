@@ -54,8 +54,8 @@ mutate(late_fair_acquire_takes_effect scripts/fair_lock.hpp
     "if now > tonumber(ARGV[7]) then return late(now) end\n"
     "")
 mutate(late_read_takes_effect scripts/read_write_lock.hpp
-    "if now > tonumber(wanted_until) then return late(now) end\nlocal timeout"
-    "local timeout")
+    "if now > tonumber(ARGV[6]) then return late(now) end\n"
+    "")
 mutate(late_permits_are_taken scripts/semaphore.hpp
     "if now > wanted_until then return late(now) end\nlocal available = count_in"
     "local available = count_in")

@@ -217,6 +217,36 @@ TEST_CASE("ReadWriteLock: calls of both sides") {
     CHECK(readers.hold_count(7).script() == &digested<scripts::read_hold_count>);
 }
 
+TEST_CASE("ReadWriteLock with grants: each side has a place of its own, in the same queue") {
+    Bench bench{ClientOptions{}};
+    const ReadProtocol readers(bench.context, "orders");
+    const WriteProtocol writers(bench.context, "orders");
+    const std::string lock = "orders ", channel = "redisson_rwlock:{orders} ", mark = "{orders}:redlatch_writer_waits ";
+    const std::string queue = "redlatch_rwlock_queue:{orders} redlatch_rwlock_places:{orders} ";
+    CHECK(readers.queues());
+    CHECK(readers.grants_channel() == readers.channel() + ":" + uuid);
+    CHECK(writers.grants_channel() == readers.channel() + ":" + uuid + ":write");
+    Claim queueing = claim_of(7), polling = claim_of(7);
+    queueing.queues = true;
+    polling.polls = true;
+    CHECK(words_of(readers.acquire(queueing)) ==
+          lock + mark + channel + queue + owner7 + " 2 30000 " + uuid + ":0:write {orders} 5000 PUBLISH 1");
+    CHECK(words_of(writers.acquire(polling)) ==
+          lock + mark + channel + queue + owner7 + ":write 2 30000 {orders} " + uuid + " 0 5000 PUBLISH 2");
+    const std::string changing = lock + channel + mark + queue;
+    CHECK(words_of(readers.release(7, 1, 30s)) == changing + owner7 + " 1 30000 PUBLISH {orders}");
+    CHECK(words_of(writers.release(7, 0, 0ms)) == changing + owner7 + ":write 0 0 PUBLISH {orders}");
+    CHECK(words_of(readers.stay(7, 8, 100ms)) == changing + owner7 + ' ' + owner8 + " 100 PUBLISH {orders}");
+    CHECK(words_of(readers.give_up(both)) == changing + "PUBLISH {orders} " + owner7 + ' ' + owner8);
+    // A user without a right to the keys of the queue does without it, from the first refusal on.
+    const Call refused = readers.acquire(queueing);
+    const auto instead = readers.after_acquire(queueing, refused,
+                                               Reply::of(Reply::Kind::error, "NOPERM No permissions to access a key"));
+    REQUIRE(instead);
+    CHECK(instead->key_count() == 2);
+    CHECK_FALSE(writers.queues());
+}
+
 TEST_CASE("ReadWriteLock: an announcement is cancelled once, and not after the acquire that removed it") {
     Bench bench;
     WriteProtocol writers(bench.context, "orders");

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/claim.hpp"
+#include "redlatch/protocol/native_commands.hpp"
+#include "redlatch/transport/reply.hpp"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The keys of the queue in which clients wait for a lock on the server (scripts/lock_queue.hpp), and whether this client
+// uses them: if it is to, unless its user turns out to have no right to them.
+class QueueKeys {
+public:
+    QueueKeys(bool wanted, NativeCommands& native, NativeCommands::Queue of, std::string queue, std::string places)
+        : wanted_(wanted), native_(native), of_(of), queue_(std::move(queue)), places_(std::move(places)) {}
+
+    bool are_used() const noexcept { return wanted_ && native_.may_use(of_); }
+
+    const std::string& queue() const noexcept { return queue_; }
+    const std::string& places() const noexcept { return places_; }
+
+    // How a claim waits, as the acquire scripts know it.
+    static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
+
+    // Returns true if the user has no right to the keys, which this call has. From then on this client does without.
+    bool are_refused(const Call& sent, const Reply& reply) const {
+        if (!sent.script() || sent.key_count() < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM"))
+            return false;
+        native_.refused(of_);
+        return true;
+    }
+
+    // The same for a release. An error of a command inside the script leaves open what the script has done before.
+    bool are_refused_at_release(const Call& sent, const Reply& reply) const {
+        return reply.text.find("@user_script") == std::string::npos && are_refused(sent, reply);
+    }
+
+private:
+    const bool wanted_;
+    NativeCommands& native_;
+    const NativeCommands::Queue of_;
+    const std::string queue_;
+    const std::string places_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
