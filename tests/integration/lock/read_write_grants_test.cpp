@@ -11,6 +11,7 @@
 #include <shared_mutex>
 #include <stop_token>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -182,6 +183,30 @@ TEST_CASE("a grant lasts for an offer at first, and its renewal gives each reade
     CHECK(f.b.client.stats().lost_holds + f.c.client.stats().lost_holds == 0);
     f.b.leave();
     f.c.leave();
+    CHECK(is_left_empty(f.redis));
+}
+
+TEST_CASE("a reader that is granted a shorter lease does not shorten that of the lock") {
+    Fixture f;
+    f.a.lock.lock();
+    f.b.queue_up(f.server, As::reader);
+    CommandMonitor monitor{f.server};
+    auto brief = start([&] {
+        f.c.lock.lock_shared(Lease{1s});
+        eventually([&] { return f.c.may_leave.load(); }, 60s);
+        std::error_code ec;  // the lease may be over
+        f.c.lock.unlock_shared(ec);
+    });
+    REQUIRE(monitor.take_until({{"subscribe", 1}, {"evalsha", 2}}, 20s));
+    ScriptWrites writes{f.server};
+    f.a.lock.unlock();
+    REQUIRE(f.b.enters());
+    const std::vector<Words> written = writes.take();
+    CHECK(std::ranges::count(written, Words{"pexpire", lock_key, "2000"}) == 1);
+    CHECK(std::ranges::count(written, Words{"pexpire", lock_key, "1000"}) == 0);
+    f.c.may_leave = true;
+    brief.get();
+    f.b.leave();
     CHECK(is_left_empty(f.redis));
 }
 
