@@ -24580,13 +24580,42 @@ local is_done, answer = leave(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
 if is_done then return answer end
 )lua"};
 
-// Hands the free lock on.
-inline constexpr std::string_view queue_hand_on{R"lua(
--- Ends a hold that nobody knows of. Access rights may allow one of these commands and not the other.
-local function undo_grant()
-    if type(redis.pcall('del', lock)) == 'table' then redis.call('pexpire', lock, '0') end
+// Precedes a `grant_or_notify`.
+inline constexpr std::string_view queue_turn{R"lua(
+-- Undoes the write of a hold that nobody knows of. Access rights may allow one of these commands and not the other.
+local function undo_write(key)
+    if type(redis.pcall('del', key)) == 'table' then redis.call('pexpire', key, '0') end
 end
 
+-- Our waiters keep out for a while. `message`: to those who do not queue.
+local function give_turn(message)
+    redis.call('hset', places, 'streak', '0', 'turn', text(now + turn_length))
+    for _, id in ipairs(redis.call('lrange', queue, '0', text(most_tries - 1))) do
+        redis.pcall(publish, channel .. ':' .. id, 'look ' .. text(turn_length))
+    end
+    return redis.call(publish, channel, message)
+end
+)lua"};
+
+// Follows it.
+inline constexpr std::string_view queue_notify{R"lua(
+-- Does the same as grant_or_notify(), also without a right to read or change the queue: the lock is free, so those who wait
+-- have to ask.
+local function hand_on(left, message)
+    local done, answer = pcall(grant_or_notify, left, message)
+    if done then return answer end
+    for i = 0, most_tries - 1 do
+        local waiter = redis.pcall('lindex', queue, text(i))
+        if type(waiter) ~= 'string' then break end
+        local told = redis.pcall(publish, channel .. ':' .. waiter, 'look 0')
+        if type(told) == 'number' and told > 0 then break end
+    end
+    return redis.call(publish, channel, message)
+end
+)lua"};
+
+// Hands the free lock on.
+inline constexpr std::string_view queue_hand_on{R"lua(
 -- Writes the hold of the head of the queue, and tells it. Returns for how long it holds the lock; false if it was not told,
 -- and does not hold it; nil if it may not hold the lock.
 local function grant(head, number, lease, ends, kind)
@@ -24603,29 +24632,21 @@ local function grant(head, number, lease, ends, kind)
         if token then redis.call('set', counter, text(token)) end
     end
     if not pcall(write) then
-        undo_grant()
+        undo_write(lock)
         return nil
     end
     local message = string.format('grant %s %.0f %.0f', number, now, length)
     if token then message = message .. ' ' .. text(token) end
     if type(redis.pcall(publish, channel .. ':' .. head, message)) == 'table' then
-        undo_grant()
+        undo_write(lock)
         return false
     end
     return length
 end
 
--- Our waiters keep out for a while.
-local function give_turn()
-    redis.call('hset', places, 'streak', '0', 'turn', text(now + turn_length))
-    for _, id in ipairs(redis.call('lrange', queue, '0', text(most_tries - 1))) do
-        redis.pcall(publish, channel .. ':' .. id, 'look ' .. text(turn_length))
-    end
-    return redis.call(publish, channel, '0')
-end
-
--- Grants the free lock to the first waiter that listens, or notifies whoever listens.
-local function grant_or_notify(left)
+-- Grants the free lock to the first waiter that listens, or notifies whoever listens. `left`: how long the released hold
+-- would have lasted. `message`: that of a release that grants nothing. Returns the answer.
+local function grant_or_notify(left, message)
     local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
     now = now or time_in_ms()
     for _ = 1, most_tries do
@@ -24644,7 +24665,7 @@ local function grant_or_notify(left)
                 told = redis.call(publish, own, 'look 0')
             elseif heard[2] > 0 then
                 local others = heard[4] > 0 or tonumber(known[1] or '0') > now
-                if others and redis.call('hincrby', places, 'streak', '1') > most_grants then return give_turn() end
+                if others and redis.call('hincrby', places, 'streak', '1') > most_grants then return give_turn(message) end
                 local length = grant(head, number, lease, ends, kind)
                 if length == nil then told = redis.call(publish, own, 'look 0') end
                 if length then
@@ -24664,26 +24685,12 @@ local function grant_or_notify(left)
         if redis.call('lindex', queue, '0') == head then turn_away(head) end
     end
     tell_head(now)
-    return redis.call(publish, channel, '0')
-end
-
--- The same, also without a right to read or change the queue: the lock is free, so those who wait have to ask. `left`:
--- how long the released hold would have lasted. Returns the answer.
-local function hand_on(left)
-    local done, answer = pcall(grant_or_notify, left)
-    if done then return answer end
-    for i = 0, most_tries - 1 do
-        local waiter = redis.pcall('lindex', queue, text(i))
-        if type(waiter) ~= 'string' then break end
-        local told = redis.pcall(publish, channel .. ':' .. waiter, 'look 0')
-        if type(told) == 'number' and told > 0 then break end
-    end
-    return redis.call(publish, channel, '0')
+    return redis.call(publish, channel, message)
 end
 )lua"};
 
 inline constexpr std::string_view queue_release{R"lua(
-return hand_on(answer)
+return hand_on(answer, '0')
 )lua"};
 
 inline constexpr std::string_view queue_give_up{R"lua(
@@ -24692,7 +24699,7 @@ local function release(owner, count, lease, command)
     publish, now = command, time_in_ms()
     leave_place(string.sub(owner, 1, 36), string.sub(owner, 38))
     local is_done, answer = leave(owner, count, lease, command)
-    if not is_done then return hand_on(answer) end
+    if not is_done then return hand_on(answer, '0') end
     if answer then return answer end
     local left = redis.call('pttl', lock)
     -- This waiter may have been the one that asks next, or that listens to a release that grants nothing: then the next
@@ -24704,7 +24711,7 @@ local function release(owner, count, lease, command)
     if left == -2 and redis.call('exists', queue) == 1 then
         local turn = until_of('turn')
         -- A hold that expired has woken nobody.
-        if turn <= now then hand_on(0) else tell_head(turn) end
+        if turn <= now then hand_on(0, '0') else tell_head(turn) end
     end
     return nil
 end
@@ -24714,10 +24721,12 @@ end
 
 inline constexpr std::string_view queue_release =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
-           parts::unfenced, parts::lock_queue, parts::queue_hand_on, parts::queue_release>;
+           parts::unfenced, parts::lock_queue, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
+           parts::queue_release>;
 inline constexpr std::string_view queue_give_up =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::unfenced,
-           parts::lock_queue, parts::queue_places, parts::queue_hand_on, parts::queue_give_up, parts::give_up>;
+           parts::lock_queue, parts::queue_places, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
+           parts::queue_give_up, parts::give_up>;
 
 }  // namespace scripts
 
@@ -24725,10 +24734,10 @@ inline constexpr std::string_view queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "236cd66ab661f136b5a8508c1eb9911398d5323b"};
+    "a4b6cc8b235a8cc225fd4af33361910f33b10249"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "d2b0456018dd0b25164926e404d842fad55ddcca"};
+    "3c4eb0d6a9d53ac51250087587ea2b4234d064c2"};
 // clang-format on
 
 }  // namespace detail
@@ -25016,10 +25025,12 @@ inline constexpr std::string_view fenced_queue_acquire =
            parts::queue_acquire>;
 inline constexpr std::string_view fenced_queue_release =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
-           parts::fenced, parts::lock_queue, parts::queue_hand_on, parts::queue_release>;
+           parts::fenced, parts::lock_queue, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
+           parts::queue_release>;
 inline constexpr std::string_view fenced_queue_give_up =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::fenced,
-           parts::lock_queue, parts::queue_places, parts::queue_hand_on, parts::queue_give_up, parts::give_up>;
+           parts::lock_queue, parts::queue_places, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
+           parts::queue_give_up, parts::give_up>;
 inline constexpr std::string_view fenced_queue_hand_over =
     joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::fenced, parts::queue_hand_over,
            parts::lock_queue, parts::queue_shorter_lease>;
@@ -25033,13 +25044,13 @@ inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_
     "ace6855a5480d1ff33269556b4d3f844a441e4a9"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "2c2bc4fad02da70f3a20832fe63f4e801ec67421"};
+    "57ef0f5de7ad11bfb88f234060f7e8b11960bc96"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "abd8c55cc03c052a9f9c6effcf264b09262bed1a"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "6114462ca3654f5c2ec7f1e16fa8bbfb3bfa97c7"};
+    "107e03e1575eee845576fa2a18e57fbf554d24b2"};
 // clang-format on
 
 }  // namespace detail
@@ -30321,12 +30332,8 @@ local tell_waiters = if_permitted(function(at, is_open)
 end)
 )lua"};
 
-// Follows queue_places and read_write_tell.
+// Follows queue_places, read_write_tell and queue_turn.
 inline constexpr std::string_view read_write_hand_on{R"lua(
-local function undo_write(key)
-    if type(redis.pcall('del', key)) == 'table' then redis.call('pexpire', key, '0') end
-end
-
 -- Writes the hold of the head of the queue, and tells it. `is_first`: nobody holds the lock. Returns for how long the hold
 -- lasts; false if the head was not told, and holds nothing; nil if it may not hold the lock.
 local function grant(head, number, lease, ends, kind, is_first)
@@ -30359,15 +30366,6 @@ local function grant(head, number, lease, ends, kind, is_first)
     -- As at every acquire of a writer: readers get their turn after it.
     if kind ~= 'r' then redis.pcall('del', mark) end
     return tonumber(length)
-end
-
--- Our waiters keep out for a while.
-local function give_turn(message)
-    redis.call('hset', places, 'streak', '0', 'turn', text(now + turn_length))
-    for _, id in ipairs(redis.call('lrange', queue, '0', text(most_tries - 1))) do
-        redis.pcall(publish, channel .. ':' .. id, 'look ' .. text(turn_length))
-    end
-    return redis.call(publish, channel, message)
 end
 
 -- Returns the id that is to be granted the lock next: a writer with precedence, or the first in the queue. Returns nil if
@@ -30436,20 +30434,10 @@ local function grant_or_notify(left, message)
     tell_head(now + math.max(marked or 0, 0))
     return redis.call(publish, channel, message)
 end
+)lua"};
 
--- The same, also without a right to read or change the queue: the lock is free, so those who wait have to ask.
-local function hand_on(left, message)
-    local done, answer = pcall(grant_or_notify, left, message)
-    if done then return answer end
-    for i = 0, most_tries - 1 do
-        local waiter = redis.pcall('lindex', queue, text(i))
-        if type(waiter) ~= 'string' then break end
-        local told = redis.pcall(publish, channel .. ':' .. waiter, 'look 0')
-        if type(told) == 'number' and told > 0 then break end
-    end
-    return redis.call(publish, channel, message)
-end
-
+// Follows queue_notify.
+inline constexpr std::string_view read_write_tell_queue{R"lua(
 -- Tells the queue what `leave` has done. Returns the answer of the release.
 local function tell_queue(answer, done)
     now = now or time_in_ms()
@@ -30940,7 +30928,8 @@ end
 
 // The functions for the queue that a release needs.
 inline constexpr std::string_view read_write_queue =
-    joined<queue_words, read_write_entry, lock_queue, queue_places, read_write_tell, read_write_hand_on>;
+    joined<queue_words, read_write_entry, lock_queue, queue_places, read_write_tell, queue_turn, read_write_hand_on,
+           queue_notify, read_write_tell_queue>;
 
 inline constexpr std::string_view read_leaving =
     joined<all_or_none, read_write_release_keys, read_level, read_lease, read_leave>;
@@ -30968,16 +30957,16 @@ inline constexpr std::string_view write_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "e70851be29167696572d65027dfc10e651f00508"};
+    "6b3858f20c705add09aff54e71ac1f94f1e17543"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "fb9a94b4ccd1a5decf9dab34754c4d9833449d5f"};
+    "e37c1b03b164e9b830f3dde57a982df19d43597e"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "66b14dd63df566b1275073381a823ef3ec937f87"};
+    "82924bc415a7f5a5a43f68d2cb60ad0c005befeb"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "96520baeadaba257b1691ac17e6e3368db125398"};
+    "2594e604fcbdfad741f489a8a0d813fdc8ac1609"};
 // clang-format on
 
 }  // namespace detail

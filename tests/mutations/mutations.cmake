@@ -2393,8 +2393,8 @@ mutate(grant_before_the_reply lock/queue_place.hpp
 
 # A release that may not change the queue fails after the lock is free, and wakes nobody.
 mutate(release_needs_the_queue scripts/queue_release.hpp
-    "local done, answer = pcall(grant_or_notify, left)"
-    "local done, answer = true, grant_or_notify(left)"
+    "local done, answer = pcall(grant_or_notify, left, message)"
+    "local done, answer = true, grant_or_notify(left, message)"
     "integration/grants")
 
 # Such a release tells the first in the queue alone, dead or not.
@@ -2638,12 +2638,6 @@ mutate(reader_enters_alone scripts/read_write_lock.hpp
     "tell_waiters(now + math.max(left, lease), true)"
     "tell_waiters(now + math.max(left, lease))"
     "integration/read_write_grants")
-
-# A release that may not change the queue fails after the lock is free.
-mutate(read_write_release_needs_the_queue scripts/read_write_queue.hpp
-    "local done, answer = pcall(grant_or_notify, left, message)"
-    "local done, answer = true, grant_or_notify(left, message)"
-    "faults/access_rights")
 
 # A refused write of a grant leaves a hold that nobody knows of.
 mutate(refused_read_grant_stays scripts/read_write_queue.hpp

@@ -63,10 +63,12 @@ inline constexpr std::string_view fenced_queue_acquire =
            parts::queue_acquire>;
 inline constexpr std::string_view fenced_queue_release =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
-           parts::fenced, parts::lock_queue, parts::queue_hand_on, parts::queue_release>;
+           parts::fenced, parts::lock_queue, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
+           parts::queue_release>;
 inline constexpr std::string_view fenced_queue_give_up =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::fenced,
-           parts::lock_queue, parts::queue_places, parts::queue_hand_on, parts::queue_give_up, parts::give_up>;
+           parts::lock_queue, parts::queue_places, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
+           parts::queue_give_up, parts::give_up>;
 inline constexpr std::string_view fenced_queue_hand_over =
     joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::fenced, parts::queue_hand_over,
            parts::lock_queue, parts::queue_shorter_lease>;
@@ -80,13 +82,13 @@ inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_
     "ace6855a5480d1ff33269556b4d3f844a441e4a9"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "2c2bc4fad02da70f3a20832fe63f4e801ec67421"};
+    "57ef0f5de7ad11bfb88f234060f7e8b11960bc96"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "abd8c55cc03c052a9f9c6effcf264b09262bed1a"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "6114462ca3654f5c2ec7f1e16fa8bbfb3bfa97c7"};
+    "107e03e1575eee845576fa2a18e57fbf554d24b2"};
 // clang-format on
 
 }  // namespace detail

@@ -77,12 +77,8 @@ local tell_waiters = if_permitted(function(at, is_open)
 end)
 )lua"};
 
-// Follows queue_places and read_write_tell.
+// Follows queue_places, read_write_tell and queue_turn.
 inline constexpr std::string_view read_write_hand_on{R"lua(
-local function undo_write(key)
-    if type(redis.pcall('del', key)) == 'table' then redis.call('pexpire', key, '0') end
-end
-
 -- Writes the hold of the head of the queue, and tells it. `is_first`: nobody holds the lock. Returns for how long the hold
 -- lasts; false if the head was not told, and holds nothing; nil if it may not hold the lock.
 local function grant(head, number, lease, ends, kind, is_first)
@@ -115,15 +111,6 @@ local function grant(head, number, lease, ends, kind, is_first)
     -- As at every acquire of a writer: readers get their turn after it.
     if kind ~= 'r' then redis.pcall('del', mark) end
     return tonumber(length)
-end
-
--- Our waiters keep out for a while.
-local function give_turn(message)
-    redis.call('hset', places, 'streak', '0', 'turn', text(now + turn_length))
-    for _, id in ipairs(redis.call('lrange', queue, '0', text(most_tries - 1))) do
-        redis.pcall(publish, channel .. ':' .. id, 'look ' .. text(turn_length))
-    end
-    return redis.call(publish, channel, message)
 end
 
 -- Returns the id that is to be granted the lock next: a writer with precedence, or the first in the queue. Returns nil if
@@ -192,20 +179,10 @@ local function grant_or_notify(left, message)
     tell_head(now + math.max(marked or 0, 0))
     return redis.call(publish, channel, message)
 end
+)lua"};
 
--- The same, also without a right to read or change the queue: the lock is free, so those who wait have to ask.
-local function hand_on(left, message)
-    local done, answer = pcall(grant_or_notify, left, message)
-    if done then return answer end
-    for i = 0, most_tries - 1 do
-        local waiter = redis.pcall('lindex', queue, text(i))
-        if type(waiter) ~= 'string' then break end
-        local told = redis.pcall(publish, channel .. ':' .. waiter, 'look 0')
-        if type(told) == 'number' and told > 0 then break end
-    end
-    return redis.call(publish, channel, message)
-end
-
+// Follows queue_notify.
+inline constexpr std::string_view read_write_tell_queue{R"lua(
 -- Tells the queue what `leave` has done. Returns the answer of the release.
 local function tell_queue(answer, done)
     now = now or time_in_ms()

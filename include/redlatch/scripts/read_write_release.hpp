@@ -5,6 +5,7 @@
 #include "redlatch/scripts/giving_back.hpp"
 #include "redlatch/scripts/hold_levels.hpp"
 #include "redlatch/scripts/lock_queue.hpp"
+#include "redlatch/scripts/queue_release.hpp"
 #include "redlatch/scripts/read_write_lock.hpp"
 #include "redlatch/scripts/read_write_queue.hpp"
 #include "redlatch/scripts/script.hpp"
@@ -147,7 +148,8 @@ end
 
 // The functions for the queue that a release needs.
 inline constexpr std::string_view read_write_queue =
-    joined<queue_words, read_write_entry, lock_queue, queue_places, read_write_tell, read_write_hand_on>;
+    joined<queue_words, read_write_entry, lock_queue, queue_places, read_write_tell, queue_turn, read_write_hand_on,
+           queue_notify, read_write_tell_queue>;
 
 inline constexpr std::string_view read_leaving =
     joined<all_or_none, read_write_release_keys, read_level, read_lease, read_leave>;
@@ -175,16 +177,16 @@ inline constexpr std::string_view write_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "e70851be29167696572d65027dfc10e651f00508"};
+    "6b3858f20c705add09aff54e71ac1f94f1e17543"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "fb9a94b4ccd1a5decf9dab34754c4d9833449d5f"};
+    "e37c1b03b164e9b830f3dde57a982df19d43597e"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "66b14dd63df566b1275073381a823ef3ec937f87"};
+    "82924bc415a7f5a5a43f68d2cb60ad0c005befeb"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "96520baeadaba257b1691ac17e6e3368db125398"};
+    "2594e604fcbdfad741f489a8a0d813fdc8ac1609"};
 // clang-format on
 
 }  // namespace detail
