@@ -34,6 +34,7 @@
 #include <optional>
 #include <pthread.h>
 #include <set>
+#include <shared_mutex>
 #include <signal.h>
 #include <span>
 #include <sstream>
@@ -15636,6 +15637,9 @@ public:
     // Returns true if the server confirmed the subscription, so messages arrive.
     bool is_confirmed() const noexcept { return confirmed_; }
 
+    // Returns true between listen() and stop().
+    bool is_wanted() const noexcept { return listening_; }
+
     // Begins to listen. Returns true if a message since the last query may have been missed: another state of this client
     // is already subscribed to this channel, and received it alone.
     bool listen() {
@@ -15862,6 +15866,9 @@ public:
     void listen() {
         if (subscription_.listen()) queue.notify();
     }
+
+    // Returns true between these two calls, also while the server has not confirmed the subscription.
+    bool is_listening() const noexcept { return subscription_.is_wanted(); }
 
     // Ends the subscription while there are waiters: they have other means.
     void stop_listening() { subscription_.stop(); }
@@ -17675,6 +17682,9 @@ public:
             throw Error(errc::not_owner, {}, "this object holds nothing");
     }
 
+    // Returns until when the object holds the lock for certain: see Hold::valid_until().
+    Instant valid_until() const { return hold_.valid_until(); }
+
 private:
     detail::LockApi& lock_;
     Hold& hold_;
@@ -17689,12 +17699,33 @@ concept Relockable = requires(Lock& lock) {
     lock.unlock();
 };
 
+// Returns until when it is held for certain; `never` if its type does not tell.
+template <class Lock>
+Instant held_until(Lock& lock) {
+    if constexpr (requires { lock.valid_until(); })
+        return lock.valid_until();
+    else
+        return never;
+}
+template <class Mutex>
+Instant held_until(std::unique_lock<Mutex>& guard) {
+    return guard.owns_lock() ? held_until(*guard.mutex()) : never;
+}
+template <class Mutex>
+Instant held_until(std::shared_lock<Mutex>& guard) {
+    if constexpr (requires { guard.mutex()->read_lock(); })
+        return guard.owns_lock() ? held_until(guard.mutex()->read_lock()) : never;
+    else
+        return never;
+}
+
 // The same without its type.
 class AnyRelockable {
 public:
     virtual ~AnyRelockable() = default;
     virtual void lock() = 0;
     virtual void unlock() = 0;
+    virtual Instant held_until() = 0;
 };
 
 template <class Lock>
@@ -17703,6 +17734,7 @@ public:
     explicit RelockableOf(Lock& lock) : lock_(lock) {}
     void lock() override { lock_.lock(); }
     void unlock() override { lock_.unlock(); }
+    Instant held_until() override { return detail::held_until(lock_); }
 
 private:
     Lock& lock_;
@@ -17723,8 +17755,8 @@ private:
 // A waiter registers on the server before it releases the lock. So a notification by anyone who acquires the lock after that
 // is not lost. A registration has a lease, which the client's watchdog renews while the call waits. If a waiter that was
 // notified dies, or gives up, the next one gets its notification. Waiters are notified in the order of their registration. A
-// call may return without a notification: when the server has lost its data, or the process was paused for longer than the
-// lease. So use a predicate.
+// call may return without a notification: when the server has lost its data, the process was paused for longer than the
+// lease, or the hold of the lock was lost before the waiter was registered. So use a predicate.
 //
 // The client sends nothing while it waits, except renewals, and one query every 5 to 10 seconds for all waiters of a
 // process, in case a message was lost. Waiting takes three round trips besides those of the lock.
@@ -18203,11 +18235,18 @@ REDLATCH_INLINE bool ConditionVariable::await(detail::AnyRelockable& lock, detai
     detail::ConditionProtocol::Want want{PermitId::random()};
     const PermitId id = want.id;
     detail::enter_condition(handle_.settings(), condition, id);
+    // Without the lock, a change and its notification may have come before the registration.
+    const bool may_have_missed_it = Clock::now() >= lock.held_until();
     try {
         lock.unlock();
     } catch (...) {
         detail::leave_condition_later(condition, id, true);
         throw;
+    }
+    if (may_have_missed_it) {
+        detail::leave_condition_later(condition, id, true);
+        lock.lock();
+        return true;
     }
     bool notified = false;
     std::exception_ptr failure;
@@ -21897,6 +21936,9 @@ public:
         return core_.protocol.queues() && !refused_ && may_be_granted(request);
     }
 
+    // Returns true if this process has a place, or may have one.
+    bool is_taken() const noexcept { return number_ != 0; }
+
     // --- asking -----------------------------------------------------------------------------------------------
 
     // Returns true while a caller asks under the number of the place. Then no other one does.
@@ -22276,7 +22318,7 @@ public:
             case QueuePlace::Entry::ask: room_.queue.notify(); return {NextStep::Kind::ask};
             case QueuePlace::Entry::entered: acquired_locally(); return {NextStep::Kind::served};
         }
-        if (place_.has_other_lease(me.request)) return {NextStep::Kind::ask};
+        if (place_.has_other_lease(me.request) || is_deaf(me)) return {NextStep::Kind::ask};
         const QueueStep step = step_of(me, now);
         if (step.ask || is_to_watch(me)) return {NextStep::Kind::ask};
         return {NextStep::Kind::sleep, step.sleep_until,
@@ -22427,14 +22469,26 @@ private:
     // Returns true if this waiter waits at the place of the process.
     bool has_place(const LockWaiter& me) const { return me.writer == 0 && place_.is_for(me.request); }
 
-    // Listens to the messages that this waiter needs.
+    // Returns true if this waiter waits for a message to the place alone.
+    bool is_queued(const LockWaiter& me) const { return has_place(me) && queued_ && granted_by_holder_; }
+
+    // Listens to the messages that this waiter needs. Those of the representative count.
     void listen(const LockWaiter& me) {
-        const bool is_queued = queued_ && has_place(me);
-        if (is_queued && place_.subscription().listen()) room_.queue.notify();
-        if (!is_queued || !granted_by_holder_)
-            room_.listen();
-        else
+        const bool is_front = room_.queue.is_front(me);
+        if (!is_front && !place_.is_taken()) return;
+        if (has_place(me) && queued_ && place_.subscription().listen()) room_.queue.notify();
+        if (!is_front) return;
+        if (is_queued(me))
             room_.stop_listening();
+        else
+            room_.listen();
+    }
+
+    // Returns true if this process listens to nothing that would wake the representative: the one before it waited in
+    // another way. If a thread of this process holds the lock, its release does.
+    bool is_deaf(const LockWaiter& me) const {
+        if (!me.listens || is_busy()) return false;
+        return is_queued(me) ? !place_.is_taken() : !room_.is_listening();
     }
 
     // Returns true if this waiter is the representative, and may ask. Two that asked under the number of the place would

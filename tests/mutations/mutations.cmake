@@ -2267,6 +2267,24 @@ mutate(fair_grant_leaves_foreign_waiter_asleep scripts/fair_lock.hpp
     return type(told)"
     "integration/fair_grants")
 
+# One that joins behind a waiter without a place ends the subscription of that one.
+mutate(joiner_ends_the_subscription lock/local_queue.hpp
+    "        if (!is_front && !place_.is_taken()) return;\n"
+    ""
+    "integration/grants")
+
+# The next waiter of a process sleeps without a place, and without a subscription.
+mutate(next_waiter_is_deaf lock/local_queue.hpp
+    " || is_deaf(me)"
+    ""
+    "integration/grants")
+
+# One that has lost the lock sleeps on, although the change that it waits for has come.
+mutate(missed_notification_is_awaited condition_variable.ipp
+    "Clock::now() >= lock.held_until()"
+    "false"
+    "integration/condition_variable")
+
 # A waiter whose place is over sleeps on.
 mutate(dropped_waiter_is_not_told scripts/lock_queue.hpp
     "    redis.pcall(publish, channel .. ':' .. id, 'look 0')
@@ -2525,8 +2543,8 @@ mutate(ended_arrival_waits scripts/barrier.hpp
 
 # A waiter registers when it has released the lock already.
 mutate(condition_registers_late condition_variable.ipp
-    "    detail::enter_condition(handle_.settings(), condition, id);\n    try {\n        lock.unlock();"
-    "    try {\n        lock.unlock();\n        detail::enter_condition(handle_.settings(), condition, id);"
+    "    detail::enter_condition(handle_.settings(), condition, id);\n"
+    "    lock.unlock();\n    detail::enter_condition(handle_.settings(), condition, id);\n    lock.lock();\n"
     "unit/condition_variable")
 
 # The notification of a waiter that gives up is lost.

@@ -108,7 +108,7 @@ public:
             case QueuePlace::Entry::ask: room_.queue.notify(); return {NextStep::Kind::ask};
             case QueuePlace::Entry::entered: acquired_locally(); return {NextStep::Kind::served};
         }
-        if (place_.has_other_lease(me.request)) return {NextStep::Kind::ask};
+        if (place_.has_other_lease(me.request) || is_deaf(me)) return {NextStep::Kind::ask};
         const QueueStep step = step_of(me, now);
         if (step.ask || is_to_watch(me)) return {NextStep::Kind::ask};
         return {NextStep::Kind::sleep, step.sleep_until,
@@ -259,14 +259,26 @@ private:
     // Returns true if this waiter waits at the place of the process.
     bool has_place(const LockWaiter& me) const { return me.writer == 0 && place_.is_for(me.request); }
 
-    // Listens to the messages that this waiter needs.
+    // Returns true if this waiter waits for a message to the place alone.
+    bool is_queued(const LockWaiter& me) const { return has_place(me) && queued_ && granted_by_holder_; }
+
+    // Listens to the messages that this waiter needs. Those of the representative count.
     void listen(const LockWaiter& me) {
-        const bool is_queued = queued_ && has_place(me);
-        if (is_queued && place_.subscription().listen()) room_.queue.notify();
-        if (!is_queued || !granted_by_holder_)
-            room_.listen();
-        else
+        const bool is_front = room_.queue.is_front(me);
+        if (!is_front && !place_.is_taken()) return;
+        if (has_place(me) && queued_ && place_.subscription().listen()) room_.queue.notify();
+        if (!is_front) return;
+        if (is_queued(me))
             room_.stop_listening();
+        else
+            room_.listen();
+    }
+
+    // Returns true if this process listens to nothing that would wake the representative: the one before it waited in
+    // another way. If a thread of this process holds the lock, its release does.
+    bool is_deaf(const LockWaiter& me) const {
+        if (!me.listens || is_busy()) return false;
+        return is_queued(me) ? !place_.is_taken() : !room_.is_listening();
     }
 
     // Returns true if this waiter is the representative, and may ask. Two that asked under the number of the place would

@@ -45,6 +45,9 @@ public:
         return core_.protocol.queues() && !refused_ && may_be_granted(request);
     }
 
+    // Returns true if this process has a place, or may have one.
+    bool is_taken() const noexcept { return number_ != 0; }
+
     // --- asking -----------------------------------------------------------------------------------------------
 
     // Returns true while a caller asks under the number of the place. Then no other one does.

@@ -26,6 +26,9 @@ public:
     // Returns true if the server confirmed the subscription, so messages arrive.
     bool is_confirmed() const noexcept { return confirmed_; }
 
+    // Returns true between listen() and stop().
+    bool is_wanted() const noexcept { return listening_; }
+
     // Begins to listen. Returns true if a message since the last query may have been missed: another state of this client
     // is already subscribed to this channel, and received it alone.
     bool listen() {

@@ -104,6 +104,9 @@ public:
         if (subscription_.listen()) queue.notify();
     }
 
+    // Returns true between these two calls, also while the server has not confirmed the subscription.
+    bool is_listening() const noexcept { return subscription_.is_wanted(); }
+
     // Ends the subscription while there are waiters: they have other means.
     void stop_listening() { subscription_.stop(); }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -271,6 +272,70 @@ TEST_CASE("the place of a process goes over to its next waiter, without a comman
     a.lock.unlock();
     CHECK(second.get());
     CHECK(is_left_empty(redis));
+}
+
+TEST_CASE_TEMPLATE("waiters that join behind one without a place do not end the subscription of that one", L, RLock,
+                   FencedLock) {
+    RedisServer server;
+    RawRedis redis{server};
+    Client holder{server.url()}, client{server.url()};
+    L held{holder, lock_key}, lock{client, lock_key};
+    held.lock();
+    auto first = start_waiting(client, [&] {
+        lock.lock(Lease::at_least(1ms));
+        lock.unlock();
+    });
+    REQUIRE(eventually([&] { return redis.lock_listeners(channel_of(lock_key)) == 1; }, 20s));
+    // From the second on, they find a channel to which this process listens already.
+    std::deque<std::future<void>> others;
+    for (int number = 0; number < 3; ++number) {
+        others.push_back(start_waiting(client, [&] { const std::lock_guard guard{lock}; }));
+        commands_when_quiet(client);
+    }
+    // A subscription that nobody wants lasts for five seconds.
+    CHECK_FALSE(eventually([&] { return redis.lock_listeners(channel_of(lock_key)) == 0; }, 7s));
+    held.unlock();
+    CHECK(first.wait_for(10s) == std::future_status::ready);
+    first.get();
+    for (std::future<void>& other : others) other.get();
+}
+
+TEST_CASE_TEMPLATE("when a waiter without a place leaves, the next one gets a place", L, RLock, FencedLock) {
+    RedisServer server;
+    RawRedis redis{server};
+    Client holder{server.url()}, client{server.url()};
+    L held{holder, lock_key}, lock{client, lock_key};
+    held.lock();
+    std::stop_source stop;
+    auto first = start_waiting(client, [&] { return lock.lock(Lease::at_least(1ms), stop.get_token()); });
+    auto second = start_waiting(client, [&] { const std::lock_guard guard{lock}; });
+    stop.request_stop();
+    CHECK_FALSE(first.get());
+    CHECK(can_be_granted<L>(redis, client, lock_key));
+    held.unlock();
+    CHECK(second.wait_for(10s) == std::future_status::ready);
+    second.get();
+}
+
+TEST_CASE_TEMPLATE("when a waiter with a place leaves, the next one listens to what it needs", L, RLock, FencedLock) {
+    RedisServer server;
+    RawRedis redis{server};
+    Client holder{server.url()}, client{server.url()};
+    L held{holder, lock_key}, lock{client, lock_key};
+    held.lock();
+    std::stop_source stop;
+    auto first = start_waiting(client, [&] { return lock.lock(stop.get_token()); });
+    REQUIRE(can_be_granted<L>(redis, client, lock_key));
+    auto second = start_waiting(client, [&] {
+        lock.lock(Lease::at_least(1ms));
+        lock.unlock();
+    });
+    stop.request_stop();
+    CHECK_FALSE(first.get());
+    CHECK(eventually([&] { return redis.lock_listeners(channel_of(lock_key)) == 1; }, 20s));
+    held.unlock();
+    CHECK(second.wait_for(10s) == std::future_status::ready);
+    second.get();
 }
 
 TEST_CASE("waiters that join while another one is asking for a place listen to the channel of the place alone") {
