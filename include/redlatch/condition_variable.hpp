@@ -14,6 +14,8 @@
 #include <chrono>
 #include <concepts>
 #include <cstddef>
+#include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -41,6 +43,9 @@ public:
             throw Error(errc::not_owner, {}, "this object holds nothing");
     }
 
+    // Returns until when the object holds the lock for certain: see Hold::valid_until().
+    Instant valid_until() const { return hold_.valid_until(); }
+
 private:
     detail::LockApi& lock_;
     Hold& hold_;
@@ -55,12 +60,33 @@ concept Relockable = requires(Lock& lock) {
     lock.unlock();
 };
 
+// Returns until when it is held for certain; `never` if its type does not tell.
+template <class Lock>
+Instant held_until(Lock& lock) {
+    if constexpr (requires { lock.valid_until(); })
+        return lock.valid_until();
+    else
+        return never;
+}
+template <class Mutex>
+Instant held_until(std::unique_lock<Mutex>& guard) {
+    return guard.owns_lock() ? held_until(*guard.mutex()) : never;
+}
+template <class Mutex>
+Instant held_until(std::shared_lock<Mutex>& guard) {
+    if constexpr (requires { guard.mutex()->read_lock(); })
+        return guard.owns_lock() ? held_until(guard.mutex()->read_lock()) : never;
+    else
+        return never;
+}
+
 // The same without its type.
 class AnyRelockable {
 public:
     virtual ~AnyRelockable() = default;
     virtual void lock() = 0;
     virtual void unlock() = 0;
+    virtual Instant held_until() = 0;
 };
 
 template <class Lock>
@@ -69,6 +95,7 @@ public:
     explicit RelockableOf(Lock& lock) : lock_(lock) {}
     void lock() override { lock_.lock(); }
     void unlock() override { lock_.unlock(); }
+    Instant held_until() override { return detail::held_until(lock_); }
 
 private:
     Lock& lock_;
@@ -89,8 +116,8 @@ private:
 // A waiter registers on the server before it releases the lock. So a notification by anyone who acquires the lock after that
 // is not lost. A registration has a lease, which the client's watchdog renews while the call waits. If a waiter that was
 // notified dies, or gives up, the next one gets its notification. Waiters are notified in the order of their registration. A
-// call may return without a notification: when the server has lost its data, or the process was paused for longer than the
-// lease. So use a predicate.
+// call may return without a notification: when the server has lost its data, the process was paused for longer than the
+// lease, or the hold of the lock was lost before the waiter was registered. So use a predicate.
 //
 // The client sends nothing while it waits, except renewals, and one query every 5 to 10 seconds for all waiters of a
 // process, in case a message was lost. Waiting takes three round trips besides those of the lock.

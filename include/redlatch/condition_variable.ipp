@@ -70,11 +70,18 @@ REDLATCH_INLINE bool ConditionVariable::await(detail::AnyRelockable& lock, detai
     detail::ConditionProtocol::Want want{PermitId::random()};
     const PermitId id = want.id;
     detail::enter_condition(handle_.settings(), condition, id);
+    // Without the lock, a change and its notification may have come before the registration.
+    const bool may_have_missed_it = Clock::now() >= lock.held_until();
     try {
         lock.unlock();
     } catch (...) {
         detail::leave_condition_later(condition, id, true);
         throw;
+    }
+    if (may_have_missed_it) {
+        detail::leave_condition_later(condition, id, true);
+        lock.lock();
+        return true;
     }
     bool notified = false;
     std::exception_ptr failure;

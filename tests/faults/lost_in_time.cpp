@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// ctest: long without=address,thread
+// ctest: long serial without=address,thread
 // Thousands of holds at once that can no longer be renewed: each loss is reported by the hold's valid_until(), as far
 // as the machine lets a thread run on time.
 #include <algorithm>

@@ -11,6 +11,7 @@
 #include <deque>
 #include <future>
 #include <mutex>
+#include <shared_mutex>
 #include <stop_token>
 #include <string>
 #include <system_error>
@@ -80,6 +81,27 @@ std::future<void> wait_then(Bench& bench, Done done) {
         bench.changed.wait(bench.lock);
         done();
     });
+}
+
+// Waits with the lock that `acquire()` returns, and loses it while it looks at what it waits for. Meanwhile `changer`
+// acquires the lock, and notifies. Returns true if the waiter looks again.
+template <class Acquire, class Changer>
+bool looks_again(Bench& bench, Changer& changer, Acquire acquire) {
+    auto wait = start([&] {
+        auto&& lock = acquire();
+        int looks = 0;
+        bench.changed.wait(lock, [&] {
+            if (++looks > 1) return true;
+            const std::lock_guard guard{changer};
+            CHECK_FALSE(bench.changed.notify_one());
+            return false;
+        });
+        lock.unlock();
+    });
+    const bool looked = wait.wait_for(10s) == std::future_status::ready;
+    if (!looked) bench.changed.notify_all();
+    wait.get();
+    return looked;
 }
 
 #ifndef REDLATCH_TEST_IN_MEMORY
@@ -179,6 +201,32 @@ TEST_CASE("the lock is free while a caller waits, and held when it returns, what
     CHECK(waiting.wait_for(50ms) == std::future_status::timeout);
     theirs.unlock();
     CHECK(waiting.get() == std::pair(false, true));
+}
+
+TEST_CASE("a waiter that has lost the lock before it is registered looks again") {
+    Bench bench;
+    Client other{bench.server.url()};
+    RLock changer{other, "orders"};
+    const Lease lease{100ms};
+    CHECK(looks_again(bench, changer, [&]() -> RLock& { return bench.lock.lock(lease), bench.lock; }));
+    CHECK(looks_again(bench, changer, [&] {
+        bench.lock.lock(lease);
+        return std::unique_lock{bench.lock, std::adopt_lock};
+    }));
+    Hold hold;
+    CHECK(looks_again(bench, changer, [&] {
+        hold = bench.lock.hold(lease);
+        return HeldLock{bench.lock, hold};
+    }));
+    ReadWriteLock both{bench.client, "both"}, both_changer{other, "both"};
+    CHECK(looks_again(bench, both_changer, [&] {
+        both.lock(lease);
+        return std::unique_lock{both, std::adopt_lock};
+    }));
+    CHECK(looks_again(bench, both_changer, [&] {
+        both.lock_shared(lease);
+        return std::shared_lock{both, std::adopt_lock};
+    }));
 }
 
 TEST_CASE("a Hold is released and acquired again") {
