@@ -2269,7 +2269,7 @@ mutate(fair_grant_leaves_foreign_waiter_asleep scripts/fair_lock.hpp
 
 # One that joins behind a waiter without a place ends the subscription of that one.
 mutate(joiner_ends_the_subscription lock/local_queue.hpp
-    "        if (!is_front && !place_.is_taken()) return;\n"
+    "        if (!room_.queue.is_front(me)) return;\n"
     ""
     "integration/grants")
 

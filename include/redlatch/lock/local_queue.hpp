@@ -262,12 +262,10 @@ private:
     // Returns true if this waiter waits for a message to the place alone.
     bool is_queued(const LockWaiter& me) const { return has_place(me) && queued_ && granted_by_holder_; }
 
-    // Listens to the messages that this waiter needs. Those of the representative count.
+    // The representative listens to the messages that it needs.
     void listen(const LockWaiter& me) {
-        const bool is_front = room_.queue.is_front(me);
-        if (!is_front && !place_.is_taken()) return;
+        if (!room_.queue.is_front(me)) return;
         if (has_place(me) && queued_ && place_.subscription().listen()) room_.queue.notify();
-        if (!is_front) return;
         if (is_queued(me))
             room_.stop_listening();
         else
@@ -278,7 +276,8 @@ private:
     // another way. If a thread of this process holds the lock, its release does.
     bool is_deaf(const LockWaiter& me) const {
         if (!me.listens || is_busy()) return false;
-        return is_queued(me) ? !place_.is_taken() : !room_.is_listening();
+        if (!is_queued(me)) return !room_.is_listening();
+        return !place_.is_taken() || !place_.subscription().is_wanted();
     }
 
     // Returns true if this waiter is the representative, and may ask. Two that asked under the number of the place would

@@ -108,6 +108,7 @@ public:
 
     const std::string& channel() const noexcept { return subscription_.channel(); }
     Subscription& subscription() noexcept { return subscription_; }
+    const Subscription& subscription() const noexcept { return subscription_; }
 
     // The user may not listen to this channel. From now on the waiters of this process do without a place. Nobody is
     // granted anything who does not listen, so leaving is not urgent.

@@ -286,12 +286,12 @@ TEST_CASE_TEMPLATE("waiters that join behind one without a place do not end the 
         lock.unlock();
     });
     REQUIRE(eventually([&] { return redis.lock_listeners(channel_of(lock_key)) == 1; }, 20s));
-    // From the second on, they find a channel to which this process listens already.
     std::deque<std::future<void>> others;
     for (int number = 0; number < 3; ++number) {
         others.push_back(start_waiting(client, [&] { const std::lock_guard guard{lock}; }));
         commands_when_quiet(client);
     }
+    CHECK(redis.lock_listeners(channel_of(lock_key) + ":" + client.id()) == 0);
     // A subscription that nobody wants lasts for five seconds.
     CHECK_FALSE(eventually([&] { return redis.lock_listeners(channel_of(lock_key)) == 0; }, 7s));
     held.unlock();
