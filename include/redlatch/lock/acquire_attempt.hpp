@@ -9,6 +9,7 @@
 #include "redlatch/session/settings.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -74,6 +75,7 @@ public:
     Call call() const {
         Call call = plain_or_script_ ? *plain_or_script_ : core_.protocol.acquire(claim);
         call.replication = asked.settings.replication();
+        keys_sent_ = call.key_count();
         return call;
     }
 
@@ -98,16 +100,15 @@ private:
 
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {
-        // A script is followed by another one only if it was refused; call() makes that.
-        if (!plain_or_script_)
-            return asked.reply.is_error() &&
-                   core_.protocol.after_acquire(claim, core_.protocol.acquire(claim), asked.reply).has_value();
+        // call() makes the other script. Another caller may have learned of the refusal already.
+        if (!plain_or_script_) return core_.protocol.is_queue_refused(keys_sent_, asked.reply);
         std::optional<Call> following = core_.protocol.after_acquire(claim, *plain_or_script_, asked.reply);
         if (following) *plain_or_script_ = *std::move(following);
         return following.has_value();
     }
 
     LockCore& core_;
+    mutable std::size_t keys_sent_ = 0;      // by the last call()
     std::unique_ptr<Call> plain_or_script_;  // null for locks that are acquired by a script only
     std::optional<SendTime> asked_time_;     // set if the call may fix the end of the lease
     std::optional<SendTime> sent_;           // of the last sending

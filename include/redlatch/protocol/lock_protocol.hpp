@@ -10,6 +10,7 @@
 #include "redlatch/protocol/lock_queries.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -80,11 +81,14 @@ public:
     virtual Call acquire(const Claim& claim) const = 0;
     virtual AcquireAnswer read_acquire(const Reply& reply) const { return decode_acquire(reply, key_); }
 
-    // Returns the call that has to follow `sent` after this reply, if there is one: a plain command was refused, or the
-    // user may not use the queue.
+    // Returns the call that has to follow the plain command `sent` after this reply, if there is one.
     virtual std::optional<Call> after_acquire(const Claim&, const Call& /*sent*/, const Reply&) const {
         return std::nullopt;
     }
+
+    // Returns true if the user may not use the queue, which a script with so many keys does. Then acquire() makes another
+    // call.
+    virtual bool is_queue_refused(std::size_t /*keys*/, const Reply&) const { return false; }
 
     // Called when a waiter of this process has entered by a grant.
     virtual void granted() const noexcept {}

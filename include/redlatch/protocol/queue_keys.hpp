@@ -6,6 +6,7 @@
 #include "redlatch/protocol/native_commands.hpp"
 #include "redlatch/transport/reply.hpp"
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,17 +30,17 @@ public:
     // How a claim waits, as the acquire scripts know it.
     static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
 
-    // Returns true if the user has no right to the keys, which this call has. From then on this client does without.
-    bool are_refused(const Call& sent, const Reply& reply) const {
-        if (!sent.script() || sent.key_count() < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM"))
-            return false;
+    // Returns true if the user has no right to the keys, which a script with so many keys has. From then on this client does
+    // without. Says so to each caller whose call had them.
+    bool are_refused(std::size_t keys, const Reply& reply) const {
+        if (keys < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM")) return false;
         native_.refused(of_);
         return true;
     }
 
     // The same for a release. An error of a command inside the script leaves open what the script has done before.
-    bool are_refused_at_release(const Call& sent, const Reply& reply) const {
-        return reply.text.find("@user_script") == std::string::npos && are_refused(sent, reply);
+    bool are_refused_at_release(std::size_t keys, const Reply& reply) const {
+        return reply.text.find("@user_script") == std::string::npos && are_refused(keys, reply);
     }
 
 private:

@@ -41,13 +41,10 @@ public:
 
     AcquireAnswer read_acquire(const Reply& reply) const override { return decode_queueing_acquire(reply, key_); }
 
-    std::optional<Call> after_acquire(const Claim& claim, const Call& sent, const Reply& reply) const final {
-        if (!queue_.are_refused(sent, reply)) return std::nullopt;
-        return acquire(claim);
-    }
+    bool is_queue_refused(std::size_t keys, const Reply& reply) const final { return queue_.are_refused(keys, reply); }
 
     std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const final {
-        if (!queue_.are_refused_at_release(sent, reply)) return std::nullopt;
+        if (!queue_.are_refused_at_release(sent.key_count(), reply)) return std::nullopt;
         return release(hold, 0, Milliseconds(0));
     }
 

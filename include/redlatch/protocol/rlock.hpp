@@ -67,9 +67,8 @@ public:
 
     AcquireAnswer read_acquire(const Reply& reply) const override { return decode_queueing_acquire(reply, key_); }
 
-    std::optional<Call> after_acquire(const Claim& claim, const Call& sent, const Reply& reply) const override {
-        if (!queue_.are_refused(sent, reply)) return std::nullopt;
-        return acquire(claim);
+    bool is_queue_refused(std::size_t keys, const Reply& reply) const override {
+        return queue_.are_refused(keys, reply);
     }
 
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
@@ -78,7 +77,7 @@ public:
     }
 
     std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const override {
-        if (!queue_.are_refused_at_release(sent, reply)) return std::nullopt;
+        if (!queue_.are_refused_at_release(sent.key_count(), reply)) return std::nullopt;
         return release(hold, 0, Milliseconds(0));
     }
 

@@ -65,6 +65,22 @@ struct Bench {
 
 }  // namespace
 
+// Several threads begin at once, with a user who has no right to the queue. Each of them has sent its call when the first
+// learns of it.
+TEST_CASE("an attempt does without the queue that is refused, also if another caller has learned of it before") {
+    const Reply no_right = Reply::of(Reply::Kind::error, "NOPERM no permissions");
+    for (const bool is_known : {false, true}) {
+        Bench<RLockProtocol> bench;
+        bench.attempt.asks_time();
+        bench.attempt.begin(noon);
+        CHECK(bench.attempt.call().script() == &digested<scripts::queue_acquire>);
+        if (is_known) bench.session.protocol_context().native.refused(NativeCommands::Queue::locks);
+        CHECK(bench.attempt.replied(no_right) == Bench<RLockProtocol>::Next::call);
+        CHECK(bench.attempt.call().script() == &digested<scripts::rlock_acquire>);
+        CHECK(bench.attempt.replied(no_right) == Bench<RLockProtocol>::Next::done);
+    }
+}
+
 TEST_CASE("an attempt asks until command_timeout after the server's time, and is done with the answer") {
     Bench<RLockProtocol> bench;
     bench.attempt.asks_time();
