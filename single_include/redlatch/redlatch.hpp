@@ -20208,11 +20208,14 @@ public:
     virtual Call acquire(const Claim& claim) const = 0;
     virtual AcquireAnswer read_acquire(const Reply& reply) const { return decode_acquire(reply, key_); }
 
-    // Returns the call that has to follow `sent` after this reply, if there is one: a plain command was refused, or the
-    // user may not use the queue.
+    // Returns the call that has to follow the plain command `sent` after this reply, if there is one.
     virtual std::optional<Call> after_acquire(const Claim&, const Call& /*sent*/, const Reply&) const {
         return std::nullopt;
     }
+
+    // Returns true if the user may not use the queue, which a script with so many keys does. Then acquire() makes another
+    // call.
+    virtual bool is_queue_refused(std::size_t /*keys*/, const Reply&) const { return false; }
 
     // Called when a waiter of this process has entered by a grant.
     virtual void granted() const noexcept {}
@@ -20429,6 +20432,7 @@ public:
     Call call() const {
         Call call = plain_or_script_ ? *plain_or_script_ : core_.protocol.acquire(claim);
         call.replication = asked.settings.replication();
+        keys_sent_ = call.key_count();
         return call;
     }
 
@@ -20453,16 +20457,15 @@ private:
 
     // Replaces call() by the one that has to follow this reply, if there is one.
     bool has_to_follow() {
-        // A script is followed by another one only if it was refused; call() makes that.
-        if (!plain_or_script_)
-            return asked.reply.is_error() &&
-                   core_.protocol.after_acquire(claim, core_.protocol.acquire(claim), asked.reply).has_value();
+        // call() makes the other script. Another caller may have learned of the refusal already.
+        if (!plain_or_script_) return core_.protocol.is_queue_refused(keys_sent_, asked.reply);
         std::optional<Call> following = core_.protocol.after_acquire(claim, *plain_or_script_, asked.reply);
         if (following) *plain_or_script_ = *std::move(following);
         return following.has_value();
     }
 
     LockCore& core_;
+    mutable std::size_t keys_sent_ = 0;      // by the last call()
     std::unique_ptr<Call> plain_or_script_;  // null for locks that are acquired by a script only
     std::optional<SendTime> asked_time_;     // set if the call may fix the end of the lease
     std::optional<SendTime> sent_;           // of the last sending
@@ -22473,9 +22476,9 @@ private:
     // Returns true if this waiter waits for a message to the place alone.
     bool is_queued(const LockWaiter& me) const { return has_place(me) && queued_ && granted_by_holder_; }
 
-    // The representative listens to the messages that it needs.
+    // The first waiter that listens decides to which messages: those that it needs.
     void listen(const LockWaiter& me) {
-        if (!room_.queue.is_front(me)) return;
+        if (room_.queue.first_that([](const LockWaiter& w) { return w.listens; }) != &me) return;
         if (has_place(me) && queued_ && place_.subscription().listen()) room_.queue.notify();
         if (is_queued(me))
             room_.stop_listening();
@@ -24212,17 +24215,17 @@ public:
     // How a claim waits, as the acquire scripts know it.
     static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
 
-    // Returns true if the user has no right to the keys, which this call has. From then on this client does without.
-    bool are_refused(const Call& sent, const Reply& reply) const {
-        if (!sent.script() || sent.key_count() < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM"))
-            return false;
+    // Returns true if the user has no right to the keys, which a script with so many keys has. From then on this client does
+    // without. Says so to each caller whose call had them.
+    bool are_refused(std::size_t keys, const Reply& reply) const {
+        if (keys < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM")) return false;
         native_.refused(of_);
         return true;
     }
 
     // The same for a release. An error of a command inside the script leaves open what the script has done before.
-    bool are_refused_at_release(const Call& sent, const Reply& reply) const {
-        return reply.text.find("@user_script") == std::string::npos && are_refused(sent, reply);
+    bool are_refused_at_release(std::size_t keys, const Reply& reply) const {
+        return reply.text.find("@user_script") == std::string::npos && are_refused(keys, reply);
     }
 
 private:
@@ -24845,9 +24848,8 @@ public:
 
     AcquireAnswer read_acquire(const Reply& reply) const override { return decode_queueing_acquire(reply, key_); }
 
-    std::optional<Call> after_acquire(const Claim& claim, const Call& sent, const Reply& reply) const override {
-        if (!queue_.are_refused(sent, reply)) return std::nullopt;
-        return acquire(claim);
+    bool is_queue_refused(std::size_t keys, const Reply& reply) const override {
+        return queue_.are_refused(keys, reply);
     }
 
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
@@ -24856,7 +24858,7 @@ public:
     }
 
     std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const override {
-        if (!queue_.are_refused_at_release(sent, reply)) return std::nullopt;
+        if (!queue_.are_refused_at_release(sent.key_count(), reply)) return std::nullopt;
         return release(hold, 0, Milliseconds(0));
     }
 
@@ -31138,13 +31140,10 @@ public:
 
     AcquireAnswer read_acquire(const Reply& reply) const override { return decode_queueing_acquire(reply, key_); }
 
-    std::optional<Call> after_acquire(const Claim& claim, const Call& sent, const Reply& reply) const final {
-        if (!queue_.are_refused(sent, reply)) return std::nullopt;
-        return acquire(claim);
-    }
+    bool is_queue_refused(std::size_t keys, const Reply& reply) const final { return queue_.are_refused(keys, reply); }
 
     std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const final {
-        if (!queue_.are_refused_at_release(sent, reply)) return std::nullopt;
+        if (!queue_.are_refused_at_release(sent.key_count(), reply)) return std::nullopt;
         return release(hold, 0, Milliseconds(0));
     }
 

@@ -2269,9 +2269,15 @@ mutate(fair_grant_leaves_foreign_waiter_asleep scripts/fair_lock.hpp
 
 # One that joins behind a waiter without a place ends the subscription of that one.
 mutate(joiner_ends_the_subscription lock/local_queue.hpp
-    "        if (!room_.queue.is_front(me)) return;\n"
+    "        if (room_.queue.first_that([](const LockWaiter& w) { return w.listens; }) != &me) return;\n"
     ""
     "integration/grants")
+
+# Who waits behind one that polls listens to nothing.
+mutate(poller_decides_to_whom_others_listen lock/local_queue.hpp
+    "if (room_.queue.first_that([](const LockWaiter& w) { return w.listens; }) != &me) return;"
+    "if (!room_.queue.is_front(me)) return;"
+    "integration/(spin_lock|key_watch)")
 
 # The next waiter of a process sleeps without a place, and without a subscription.
 mutate(next_waiter_is_deaf lock/local_queue.hpp

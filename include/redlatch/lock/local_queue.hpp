@@ -262,9 +262,9 @@ private:
     // Returns true if this waiter waits for a message to the place alone.
     bool is_queued(const LockWaiter& me) const { return has_place(me) && queued_ && granted_by_holder_; }
 
-    // The representative listens to the messages that it needs.
+    // The first waiter that listens decides to which messages: those that it needs.
     void listen(const LockWaiter& me) {
-        if (!room_.queue.is_front(me)) return;
+        if (room_.queue.first_that([](const LockWaiter& w) { return w.listens; }) != &me) return;
         if (has_place(me) && queued_ && place_.subscription().listen()) room_.queue.notify();
         if (is_queued(me))
             room_.stop_listening();

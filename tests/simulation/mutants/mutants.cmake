@@ -151,8 +151,8 @@ mutate(withdrawn_in_vain barrier.ipp
 
 # A waiter registers after it has released the lock.
 mutate(registered_after_the_release condition_variable.ipp
-    "    detail::enter_condition(handle_.settings(), condition, id);\n    try {\n        lock.unlock();"
-    "    lock.unlock();\n    detail::enter_condition(handle_.settings(), condition, id);\n    try {")
+    "    detail::enter_condition(handle_.settings(), condition, id);\n"
+    "    lock.unlock();\n    detail::enter_condition(handle_.settings(), condition, id);\n    lock.lock();\n")
 
 # A waiter that gives up keeps the notification that another one needs.
 mutate(notification_is_kept scripts/condition_variable.hpp
