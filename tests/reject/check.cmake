@@ -17,7 +17,7 @@ list(TRANSFORM INCLUDE_DIRS PREPEND -I)
 if(COMPILER MATCHES "clang")
     set(all_errors -ferror-limit=0)
 endif()
-execute_process(COMMAND ${COMPILER} -std=${standard} -fsyntax-only ${all_errors} ${INCLUDE_DIRS} ${SOURCE}
+execute_process(COMMAND ${COMPILER} -std=${standard} -DREDLATCH_COMPILED -fsyntax-only ${all_errors} ${INCLUDE_DIRS} ${SOURCE}
     OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE status)
 if(status EQUAL 0)
     message(FATAL_ERROR "it compiles, and must not")
