@@ -42,6 +42,7 @@ public:
         if (const std::error_code ec = hold_.unlock(); ec == errc::not_owner)
             throw Error(errc::not_owner, {}, "this object holds nothing");
     }
+    void unlock(std::error_code& ec) { ec = hold_.unlock(); }
 
     // Returns until when the object holds the lock for certain: see Hold::valid_until().
     Instant valid_until() const { return hold_.valid_until(); }
@@ -63,7 +64,9 @@ concept Relockable = requires(Lock& lock) {
 // Returns until when it is held for certain; `never` if its type does not tell.
 template <class Lock>
 Instant held_until(Lock& lock) {
-    if constexpr (requires { lock.valid_until(); })
+    if constexpr (requires {
+                      { lock.valid_until() } -> std::same_as<Instant>;
+                  })
         return lock.valid_until();
     else
         return never;
@@ -74,10 +77,47 @@ Instant held_until(std::unique_lock<Mutex>& guard) {
 }
 template <class Mutex>
 Instant held_until(std::shared_lock<Mutex>& guard) {
-    if constexpr (requires { guard.mutex()->read_lock(); })
+    if constexpr (requires {
+                      { guard.mutex()->read_lock() } -> std::convertible_to<LockApi&>;
+                  })
         return guard.owns_lock() ? held_until(guard.mutex()->read_lock()) : never;
     else
         return never;
+}
+
+// Unlocks. Returns true if the lock had been lost before, as far as its type tells.
+template <class Lock>
+bool unlock_lost(Lock& lock) {
+    if constexpr (requires(std::error_code & ec) { lock.unlock(ec); }) {
+        std::error_code ec;
+        lock.unlock(ec);
+        if (ec == errc::not_owner) lock.unlock();  // throws
+        return ec == errc::hold_lost;
+    } else {
+        lock.unlock();
+        return false;
+    }
+}
+template <class Mutex>
+bool unlock_lost(std::unique_lock<Mutex>& guard) {
+    if (!guard.owns_lock()) guard.unlock();  // throws
+    Mutex& mutex = *guard.release();
+    guard = std::unique_lock(mutex, std::defer_lock);
+    return unlock_lost(mutex);
+}
+template <class Mutex>
+bool unlock_lost(std::shared_lock<Mutex>& guard) {
+    if constexpr (requires {
+                      { guard.mutex()->read_lock() } -> std::convertible_to<LockApi&>;
+                  }) {
+        if (!guard.owns_lock()) guard.unlock();  // throws
+        Mutex& mutex = *guard.release();
+        guard = std::shared_lock(mutex, std::defer_lock);
+        return unlock_lost(mutex.read_lock());
+    } else {
+        guard.unlock();
+        return false;
+    }
 }
 
 // The same without its type.
@@ -85,7 +125,7 @@ class AnyRelockable {
 public:
     virtual ~AnyRelockable() = default;
     virtual void lock() = 0;
-    virtual void unlock() = 0;
+    virtual bool unlock() = 0;
     virtual Instant held_until() = 0;
 };
 
@@ -94,7 +134,7 @@ class RelockableOf final : public AnyRelockable {
 public:
     explicit RelockableOf(Lock& lock) : lock_(lock) {}
     void lock() override { lock_.lock(); }
-    void unlock() override { lock_.unlock(); }
+    bool unlock() override { return unlock_lost(lock_); }
     Instant held_until() override { return detail::held_until(lock_); }
 
 private:
@@ -117,7 +157,8 @@ private:
 // is not lost. A registration has a lease, which the client's watchdog renews while the call waits. If a waiter that was
 // notified dies, or gives up, the next one gets its notification. Waiters are notified in the order of their registration. A
 // call may return without a notification: when the server has lost its data, the process was paused for longer than the
-// lease, or the hold of the lock was lost before the waiter was registered. So use a predicate.
+// lease, or the hold of the lock had been lost. So use a predicate. A lockable object of your own tells that by valid_until()
+// and unlock(std::error_code&), if it has them: they must be those of the hold that its unlock() ends.
 //
 // The client sends nothing while it waits, except renewals, and one query every 5 to 10 seconds for all waiters of a
 // process, in case a message was lost. Waiting takes three round trips besides those of the lock.

@@ -71,9 +71,10 @@ REDLATCH_INLINE bool ConditionVariable::await(detail::AnyRelockable& lock, detai
     const PermitId id = want.id;
     detail::enter_condition(handle_.settings(), condition, id);
     // Without the lock, a change and its notification may have come before the registration.
-    const bool may_have_missed_it = Clock::now() >= lock.held_until();
+    bool may_have_missed_it = false;
     try {
-        lock.unlock();
+        const bool is_over = Clock::now() >= lock.held_until();
+        may_have_missed_it = lock.unlock() || is_over;
     } catch (...) {
         detail::leave_condition_later(condition, id, true);
         throw;

@@ -2290,6 +2290,10 @@ mutate(missed_notification_is_awaited condition_variable.ipp
     "Clock::now() >= lock.held_until()"
     "false"
     "integration/condition_variable")
+mutate(loss_that_the_server_tells_is_ignored condition_variable.ipp
+    "lock.unlock() || is_over"
+    "!lock.unlock() && is_over"
+    "integration/condition_variable")
 
 # A waiter whose place is over sleeps on.
 mutate(dropped_waiter_is_not_told scripts/lock_queue.hpp

@@ -83,15 +83,16 @@ std::future<void> wait_then(Bench& bench, Done done) {
     });
 }
 
-// Waits with the lock that `acquire()` returns, and loses it while it looks at what it waits for. Meanwhile `changer`
-// acquires the lock, and notifies. Returns true if the waiter looks again.
-template <class Acquire, class Changer>
-bool looks_again(Bench& bench, Changer& changer, Acquire acquire) {
+// Waits with the lock that `acquire()` returns. While it looks at what it waits for, `lose()` is called, `changer` acquires
+// the lock, and notifies. Returns true if the waiter looks again.
+template <class Changer, class Lose, class Acquire>
+bool looks_again(Bench& bench, Changer& changer, Lose lose, Acquire acquire) {
     auto wait = start([&] {
         auto&& lock = acquire();
         int looks = 0;
         bench.changed.wait(lock, [&] {
             if (++looks > 1) return true;
+            lose();
             const std::lock_guard guard{changer};
             CHECK_FALSE(bench.changed.notify_one());
             return false;
@@ -207,26 +208,36 @@ TEST_CASE("a waiter that has lost the lock before it is registered looks again")
     Bench bench;
     Client other{bench.server.url()};
     RLock changer{other, "orders"};
-    const Lease lease{100ms};
-    CHECK(looks_again(bench, changer, [&]() -> RLock& { return bench.lock.lock(lease), bench.lock; }));
-    CHECK(looks_again(bench, changer, [&] {
-        bench.lock.lock(lease);
-        return std::unique_lock{bench.lock, std::adopt_lock};
-    }));
-    Hold hold;
-    CHECK(looks_again(bench, changer, [&] {
-        hold = bench.lock.hold(lease);
-        return HeldLock{bench.lock, hold};
-    }));
     ReadWriteLock both{bench.client, "both"}, both_changer{other, "both"};
-    CHECK(looks_again(bench, both_changer, [&] {
-        both.lock(lease);
-        return std::unique_lock{both, std::adopt_lock};
-    }));
-    CHECK(looks_again(bench, both_changer, [&] {
-        both.lock_shared(lease);
-        return std::shared_lock{both, std::adopt_lock};
-    }));
+    Hold hold;
+    for (const bool by_force : {false, true}) {
+        CAPTURE(by_force);
+        // Its lease ends, or somebody ends it by force, which its process does not learn.
+        const Lease lease{by_force ? 60s : 100ms};
+        const auto lose = [&] {
+            if (!by_force) return;
+            changer.force_unlock();
+            both_changer.force_unlock();
+            both_changer.read_lock().force_unlock();
+        };
+        CHECK(looks_again(bench, changer, lose, [&]() -> RLock& { return bench.lock.lock(lease), bench.lock; }));
+        CHECK(looks_again(bench, changer, lose, [&] {
+            bench.lock.lock(lease);
+            return std::unique_lock{bench.lock, std::adopt_lock};
+        }));
+        CHECK(looks_again(bench, changer, lose, [&] {
+            hold = bench.lock.hold(lease);
+            return HeldLock{bench.lock, hold};
+        }));
+        CHECK(looks_again(bench, both_changer, lose, [&] {
+            both.lock(lease);
+            return std::unique_lock{both, std::adopt_lock};
+        }));
+        CHECK(looks_again(bench, both_changer, lose, [&] {
+            both.lock_shared(lease);
+            return std::shared_lock{both, std::adopt_lock};
+        }));
+    }
 }
 
 TEST_CASE("a Hold is released and acquired again") {
