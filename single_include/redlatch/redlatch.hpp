@@ -15637,7 +15637,7 @@ public:
     // Returns true if the server confirmed the subscription, so messages arrive.
     bool is_confirmed() const noexcept { return confirmed_; }
 
-    // Returns true between listen() and stop().
+    // Returns true between listen() and stop(), unless the server refuses it.
     bool is_wanted() const noexcept { return listening_; }
 
     // Begins to listen. Returns true if a message since the last query may have been missed: another state of this client
@@ -15867,7 +15867,7 @@ public:
         if (subscription_.listen()) queue.notify();
     }
 
-    // Returns true between these two calls, also while the server has not confirmed the subscription.
+    // Returns true if it listens, also while the server has not confirmed the subscription.
     bool is_listening() const noexcept { return subscription_.is_wanted(); }
 
     // Ends the subscription while there are waiters: they have other means.
@@ -17681,6 +17681,7 @@ public:
         if (const std::error_code ec = hold_.unlock(); ec == errc::not_owner)
             throw Error(errc::not_owner, {}, "this object holds nothing");
     }
+    void unlock(std::error_code& ec) { ec = hold_.unlock(); }
 
     // Returns until when the object holds the lock for certain: see Hold::valid_until().
     Instant valid_until() const { return hold_.valid_until(); }
@@ -17702,7 +17703,9 @@ concept Relockable = requires(Lock& lock) {
 // Returns until when it is held for certain; `never` if its type does not tell.
 template <class Lock>
 Instant held_until(Lock& lock) {
-    if constexpr (requires { lock.valid_until(); })
+    if constexpr (requires {
+                      { lock.valid_until() } -> std::same_as<Instant>;
+                  })
         return lock.valid_until();
     else
         return never;
@@ -17713,10 +17716,47 @@ Instant held_until(std::unique_lock<Mutex>& guard) {
 }
 template <class Mutex>
 Instant held_until(std::shared_lock<Mutex>& guard) {
-    if constexpr (requires { guard.mutex()->read_lock(); })
+    if constexpr (requires {
+                      { guard.mutex()->read_lock() } -> std::convertible_to<LockApi&>;
+                  })
         return guard.owns_lock() ? held_until(guard.mutex()->read_lock()) : never;
     else
         return never;
+}
+
+// Unlocks. Returns true if the lock had been lost before, as far as its type tells.
+template <class Lock>
+bool unlock_lost(Lock& lock) {
+    if constexpr (requires(std::error_code & ec) { lock.unlock(ec); }) {
+        std::error_code ec;
+        lock.unlock(ec);
+        if (ec == errc::not_owner) lock.unlock();  // throws
+        return ec == errc::hold_lost;
+    } else {
+        lock.unlock();
+        return false;
+    }
+}
+template <class Mutex>
+bool unlock_lost(std::unique_lock<Mutex>& guard) {
+    if (!guard.owns_lock()) guard.unlock();  // throws
+    Mutex& mutex = *guard.release();
+    guard = std::unique_lock(mutex, std::defer_lock);
+    return unlock_lost(mutex);
+}
+template <class Mutex>
+bool unlock_lost(std::shared_lock<Mutex>& guard) {
+    if constexpr (requires {
+                      { guard.mutex()->read_lock() } -> std::convertible_to<LockApi&>;
+                  }) {
+        if (!guard.owns_lock()) guard.unlock();  // throws
+        Mutex& mutex = *guard.release();
+        guard = std::shared_lock(mutex, std::defer_lock);
+        return unlock_lost(mutex.read_lock());
+    } else {
+        guard.unlock();
+        return false;
+    }
 }
 
 // The same without its type.
@@ -17724,7 +17764,7 @@ class AnyRelockable {
 public:
     virtual ~AnyRelockable() = default;
     virtual void lock() = 0;
-    virtual void unlock() = 0;
+    virtual bool unlock() = 0;
     virtual Instant held_until() = 0;
 };
 
@@ -17733,7 +17773,7 @@ class RelockableOf final : public AnyRelockable {
 public:
     explicit RelockableOf(Lock& lock) : lock_(lock) {}
     void lock() override { lock_.lock(); }
-    void unlock() override { lock_.unlock(); }
+    bool unlock() override { return unlock_lost(lock_); }
     Instant held_until() override { return detail::held_until(lock_); }
 
 private:
@@ -17756,7 +17796,8 @@ private:
 // is not lost. A registration has a lease, which the client's watchdog renews while the call waits. If a waiter that was
 // notified dies, or gives up, the next one gets its notification. Waiters are notified in the order of their registration. A
 // call may return without a notification: when the server has lost its data, the process was paused for longer than the
-// lease, or the hold of the lock was lost before the waiter was registered. So use a predicate.
+// lease, or the hold of the lock had been lost. So use a predicate. A lockable object of your own tells that by valid_until()
+// and unlock(std::error_code&), if it has them: they must be those of the hold that its unlock() ends.
 //
 // The client sends nothing while it waits, except renewals, and one query every 5 to 10 seconds for all waiters of a
 // process, in case a message was lost. Waiting takes three round trips besides those of the lock.
@@ -18236,9 +18277,10 @@ REDLATCH_INLINE bool ConditionVariable::await(detail::AnyRelockable& lock, detai
     const PermitId id = want.id;
     detail::enter_condition(handle_.settings(), condition, id);
     // Without the lock, a change and its notification may have come before the registration.
-    const bool may_have_missed_it = Clock::now() >= lock.held_until();
+    bool may_have_missed_it = false;
     try {
-        lock.unlock();
+        const bool is_over = Clock::now() >= lock.held_until();
+        may_have_missed_it = lock.unlock() || is_over;
     } catch (...) {
         detail::leave_condition_later(condition, id, true);
         throw;
@@ -22252,7 +22294,7 @@ namespace detail {
 //
 // Where the lock has a queue on the server, the representative waits at the place of this process there, and listens to
 // the channel of that alone. It listens to the channel of all who wait for the lock only as long as a holder is of the
-// clients that grant nothing.
+// clients that grant nothing, or if it may have no place.
 //
 // The mutex of the lock guards all members. Besides the events of the waiting room, the thread that hands its hold over
 // wakes its successor.
@@ -22322,7 +22364,7 @@ public:
             case QueuePlace::Entry::ask: room_.queue.notify(); return {NextStep::Kind::ask};
             case QueuePlace::Entry::entered: acquired_locally(); return {NextStep::Kind::served};
         }
-        if (place_.has_other_lease(me.request) || is_deaf(me)) return {NextStep::Kind::ask};
+        if ((me.writer == 0 && place_.has_other_lease(me.request)) || is_deaf(me)) return {NextStep::Kind::ask};
         const QueueStep step = step_of(me, now);
         if (step.ask || is_to_watch(me)) return {NextStep::Kind::ask};
         return {NextStep::Kind::sleep, step.sleep_until,
@@ -22345,7 +22387,7 @@ public:
             watch_.arm(lock, [this](bool is_free) { is_free ? room_.notify() : room_.wake_front(); });
             co_return;
         }
-        if (!place_.is_for(request)) place_.give_up(lock);
+        if (room_.queue.is_front(me) && !place_.is_for(request)) place_.give_up(lock);
         const std::uint64_t generation = room_.queue.generation();
         if (learn(generation, co_await question(lock, me, request, false))) {
             me.phase = Waiter::Phase::served;
@@ -22473,25 +22515,26 @@ private:
     // Returns true if this waiter waits at the place of the process.
     bool has_place(const LockWaiter& me) const { return me.writer == 0 && place_.is_for(me.request); }
 
-    // Returns true if this waiter waits for a message to the place alone.
+    // Returns true if this waiter needs no messages but those to the place.
     bool is_queued(const LockWaiter& me) const { return has_place(me) && queued_ && granted_by_holder_; }
 
-    // The first waiter that listens decides to which messages: those that it needs.
+    // The first waiter that listens decides to which messages: those that it needs. Behind one that polls it has not asked
+    // yet, so it has no place.
     void listen(const LockWaiter& me) {
         if (room_.queue.first_that([](const LockWaiter& w) { return w.listens; }) != &me) return;
         if (has_place(me) && queued_ && place_.subscription().listen()) room_.queue.notify();
-        if (is_queued(me))
+        if (is_queued(me) && room_.queue.is_front(me))
             room_.stop_listening();
         else
             room_.listen();
     }
 
-    // Returns true if this process listens to nothing that would wake the representative: the one before it waited in
-    // another way. If a thread of this process holds the lock, its release does.
+    // Returns true if the representative has no place and may have one, or if nothing would wake it: the one before it
+    // waited in another way. If a thread of this process holds the lock, its release does.
     bool is_deaf(const LockWaiter& me) const {
         if (!me.listens || is_busy()) return false;
-        if (!is_queued(me)) return !room_.is_listening();
-        return !place_.is_taken() || !place_.subscription().is_wanted();
+        if (has_place(me) && (!place_.is_taken() || (queued_ && !place_.subscription().is_wanted()))) return true;
+        return !is_queued(me) && !room_.is_listening();
     }
 
     // Returns true if this waiter is the representative, and may ask. Two that asked under the number of the place would

@@ -38,7 +38,7 @@ namespace detail {
 //
 // Where the lock has a queue on the server, the representative waits at the place of this process there, and listens to
 // the channel of that alone. It listens to the channel of all who wait for the lock only as long as a holder is of the
-// clients that grant nothing.
+// clients that grant nothing, or if it may have no place.
 //
 // The mutex of the lock guards all members. Besides the events of the waiting room, the thread that hands its hold over
 // wakes its successor.
@@ -108,7 +108,7 @@ public:
             case QueuePlace::Entry::ask: room_.queue.notify(); return {NextStep::Kind::ask};
             case QueuePlace::Entry::entered: acquired_locally(); return {NextStep::Kind::served};
         }
-        if (place_.has_other_lease(me.request) || is_deaf(me)) return {NextStep::Kind::ask};
+        if ((me.writer == 0 && place_.has_other_lease(me.request)) || is_deaf(me)) return {NextStep::Kind::ask};
         const QueueStep step = step_of(me, now);
         if (step.ask || is_to_watch(me)) return {NextStep::Kind::ask};
         return {NextStep::Kind::sleep, step.sleep_until,
@@ -131,7 +131,7 @@ public:
             watch_.arm(lock, [this](bool is_free) { is_free ? room_.notify() : room_.wake_front(); });
             co_return;
         }
-        if (!place_.is_for(request)) place_.give_up(lock);
+        if (room_.queue.is_front(me) && !place_.is_for(request)) place_.give_up(lock);
         const std::uint64_t generation = room_.queue.generation();
         if (learn(generation, co_await question(lock, me, request, false))) {
             me.phase = Waiter::Phase::served;
@@ -259,25 +259,26 @@ private:
     // Returns true if this waiter waits at the place of the process.
     bool has_place(const LockWaiter& me) const { return me.writer == 0 && place_.is_for(me.request); }
 
-    // Returns true if this waiter waits for a message to the place alone.
+    // Returns true if this waiter needs no messages but those to the place.
     bool is_queued(const LockWaiter& me) const { return has_place(me) && queued_ && granted_by_holder_; }
 
-    // The first waiter that listens decides to which messages: those that it needs.
+    // The first waiter that listens decides to which messages: those that it needs. Behind one that polls it has not asked
+    // yet, so it has no place.
     void listen(const LockWaiter& me) {
         if (room_.queue.first_that([](const LockWaiter& w) { return w.listens; }) != &me) return;
         if (has_place(me) && queued_ && place_.subscription().listen()) room_.queue.notify();
-        if (is_queued(me))
+        if (is_queued(me) && room_.queue.is_front(me))
             room_.stop_listening();
         else
             room_.listen();
     }
 
-    // Returns true if this process listens to nothing that would wake the representative: the one before it waited in
-    // another way. If a thread of this process holds the lock, its release does.
+    // Returns true if the representative has no place and may have one, or if nothing would wake it: the one before it
+    // waited in another way. If a thread of this process holds the lock, its release does.
     bool is_deaf(const LockWaiter& me) const {
         if (!me.listens || is_busy()) return false;
-        if (!is_queued(me)) return !room_.is_listening();
-        return !place_.is_taken() || !place_.subscription().is_wanted();
+        if (has_place(me) && (!place_.is_taken() || (queued_ && !place_.subscription().is_wanted()))) return true;
+        return !is_queued(me) && !room_.is_listening();
     }
 
     // Returns true if this waiter is the representative, and may ask. Two that asked under the number of the place would

@@ -26,7 +26,7 @@ public:
     // Returns true if the server confirmed the subscription, so messages arrive.
     bool is_confirmed() const noexcept { return confirmed_; }
 
-    // Returns true between listen() and stop().
+    // Returns true between listen() and stop(), unless the server refuses it.
     bool is_wanted() const noexcept { return listening_; }
 
     // Begins to listen. Returns true if a message since the last query may have been missed: another state of this client

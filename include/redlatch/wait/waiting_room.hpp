@@ -104,7 +104,7 @@ public:
         if (subscription_.listen()) queue.notify();
     }
 
-    // Returns true between these two calls, also while the server has not confirmed the subscription.
+    // Returns true if it listens, also while the server has not confirmed the subscription.
     bool is_listening() const noexcept { return subscription_.is_wanted(); }
 
     // Ends the subscription while there are waiters: they have other means.

@@ -296,7 +296,7 @@ TEST_CASE_TEMPLATE("waiters that join behind one without a place do not end the 
     }
     CHECK(redis.lock_listeners(channel_of(lock_key) + ":" + client.id()) == 0);
     // A subscription that nobody wants lasts for five seconds.
-    CHECK_FALSE(eventually([&] { return listeners(redis) == 0; }, 7s));
+    CHECK_FALSE(eventually([&] { return listeners(redis) == 0; }, 7s, 100ms));
     held.unlock();
     CHECK(first.wait_for(10s) == std::future_status::ready);
     first.get();
@@ -311,7 +311,9 @@ TEST_CASE_TEMPLATE("when a waiter without a place leaves, the next one gets a pl
     held.lock();
     std::stop_source stop;
     auto first = start_waiting(client, [&] { return lock.lock(Lease::at_least(1ms), stop.get_token()); });
+    REQUIRE(eventually([&] { return listeners(redis) == 1; }, 20s));
     auto second = start_waiting(client, [&] { const std::lock_guard guard{lock}; });
+    commands_when_quiet(client);
     stop.request_stop();
     CHECK_FALSE(first.get());
     CHECK(can_be_granted<L>(redis, client, lock_key));
@@ -333,6 +335,7 @@ TEST_CASE_TEMPLATE("when a waiter with a place leaves, the next one listens to w
         lock.lock(Lease::at_least(1ms));
         lock.unlock();
     });
+    commands_when_quiet(client);
     stop.request_stop();
     CHECK_FALSE(first.get());
     CHECK(eventually([&] { return listeners(redis) == 1; }, 20s));
