@@ -73,8 +73,7 @@ REDLATCH_INLINE bool ConditionVariable::await(detail::AnyRelockable& lock, detai
     // Without the lock, a change and its notification may have come before the registration.
     bool may_have_missed_it = false;
     try {
-        const bool is_over = Clock::now() >= lock.held_until();
-        may_have_missed_it = lock.unlock() || is_over;
+        may_have_missed_it = lock.unlock();
     } catch (...) {
         detail::leave_condition_later(condition, id, true);
         throw;

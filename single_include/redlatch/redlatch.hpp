@@ -17683,9 +17683,6 @@ public:
     }
     void unlock(std::error_code& ec) { ec = hold_.unlock(); }
 
-    // Returns until when the object holds the lock for certain: see Hold::valid_until().
-    Instant valid_until() const { return hold_.valid_until(); }
-
 private:
     detail::LockApi& lock_;
     Hold& hold_;
@@ -17700,38 +17697,14 @@ concept Relockable = requires(Lock& lock) {
     lock.unlock();
 };
 
-// Returns until when it is held for certain; `never` if its type does not tell.
-template <class Lock>
-Instant held_until(Lock& lock) {
-    if constexpr (requires {
-                      { lock.valid_until() } -> std::same_as<Instant>;
-                  })
-        return lock.valid_until();
-    else
-        return never;
-}
-template <class Mutex>
-Instant held_until(std::unique_lock<Mutex>& guard) {
-    return guard.owns_lock() ? held_until(*guard.mutex()) : never;
-}
-template <class Mutex>
-Instant held_until(std::shared_lock<Mutex>& guard) {
-    if constexpr (requires {
-                      { guard.mutex()->read_lock() } -> std::convertible_to<LockApi&>;
-                  })
-        return guard.owns_lock() ? held_until(guard.mutex()->read_lock()) : never;
-    else
-        return never;
-}
-
-// Unlocks. Returns true if the lock had been lost before, as far as its type tells.
+// Unlocks. Returns true if the lock had been lost before, or may have been, as far as its type tells.
 template <class Lock>
 bool unlock_lost(Lock& lock) {
     if constexpr (requires(std::error_code & ec) { lock.unlock(ec); }) {
         std::error_code ec;
         lock.unlock(ec);
         if (ec == errc::not_owner) lock.unlock();  // throws
-        return ec == errc::hold_lost;
+        return static_cast<bool>(ec);
     } else {
         lock.unlock();
         return false;
@@ -17765,7 +17738,6 @@ public:
     virtual ~AnyRelockable() = default;
     virtual void lock() = 0;
     virtual bool unlock() = 0;
-    virtual Instant held_until() = 0;
 };
 
 template <class Lock>
@@ -17774,7 +17746,6 @@ public:
     explicit RelockableOf(Lock& lock) : lock_(lock) {}
     void lock() override { lock_.lock(); }
     bool unlock() override { return unlock_lost(lock_); }
-    Instant held_until() override { return detail::held_until(lock_); }
 
 private:
     Lock& lock_;
@@ -17796,8 +17767,8 @@ private:
 // is not lost. A registration has a lease, which the client's watchdog renews while the call waits. If a waiter that was
 // notified dies, or gives up, the next one gets its notification. Waiters are notified in the order of their registration. A
 // call may return without a notification: when the server has lost its data, the process was paused for longer than the
-// lease, or the hold of the lock had been lost. So use a predicate. A lockable object of your own tells that by valid_until()
-// and unlock(std::error_code&), if it has them: they must be those of the hold that its unlock() ends.
+// lease, or the hold of the lock had been lost. So use a predicate. A lockable object of your own tells that by
+// unlock(std::error_code&), if it has that.
 //
 // The client sends nothing while it waits, except renewals, and one query every 5 to 10 seconds for all waiters of a
 // process, in case a message was lost. Waiting takes three round trips besides those of the lock.
@@ -18279,8 +18250,7 @@ REDLATCH_INLINE bool ConditionVariable::await(detail::AnyRelockable& lock, detai
     // Without the lock, a change and its notification may have come before the registration.
     bool may_have_missed_it = false;
     try {
-        const bool is_over = Clock::now() >= lock.held_until();
-        may_have_missed_it = lock.unlock() || is_over;
+        may_have_missed_it = lock.unlock();
     } catch (...) {
         detail::leave_condition_later(condition, id, true);
         throw;
