@@ -78,8 +78,7 @@ TEST_CASE("fault: a party is killed that has arrived: it does not count after it
         ChildProcess party = spawn_self("fault: party", {server.url(), state});
         REQUIRE(eventually([&] { return barrier.inspect().arrived == 1; }, 30s));
         if (std::string(state) == "waits")
-            REQUIRE(eventually([&] { return redis.list("PUBSUB", "NUMSUB", "redlatch_barrier:{start}").at(1) == "1"; },
-                               30s));
+            REQUIRE(eventually([&] { return redis.subscribers("redlatch_barrier:{start}") == 1; }, 30s));
         party.kill();
         const Stopwatch watch;
         REQUIRE(eventually([&] { return barrier.inspect().arrived == 0; }, 60s));

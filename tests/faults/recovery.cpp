@@ -210,7 +210,7 @@ TEST_CASE("fault: server away for long: the first connection that is answered br
     Client client{server.tcp_url(), unhurried()};
     const auto is_subscribed = [&] {
         RawRedis redis{server};
-        return redis.call("PUBSUB", "NUMSUB", "redisson_sc:{seats}").elements.at(1).integer == 1;
+        return redis.subscribers("redisson_sc:{seats}") == 1;
     };
     const auto all = in_rounds(7, [&] {
         std::stop_source stop;

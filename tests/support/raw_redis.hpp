@@ -90,6 +90,9 @@ public:
         return list("PUBSUB", "CHANNELS", pattern);
     }
 
+    /// Returns how many clients of this server listen to the channel.
+    long long subscribers(const std::string& channel) { return std::stoll(list("PUBSUB", "NUMSUB", channel).at(1)); }
+
     /// Returns how many subscriptions there are to a lock: to its channel, and to those of its waiting clients. `sharded`:
     /// of a cluster's node.
     long long lock_listeners(const std::string& channel, bool sharded = false) {

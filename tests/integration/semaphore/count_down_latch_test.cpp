@@ -75,11 +75,7 @@ bool meet(AnyLatch& latch) {
 }
 
 bool is_listened_to(RawRedis& redis, long long listeners = 1) {
-    return eventually(
-        [&] {
-            return redis.command({"PUBSUB", "NUMSUB", channel}).elements.at(1).integer >= listeners;
-        },
-        20s);
+    return eventually([&] { return redis.subscribers(channel) >= listeners; }, 20s);
 }
 
 const std::string lower_digest{digested<scripts::count_down_latch_lower>.digest()};

@@ -120,11 +120,7 @@ int most_at_once(Any& semaphore) {
 }
 
 bool is_listened_to(RawRedis& redis, long long listeners = 1) {
-    return eventually(
-        [&] {
-            return redis.command({"PUBSUB", "NUMSUB", channel}).elements.at(1).integer >= listeners;
-        },
-        20s);
+    return eventually([&] { return redis.subscribers(channel) >= listeners; }, 20s);
 }
 
 // Increments a plain number while it holds the only permit. Arguments: URL, path, number of times.
