@@ -790,7 +790,8 @@ struct ClientOptions {
     // The reentrant, the non-reentrant, the fenced, the fair and the read-write locks use it, unless require_replicas or
     // require_fsync is set. A FairLock has its queue anyway. The others need two more keys a lock:
     // redlatch_lock_queue:{name} and redlatch_lock_places:{name}, a ReadWriteLock redlatch_rwlock_queue:{name} and
-    // redlatch_rwlock_places:{name}.
+    // redlatch_rwlock_places:{name}. So do the waiters of a Semaphore, in redlatch_semaphore_queue:{name} and
+    // redlatch_semaphore_places:{name}: who makes permits available wakes those for whom there are enough.
     bool grants = true;
     // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
     // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer
@@ -4655,23 +4656,17 @@ public:
         delete_.compare_exchange_strong(form, next, std::memory_order_relaxed);
     }
 
-    // The queues of locks on the server, by the names of their keys.
-    enum class Queue { locks, read_write_locks };
+    // The queues on the server, by the names of their keys.
+    enum class Queue { locks, read_write_locks, semaphores };
 
     // Whether this user may use these queues.
-    bool may_use(Queue of) const noexcept { return may_queue(of).load(std::memory_order_relaxed); }
-    void refused(Queue of) noexcept { may_queue(of).store(false, std::memory_order_relaxed); }
+    bool may_use(Queue of) const noexcept { return !may_not_queue_[index(of)].load(std::memory_order_relaxed); }
+    void refused(Queue of) noexcept { may_not_queue_[index(of)].store(true, std::memory_order_relaxed); }
 
 private:
-    const std::atomic<bool>& may_queue(Queue of) const noexcept {
-        return of == Queue::locks ? may_queue_for_locks_ : may_queue_for_read_write_locks_;
-    }
-    std::atomic<bool>& may_queue(Queue of) noexcept {
-        return of == Queue::locks ? may_queue_for_locks_ : may_queue_for_read_write_locks_;
-    }
+    static constexpr std::size_t index(Queue of) noexcept { return static_cast<std::size_t>(of); }
 
-    std::atomic<bool> may_queue_for_locks_{true};
-    std::atomic<bool> may_queue_for_read_write_locks_{true};
+    std::array<std::atomic<bool>, 3> may_not_queue_{};
     std::atomic<Set> set_{Set::until};
     std::atomic<Delete> delete_{Delete::delex};
 };
@@ -4823,9 +4818,9 @@ public:
             throw;
         }
         if (!mine->active) {
+            ++active_[&who];
             mine->active = true;
             ++c.active;
-            ++active_;
         }
         // Not confirmed yet, and perhaps no thread is receiving: wake the background thread.
         if (!is_new && !c.confirmed) wake_();
@@ -4842,7 +4837,7 @@ public:
             for (Interest& w : entry->second.listeners)
                 if (w.who == &who && w.active) {
                     w.active = false;
-                    --active_;
+                    is_idle(who);
                     if (--entry->second.active == 0) entry->second.idle_since = Clock::now();
                 }
             look_anew = next_sweep_ == never;
@@ -4851,11 +4846,11 @@ public:
         if (look_anew) wake_();
     }
 
-    // Returns how many states have waiters. They may be on different channels or, like both sides of a read-write lock, on
-    // one.
+    // Returns how many states have waiters. One may listen to several channels, and, like both sides of a read-write lock,
+    // several to one.
     std::size_t active() {
         const std::lock_guard lock(mutex_);
-        return active_;
+        return active_.size();
     }
 
     // Removes `who`, which is not notified any more after this. Called by its destructor.
@@ -4868,7 +4863,7 @@ public:
             if (w.who != &who) return false;
             if (w.active) {
                 --c.active;
-                --active_;
+                is_idle(who);
             }
             return true;
         });
@@ -4980,8 +4975,14 @@ private:
         }
     }
 
+    // `who` listens to one channel less.
+    void is_idle(const BackgroundTask& who) noexcept {
+        if (const auto entry = active_.find(&who); entry != active_.end() && --entry->second == 0) active_.erase(entry);
+    }
+
     void drop(Channels::iterator entry) noexcept {
-        active_ -= entry->second.active;
+        for (const Interest& w : entry->second.listeners)
+            if (w.active) is_idle(*w.who);
         const auto dropped = channels_.extract(entry);
         try {
             subscribe_(dropped.key(), false);
@@ -5011,7 +5012,7 @@ private:
     const std::function<void()> wake_;
     std::mutex mutex_;
     Channels channels_;
-    std::size_t active_ = 0;  // active listeners of all channels
+    std::unordered_map<const BackgroundTask*, std::size_t> active_;  // on how many channels each listens, if on any
     Instant next_sweep_ = never;
 };
 
@@ -13905,6 +13906,7 @@ struct Answer {
     Milliseconds hint;       // how long to wait before a retry may help
     std::int64_t there = 0;  // how many permits there are, as far as the reply shows
     bool is_set_up = true;   // False if there is no such semaphore
+    bool is_queued = false;  // True if this process has a place in the queue (scripts/semaphore_queue.hpp)
 };
 
 // Sets `served` for those of `wants` that the `taken` permits serve, in the order of the script. Returns false if the
@@ -14739,6 +14741,15 @@ struct SynchronizerCore {
     // Returns true if a resend is useless: the request is done or can never succeed.
     static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
 
+    // Returns true if the user turns out to have no right to the keys of the queue on the server, which a call with so many
+    // keys has: then it has to be made once more, and does without.
+    bool is_queue_refused(std::size_t keys, const Reply& reply) const {
+        if constexpr (requires { protocol.is_refused(keys, reply); })
+            return protocol.is_refused(keys, reply);
+        else
+            return false;
+    }
+
     SynchronizerTask& task;
     Session& session;
     Protocol protocol;
@@ -15135,6 +15146,129 @@ private:
 
     SynchronizerCore<Protocol>& core_;
     PendingRequests pending_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/changes.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Tells what happens to a change that no server has carried out in time.
+enum class Undelivered {
+    call_off,  // it is called off, so that a late copy cannot undo what the caller does next
+    retry,     // the background goes on to deliver it; then `make` outlives the call, and must own what it uses
+};
+
+// What is known of a change when Changes::make() throws.
+enum class Failure {
+    not_made,
+    unknown,
+    left,  // the background goes on to deliver it
+};
+
+// Sends the changes of a semaphore or latch that a caller waits for. The mutex of SynchronizerCore guards all parts.
+template <class Protocol>
+class Changes {
+public:
+    Changes(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries)
+        : core_(core), deliveries_(deliveries) {}
+
+    // Returns for how long a command is resent. Its mark has to last longer, by the options of the client.
+    Milliseconds patience_of(const Settings& settings) const {
+        return std::min(settings.unreachable_timeout, RequestMarks::longest_ttl(core_.session.options()) / 2);
+    }
+
+    // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
+    // unreachable_timeout. Throws Error or std::bad_alloc; `failure` then says what is known. `call_off` makes the call
+    // that calls the change off, if that takes more than to void its request; then it must own what it uses.
+    Reply make(const Settings& settings, const MakeCall& make, Undelivered then, Failure* failure, MakeCall call_off) {
+        Failure known{};
+        if (!failure) failure = &known;
+        *failure = Failure::not_made;
+        std::unique_lock lock(core_.mutex);
+        RequestId request_id = core_.take_lane();
+        lock.unlock();
+        Retry retry = core_.session.retry(
+            {.deadline = Clock::now() + patience_of(settings), .command_timeout = settings.command_timeout});
+        Reply reply;
+        do reply = make_once(request_id, make, retry.deadline());
+        while (retry.again(reply));
+        lock.lock();
+        if (request_id.may_be_done) *failure = Failure::unknown;
+        if (!core_.is_settled(reply)) {
+            if (then == Undelivered::retry) {
+                deliveries_.add(lock, PendingRequest::Kind::change, request_id, make);
+                *failure = Failure::left;
+            } else if (request_id.may_be_done) {
+                if (!call_off)
+                    call_off = [&protocol = core_.protocol](const RequestId& given_up) {
+                        return protocol.marks().void_request(given_up);
+                    };
+                deliveries_.add(lock, PendingRequest::Kind::call_off, request_id, std::move(call_off));
+            } else {
+                core_.lanes.give_back(request_id);
+            }
+            throw core_.sender.failure(request_id, reply);
+        }
+        core_.lanes.give_back(request_id);
+        if (classify(reply) != ReplyClass::answered) throw core_.sender.failure(request_id, reply);
+        core_.task.has_changed();
+        return reply;
+    }
+
+private:
+    Reply make_once(RequestId& request_id, const MakeCall& make, Instant deadline) try {
+        deliveries_.deliver_first();
+        std::size_t keys = 0;
+        const MakeCall counted = [&](const RequestId& one) {
+            Call call = make(one);
+            keys = call.key_count();
+            return call;
+        };
+        Reply reply;
+        do reply = core_.sender.send(request_id, by_thread, deadline, counted).run();
+        while (core_.is_queue_refused(keys, reply));
+        return reply;
+    } catch (const std::bad_alloc&) {
+        return detail::short_of_memory();
+    }
+
+    SynchronizerCore<Protocol>& core_;
+    RequestDeliveries<Protocol>& deliveries_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/no_leases.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The part of a semaphore whose permits have no leases: it has nothing to keep.
+struct NoLeases {
+    template <class Core, class Deliveries>
+    NoLeases(Core&, Deliveries&) {}
+
+    bool empty() const { return true; }
+    void release_all(const std::shared_ptr<ReleaseRound>&) {}
+    Instant next_deadline() const { return never; }
+    Instant next_loss() const { return never; }
+    void prepare() {}
+    template <class Wants>
+    void accept(std::unique_lock<std::mutex>&, const Wants&, const SendTime&) {}
+    template <class Want>
+    void discard(const Want&) {}
+    void on_timer(std::unique_lock<std::mutex>&, Instant) {}
+    void expire(Instant) {}
+    void on_failover() {}
 };
 
 }  // namespace detail
@@ -15556,61 +15690,29 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/wait/patience.hpp
+// redlatch/wait/message_words.hpp
 
+// Reads the messages that a script sends to one waiting process: words with one space between them.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Decides for how long the calls of one name go on while no server answers. The waiting callers of the name share that
-// time, each by its own settings: those of its request. The mutex of the name's state guards it.
-class Patience {
-public:
-    // Returns until when a query is retried. `first`: true for the first query of a call. It always gets the time of one
-    // try, because the deadline is meant for the waiting: a short timeout must not do worse than none.
-    template <class Request>
-    Instant give_up_at(const Request& request, bool first) const {
-        const Instant now = Clock::now();
-        if (request.one_try) return now + one_try(request.settings);
-        // Waiting callers share the time for which a server was unreachable, but each gets a full try.
-        const Instant give_up = deadline_after(failing_since_.value_or(now), request.settings.unreachable_timeout);
-        const Instant deadline = std::min(request.deadline, std::max(give_up, now + shortest_try));
-        return first ? std::max(deadline, now + std::min(one_try(request.settings), honest_try)) : deadline;
-    }
+// Removes the first word of a message, and returns it.
+inline std::string_view next_word(std::string_view& text) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    return word;
+}
 
-    // Returns true if a query that began at `begun` and was not answered failed for want of time only: a server that got
-    // less than command_timeout counts as slow, not as unreachable. `reached`: true if it may have reached the server.
-    template <class Request>
-    bool was_too_short(const Request& request, Instant begun, const Reply& reply, bool reached) const {
-        const Instant now = Clock::now();
-        if (now < request.deadline || !(reached || reply.kind == Reply::Kind::no_time)) return false;
-        return (request.one_try ? now : request.deadline) - begun < request.settings.command_timeout;
-    }
-
-    void answered() { failing_since_.reset(); }
-
-    // Records that a query that began at `begun` got this reply, which is no answer.
-    template <class Request>
-    void failed(const Request& request, Instant begun, const Reply& reply) {
-        // A server that was given less than its time may only be slow.
-        const bool is_away =
-            reply.kind != Reply::Kind::no_time || Clock::now() - begun >= request.settings.command_timeout;
-        if (!failing_since_ && is_away) failing_since_ = begun;
-    }
-
-    // The least time for the first query of a call, whatever the caller's deadline: connecting may be slow, and a free
-    // lock must not be missed for that.
-    static constexpr Milliseconds honest_try{250};
-
-private:
-    static constexpr Milliseconds shortest_try{100};
-
-    static Milliseconds one_try(const Settings& settings) {
-        return std::max(shortest_try, std::min(settings.command_timeout, settings.unreachable_timeout));
-    }
-
-    std::optional<Instant> failing_since_;  // since then no server has replied
-};
+// The same for a number.
+template <class Number>
+std::optional<Number> next_number(std::string_view& text) {
+    const std::string_view word = next_word(text);
+    Number number{};
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (word.empty() || error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
+    return number;
+}
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -15667,6 +15769,229 @@ private:
     const std::string channel_;
     bool listening_ = false;  // true while it wants messages
     bool confirmed_ = false;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/waiting_place.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The place of this process in the queue of a semaphore on the server, and what it is told there: see
+// scripts/semaphore_queue.hpp. All waiters of the process share it; the representative asks under its number.
+//
+// The mutex of SynchronizerCore guards all members.
+template <class Protocol>
+class WaitingPlace {
+public:
+    WaitingPlace(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries)
+        : core_(core), deliveries_(deliveries), subscription_(core.session, core.task, core.protocol.place_channel()) {}
+
+    // Begins a question. Returns the number to ask with; 0 if it is to be asked without a place. Only one at a time asks under
+    // the number, because the place is for what that one wants.
+    std::uint64_t begin() {
+        if (is_asking_) return 0;
+        told_at_ = never;
+        is_queued_ = false;
+        if (!is_used()) return 0;
+        if (number_ == 0) number_ = core_.session.next_request();
+        is_asking_ = true;
+        return number_;
+    }
+
+    // A question under this number has ended.
+    void end(std::uint64_t number) noexcept {
+        if (number != 0) is_asking_ = false;
+    }
+
+    bool is_asking() const noexcept { return is_asking_; }
+
+    // Returns true if a question under this number was the last one that counts: whoever makes permits available knows what
+    // its caller wants, or tells everybody.
+    bool covers(std::uint64_t number) const { return number != 0 ? number == number_ || number_ == 0 : !is_used(); }
+
+    // Makes the question for these callers.
+    template <class Wants>
+    Call question(const Wants& wants, const RequestId& request_id, std::uint64_t number) const {
+        return core_.protocol.ask(wants, request_id, number);
+    }
+
+    // Applies the answer to a question under that number. Without a place at the end of it the process hears everything.
+    void answered(std::uint64_t number, const Answer& answer) {
+        if (number == 0 || number != number_) return;
+        is_queued_ = answer.is_queued;
+        if (!is_queued_) number_ = 0;
+    }
+
+    // Leaves the queue: nobody of this process waits any more. Frees the mutex meanwhile. Without memory for that, the
+    // place ends by itself.
+    void leave(std::unique_lock<std::mutex>& lock) noexcept {
+        if (is_asking_) return;  // who asks leaves
+        subscription_.stop();
+        is_queued_ = false;
+        leave(lock, std::exchange(number_, 0));
+    }
+
+    // --- messages -------------------------------------------------------------------------------------------------
+
+    const std::string& channel() const noexcept { return subscription_.channel(); }
+    void confirmed() noexcept { subscription_.confirmed(); }
+    void disconnected() noexcept { subscription_.disconnected(); }
+
+    // Begins to listen. Returns true if a message may have been missed.
+    bool listen() { return number_ != 0 && !is_refused_ && subscription_.listen(); }
+
+    // The user may not listen to this channel. From now on the waiters of this process hear everything.
+    void refused(std::unique_lock<std::mutex>& lock) {
+        subscription_.refused();
+        is_refused_ = true;
+        leave(lock, std::exchange(number_, 0));
+    }
+
+    // Returns true if a message to all is not for the waiters of this process, who are told when to ask.
+    bool ignores(std::string_view payload) const {
+        return is_queued_ && number_ != 0 && subscription_.is_confirmed() && Protocol::is_for_others(payload);
+    }
+
+    // "look <ms> <number>": ask after that time. Others mean nothing.
+    void message(std::unique_lock<std::mutex>& lock, std::string_view payload) {
+        if (next_word(payload) != "look") return;
+        const auto in = next_number<std::int64_t>(payload);
+        const auto place = next_number<std::uint64_t>(payload);
+        if (!in || !is_plausible(*in) || !place) return;
+        if (*place == 0) is_queued_ = false;
+        told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in)));
+        // The place of a question that arrived late.
+        if (number_ == 0) leave(lock, *place);
+    }
+
+    // Returns when the representative has to ask, according to a message since the last question.
+    Instant told_at() const noexcept { return told_at_; }
+
+private:
+    bool is_used() const { return core_.protocol.queues() && !is_refused_; }
+
+    void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number) noexcept try {
+        if (number == 0 || !core_.protocol.queues()) return;
+        RequestId request_id = core_.take_lane();
+        request_id.wanted_until = 1;  // the script does not look at it, so nobody has to ask for the server's time
+        deliveries_.add(lock, PendingRequest::Kind::call_off, request_id,
+                        [&protocol = core_.protocol, number](const RequestId& request_id) {
+                            return protocol.leave(request_id, number);
+                        });
+    } catch (...) {
+        if (!lock.owns_lock()) lock.lock();
+    }
+
+    SynchronizerCore<Protocol>& core_;
+    RequestDeliveries<Protocol>& deliveries_;
+    Subscription subscription_;
+    std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
+    Instant told_at_ = never;
+    bool is_asking_ = false;   // under the number
+    bool is_queued_ = false;   // the last answer: this process is told when to ask
+    bool is_refused_ = false;  // no right to the channel
+};
+
+// What has no queue on the server.
+template <class Protocol>
+class NoWaitingPlace {
+public:
+    template <class Core, class Deliveries>
+    NoWaitingPlace(Core& core, Deliveries&) : protocol_(core.protocol) {}
+
+    std::uint64_t begin() { return 0; }
+    void end(std::uint64_t) noexcept {}
+    bool is_asking() const noexcept { return false; }
+    bool covers(std::uint64_t) const { return true; }
+    template <class Wants>
+    Call question(const Wants& wants, const RequestId& request_id, std::uint64_t) const {
+        return protocol_.ask(wants, request_id);
+    }
+    void answered(std::uint64_t, const Answer&) {}
+    void leave(std::unique_lock<std::mutex>&) noexcept {}
+    bool listen() { return false; }
+    void confirmed() noexcept {}
+    void disconnected() noexcept {}
+    void refused(std::unique_lock<std::mutex>&) {}
+    bool ignores(std::string_view) const { return false; }
+    void message(std::unique_lock<std::mutex>&, std::string_view) {}
+    Instant told_at() const noexcept { return never; }
+
+private:
+    const Protocol& protocol_;
+};
+
+template <class Protocol>
+concept HasWaitingPlace = requires(const Protocol& p) {
+    p.place_channel();
+};
+
+template <class Protocol>
+using PlaceOf = std::conditional_t<HasWaitingPlace<Protocol>, WaitingPlace<Protocol>, NoWaitingPlace<Protocol>>;
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/wait/patience.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Decides for how long the calls of one name go on while no server answers. The waiting callers of the name share that
+// time, each by its own settings: those of its request. The mutex of the name's state guards it.
+class Patience {
+public:
+    // Returns until when a query is retried. `first`: true for the first query of a call. It always gets the time of one
+    // try, because the deadline is meant for the waiting: a short timeout must not do worse than none.
+    template <class Request>
+    Instant give_up_at(const Request& request, bool first) const {
+        const Instant now = Clock::now();
+        if (request.one_try) return now + one_try(request.settings);
+        // Waiting callers share the time for which a server was unreachable, but each gets a full try.
+        const Instant give_up = deadline_after(failing_since_.value_or(now), request.settings.unreachable_timeout);
+        const Instant deadline = std::min(request.deadline, std::max(give_up, now + shortest_try));
+        return first ? std::max(deadline, now + std::min(one_try(request.settings), honest_try)) : deadline;
+    }
+
+    // Returns true if a query that began at `begun` and was not answered failed for want of time only: a server that got
+    // less than command_timeout counts as slow, not as unreachable. `reached`: true if it may have reached the server.
+    template <class Request>
+    bool was_too_short(const Request& request, Instant begun, const Reply& reply, bool reached) const {
+        const Instant now = Clock::now();
+        if (now < request.deadline || !(reached || reply.kind == Reply::Kind::no_time)) return false;
+        return (request.one_try ? now : request.deadline) - begun < request.settings.command_timeout;
+    }
+
+    void answered() { failing_since_.reset(); }
+
+    // Records that a query that began at `begun` got this reply, which is no answer.
+    template <class Request>
+    void failed(const Request& request, Instant begun, const Reply& reply) {
+        // A server that was given less than its time may only be slow.
+        const bool is_away =
+            reply.kind != Reply::Kind::no_time || Clock::now() - begun >= request.settings.command_timeout;
+        if (!failing_since_ && is_away) failing_since_ = begun;
+    }
+
+    // The least time for the first query of a call, whatever the caller's deadline: connecting may be slow, and a free
+    // lock must not be missed for that.
+    static constexpr Milliseconds honest_try{250};
+
+private:
+    static constexpr Milliseconds shortest_try{100};
+
+    static Milliseconds one_try(const Settings& settings) {
+        return std::max(shortest_try, std::min(settings.command_timeout, settings.unreachable_timeout));
+    }
+
+    std::optional<Instant> failing_since_;  // since then no server has replied
 };
 
 }  // namespace detail
@@ -15945,25 +16270,6 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The part of a semaphore whose permits have no leases: it has nothing to keep.
-struct NoLeases {
-    template <class Core, class Deliveries>
-    NoLeases(Core&, Deliveries&) {}
-
-    bool empty() const { return true; }
-    void release_all(const std::shared_ptr<ReleaseRound>&) {}
-    Instant next_deadline() const { return never; }
-    Instant next_loss() const { return never; }
-    void prepare() {}
-    template <class Wants>
-    void accept(std::unique_lock<std::mutex>&, const Wants&, const SendTime&) {}
-    template <class Want>
-    void discard(const Want&) {}
-    void on_timer(std::unique_lock<std::mutex>&, Instant) {}
-    void expire(Instant) {}
-    void on_failover() {}
-};
-
 // One semaphore or latch in this process: all objects of its name share it. It has the waiting threads, and sends their
 // requests. It records no owners. `Protocol` makes the calls and reads the replies:
 //   kind, key(), channel(), marks()
@@ -15977,6 +16283,7 @@ struct NoLeases {
 //   ask(wants, request_id), decode(reply, wants) -> how long to wait before a retry may help
 //   take_back(request_id, wants)       gives back whatever an acquire of unknown outcome took, or will take
 //   give_back(request_id, wants)       gives back what was taken for callers that have left
+//   place_channel(), …             if its waiters queue up on the server: see waiting_place.hpp
 // `Leases` is the part that keeps the leases of what was taken.
 //
 // The mutex of SynchronizerCore guards all parts.
@@ -16024,7 +16331,7 @@ public:
     // Returns true if `want` was served. Returns false if the deadline passes or a stop is requested; then nothing was
     // taken. Throws Error. Both arguments must outlive the task.
     Task<bool> obtain(Want& want, WaitRequest& request) {
-        request.settings.unreachable_timeout = patience_of(request.settings);
+        request.settings.unreachable_timeout = changes_.patience_of(request.settings);
         if (request.stop.stop_requested()) co_return false;
         const Instant begun = Clock::now();
         std::unique_lock lock(core_.mutex);
@@ -16034,71 +16341,33 @@ public:
         me.require_fsync = request.settings.require_fsync;
         if (request.one_try || room_.queue.empty() || !Protocol::takes) {
             const std::uint64_t generation = room_.queue.generation();
-            const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(&want, 1), request, true);
+            std::uint64_t place = 0;
+            const std::optional<Answer> answer = co_await first_question(lock, want, request, place);
             if (want.served) co_return true;
             if (!answer || request.one_try) co_return false;
             me.want = want;
-            me.refusal = {generation, *answer};
+            if (place_.covers(place)) me.refusal = {generation, *answer};
             if (begun < request.deadline) tell_if_not_set_up(me, *answer);
         }
         lock.unlock();
         const bool is_served = co_await room_.wait(*this, me, request);
         want = me.want;
-        co_return is_served;
+        if (is_served) co_return true;
+        // Without a wait, nobody has left the queue.
+        lock.lock();
+        leave_if_last(lock);
+        co_return false;
     }
 
     // --- changing ---------------------------------------------------------------------------------------------
 
-    // Tells what happens to a change that no server has carried out in time.
-    enum class Undelivered {
-        call_off,  // it is called off, so that a late copy cannot undo what the caller does next
-        retry,     // the background goes on to deliver it; then `make` outlives the call, and must own what it uses
-    };
+    using Undelivered = detail::Undelivered;
+    using Failure = detail::Failure;
 
-    // What is known of a change when change() throws.
-    enum class Failure {
-        not_made,
-        unknown,
-        left,  // the background goes on to deliver it
-    };
-
-    // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
-    // unreachable_timeout. Throws Error or std::bad_alloc; `failure` then says what is known. `call_off` makes the call
-    // that calls the change off, if that takes more than to void its request; then it must own what it uses.
+    // See Changes::make().
     Reply change(const Settings& settings, const MakeCall& make, Undelivered then = Undelivered::call_off,
                  Failure* failure = nullptr, MakeCall call_off = {}) {
-        Failure known{};
-        if (!failure) failure = &known;
-        *failure = Failure::not_made;
-        std::unique_lock lock(core_.mutex);
-        RequestId request_id = core_.take_lane();
-        lock.unlock();
-        Retry retry = core_.session.retry(
-            {.deadline = Clock::now() + patience_of(settings), .command_timeout = settings.command_timeout});
-        Reply reply;
-        do reply = change_once(request_id, make, retry.deadline());
-        while (retry.again(reply));
-        lock.lock();
-        if (request_id.may_be_done) *failure = Failure::unknown;
-        if (!core_.is_settled(reply)) {
-            if (then == Undelivered::retry) {
-                deliveries_.add(lock, PendingRequest::Kind::change, request_id, make);
-                *failure = Failure::left;
-            } else if (request_id.may_be_done) {
-                if (!call_off)
-                    call_off = [this](const RequestId& given_up) {
-                        return core_.protocol.marks().void_request(given_up);
-                    };
-                deliveries_.add(lock, PendingRequest::Kind::call_off, request_id, std::move(call_off));
-            } else {
-                core_.lanes.give_back(request_id);
-            }
-            throw core_.sender.failure(request_id, reply);
-        }
-        core_.lanes.give_back(request_id);
-        if (classify(reply) != ReplyClass::answered) throw core_.sender.failure(request_id, reply);
-        has_changed();
-        return reply;
+        return changes_.make(settings, make, then, failure, std::move(call_off));
     }
 
     // Leaves a change to the background. `make` must own what it uses.
@@ -16126,16 +16395,17 @@ public:
         // The representative may let this caller pass.
         if (!room_.queue.is_front(me) && !room_.queue.is_within_reach(room_.queue.front()->want, now))
             room_.wake_front();
+        if (place_.listen()) room_.notify();
         room_.listen();
     }
 
     NextStep next(Member& me, Instant now) {
         if (me.is_served()) return {NextStep::Kind::served};
         if (me.error) std::rethrow_exception(me.error);
-        if (!room_.queue.is_front(me)) return {NextStep::Kind::sleep};
+        if (!room_.queue.is_front(me) || place_.is_asking()) return {NextStep::Kind::sleep};
         const QueueStep step = room_.queue.step(now);
-        if (step.ask) return {NextStep::Kind::ask};
-        return {NextStep::Kind::sleep, step.sleep_until, room_.is_subscribed()};
+        if (step.ask || now >= place_.told_at()) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, std::min(step.sleep_until, place_.told_at()), room_.is_subscribed()};
     }
 
     // Sends one request for the first callers in the queue, `me` among them. Some may leave meanwhile.
@@ -16154,14 +16424,24 @@ public:
         std::vector<Want> unclaimed;
         unclaimed.reserve(wants.size());  // once the server has answered, nothing may fail for want of memory
         const std::uint64_t generation = room_.queue.generation();
-        const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(wants), request, false);
+        const std::uint64_t place = place_.begin();
+        std::optional<Answer> answer;
+        try {
+            answer = co_await ask(lock, std::span<Want>(wants), request, false, place);
+        } catch (...) {
+            place_.end(place);
+            throw;
+        }
+        place_.end(place);
         if (!answer) co_return;
         tell_if_not_set_up(me, *answer);
         hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
+        if (place_.listen()) room_.notify();
     }
 
-    void left(std::unique_lock<std::mutex>&, Member&) {
+    void left(std::unique_lock<std::mutex>& lock, Member&) {
         if (room_.queue.empty()) patience_.answered();
+        leave_if_last(lock);
     }
 
     // --- background -------------------------------------------------------------------------------------------
@@ -16198,25 +16478,35 @@ public:
         if (!room_.is_subscribed()) room_.notify();
     }
 
-    void subscribed(const std::string&) override {
+    void subscribed(const std::string& channel) override {
         const std::lock_guard lock(core_.mutex);
-        room_.subscribed();
+        if (channel == room_.channel()) return room_.subscribed();
+        // The waiters ask when the other subscription is confirmed, too.
+        place_.confirmed();
+        if (room_.is_subscribed()) room_.notify();
     }
 
-    void subscription_refused(const std::string&, const Reply& why) override {
-        const std::lock_guard lock(core_.mutex);
-        room_.refused(error_of(why, key()));
-    }
-
-    // Any message may mean that the state has changed.
-    void message(const std::string&, std::string_view) override {
-        const std::lock_guard lock(core_.mutex);
+    void subscription_refused(const std::string& channel, const Reply& why) override {
+        std::unique_lock lock(core_.mutex);
+        if (channel == room_.channel()) return room_.refused(error_of(why, key()));
+        place_.refused(lock);
         room_.notify();
     }
 
-    void disconnected(const std::string&) override {
+    // Any message may mean that the state has changed.
+    void message(const std::string& channel, std::string_view payload) override {
+        std::unique_lock lock(core_.mutex);
+        if (channel != room_.channel()) {
+            place_.message(lock, payload);
+            room_.wake_front();
+        } else if (!place_.ignores(payload)) {
+            room_.notify();
+        }
+    }
+
+    void disconnected(const std::string& channel) override {
         const std::lock_guard lock(core_.mutex);
-        room_.disconnected();
+        channel == room_.channel() ? room_.disconnected() : place_.disconnected();
     }
 
 private:
@@ -16259,17 +16549,37 @@ private:
             }
     }
 
+    // Leaves the queue on the server once nobody of this process waits any more.
+    void leave_if_last(std::unique_lock<std::mutex>& lock) noexcept {
+        if (room_.queue.empty()) place_.leave(lock);
+    }
+
     // --- asking the server ------------------------------------------------------------------------------------
 
-    // Returns for how long a command is resent. Its mark has to last longer, by the options of the client.
-    Milliseconds patience_of(const Settings& settings) const {
-        return std::min(settings.unreachable_timeout, RequestMarks::longest_ttl(core_.session.options()) / 2);
+    // The query of a caller that does not wait yet. One that may wait takes a place, unless others of this process wait;
+    // `place` is its number then. Those that have begun to wait meanwhile ask when the query has ended.
+    Task<std::optional<Answer>> first_question(std::unique_lock<std::mutex>& lock, Want& want,
+                                               const WaitRequest& request, std::uint64_t& place) {
+        if (!request.one_try && room_.queue.empty()) place = place_.begin();
+        std::optional<Answer> answer;
+        std::exception_ptr failure;
+        try {
+            answer = co_await ask(lock, std::span<Want>(&want, 1), request, true, place);
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        place_.end(place);
+        if (place != 0 && !room_.queue.empty()) room_.notify();
+        if (!answer || want.served) leave_if_last(lock);
+        if (failure) std::rethrow_exception(failure);
+        co_return answer;
     }
 
     // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
-    // Otherwise throws. `first`: True before any waiting.
+    // Otherwise throws. `first`: True before any waiting. `place`: the number of the place at which it waits on; 0 for
+    // none.
     Task<std::optional<Answer>> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
-                                    const WaitRequest& request, bool first) {
+                                    const WaitRequest& request, bool first, std::uint64_t place) {
         leases_.prepare();
         RequestId request_id = core_.take_lane();
         const Instant give_up = patience_.give_up_at(request, first);
@@ -16284,12 +16594,15 @@ private:
             const Instant deadline = retry.deadline();
             try {
                 if constexpr (Protocol::takes) {
+                    std::size_t keys = 0;
                     const MakeCall make = [&](const RequestId& one) {
-                        Call call = core_.protocol.ask(wants, one);
+                        Call call = place_.question(wants, one, place);
                         call.replication = request.settings.replication();
+                        keys = call.key_count();
                         return call;
                     };
-                    reply = co_await core_.sender.send(request_id, request.by, deadline, make);
+                    do reply = co_await core_.sender.send(request_id, request.by, deadline, make);
+                    while (core_.is_queue_refused(keys, reply));
                 } else {
                     const Call call = core_.protocol.ask(wants, request_id);
                     reply = co_await ReplyTo(core_.session, request.by, call, deadline);
@@ -16312,6 +16625,7 @@ private:
         patience_.answered();
         try {
             const Answer answer = core_.protocol.decode(reply, wants);
+            place_.answered(place, answer);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_confirmed(reply, key());
             if constexpr (Protocol::takes) {
@@ -16329,13 +16643,6 @@ private:
         }
     }
 
-    Reply change_once(RequestId& request_id, const MakeCall& make, Instant deadline) try {
-        deliveries_.deliver_first();
-        return core_.sender.send(request_id, by_thread, deadline, make).run();
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
-    }
-
     // Handles a request without a proper reply.
     void settle(std::unique_lock<std::mutex>& lock, const RequestId& request_id, std::span<Want> wants, bool unknown) {
         if constexpr (Protocol::takes)
@@ -16348,8 +16655,10 @@ private:
 
     SynchronizerCore<Protocol> core_;
     RequestDeliveries<Protocol> deliveries_{core_};
+    Changes<Protocol> changes_{core_, deliveries_};
     Leases leases_{core_, deliveries_};
     WaitingRoom<Queue> room_;
+    PlaceOf<Protocol> place_{core_, deliveries_};
     Patience patience_;
 };
 
@@ -21839,23 +22148,6 @@ public:
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
-
-// Removes the first word of a message, and returns it.
-inline std::string_view next_word(std::string_view& text) {
-    const std::string_view word = text.substr(0, text.find(' '));
-    text.remove_prefix(std::min(word.size() + 1, text.size()));
-    return word;
-}
-
-// The same for a number.
-template <class Number>
-std::optional<Number> next_number(std::string_view& text) {
-    const std::string_view word = next_word(text);
-    Number number{};
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (word.empty() || error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
-    return number;
-}
 
 // A hold that the release of another client has written for a waiter of this one.
 struct Grant {
@@ -28920,10 +29212,151 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/scripts/semaphore_queue.hpp
+
+// The queue of the processes that wait for permits of a semaphore. Whoever makes permits available, or leaves some, tells the
+// first of the queue for whom there are enough, and they ask; the others sleep on. So P processes that wait do not send P commands
+// for one permit. Nothing is reserved: who asks first gets the permits, be it in the queue or not.
+//
+// A process has one place, for all its waiters. Keys beside the semaphore:
+//   queue    a list of client ids, the next one first
+//   places   a hash. Client id -> "number want ends asks":
+//              number   tells this stay from others of the client
+//              want     the fewest permits for which its last question would have been granted something
+//              ends     the time until which the place counts
+//              asks     the time at which it asks; 0 if it sleeps until it is told
+// All times are in milliseconds of the server's clock.
+//
+// Each client listens to a channel of its own, that of the semaphore with its id. The message there, "look <ms> <number>",
+// asks it to ask after that time. It also listens to the common channel: clients that know nothing of the queue send
+// the number of permits there, and then everybody asks. The others write a 0 before the number, to whose message only
+// those react who have no place.
+//
+// Who has been told may be frozen. So the next two for whom there would be enough are told to ask `stand_in` ms later, and
+// twice as much. A client that was told, and has not asked by then, loses its place when permits become available next.
+// Three in a row that are frozen leave the others to their slow poll.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+// Follows request_marks. The functions of the queue come last, because most calls do not need them.
+inline constexpr std::string_view semaphore_names{R"lua(
+-- `queue` and `places` are nil for a client that does without.
+local channel, queue, places = KEYS[3], KEYS[4], KEYS[5]
+local publish, now
+
+-- Returns true if somebody may be in the queue.
+local function has_queue() return queue and type(redis.pcall('lindex', queue, '0')) == 'string' end
+
+-- Returns the message to all for this number of permits.
+local function news(total, is_queue) return (is_queue and '0' or '') .. whole(total) end
+)lua"};
+
+inline constexpr std::string_view semaphore_queue{R"lua(
+local stand_in, most_seen = 400, 200
+
+local function place_text(number, want, asks)
+    return string.format('%s %.0f %.0f %.0f', number, want, now + 30000, asks)
+end
+
+-- In an order that leaves the place as it was without a right to one of them.
+local function drop(id)
+    redis.call('lrem', queue, '0', id)
+    redis.call('hdel', places, id)
+end
+
+-- Asks the client to ask at that time. Returns true if it listens. Otherwise drops its place.
+local function tell(id, number, want, at)
+    redis.call('hset', places, id, place_text(number, want, at))
+    local heard = redis.call(publish, channel .. ':' .. id, string.format('look %.0f %s', at - now, number))
+    if heard == 0 then drop(id) end
+    return heard ~= 0
+end
+
+-- Returns false if there are so many in the queue that some for whom there may be enough have not been looked at.
+local function tell_places(total)
+    local left, told, standing_in = total, 0, 0
+    local ids = redis.call('lrange', queue, '0', whole(most_seen - 1))
+    for _, id in ipairs(ids) do
+        if left <= 0 and (told == 0 or standing_in == 2) then return true end
+        local number, want, ends, asks =
+            string.match(redis.call('hget', places, id) or '', '^(%d+) (%d+) (%d+) (%d+)$')
+        want, ends, asks = tonumber(want), tonumber(ends), tonumber(asks)
+        if not number or ends <= now or (asks > 0 and asks < now - 2 * stand_in) then
+            -- If it is there after all, it asks.
+            drop(id)
+            redis.call(publish, channel .. ':' .. id, 'look 0 0')
+        elseif want <= left then
+            local is_about_to_ask = asks > 0 and asks <= now
+            if is_about_to_ask or tell(id, number, want, now) then left, told = left - want, told + 1 end
+        elseif told > 0 and want <= total and standing_in < 2 then
+            if asks > 0 or tell(id, number, want, now + (standing_in + 1) * stand_in) then
+                standing_in = standing_in + 1
+            end
+        end
+    end
+    return left <= 0 or #ids < most_seen
+end
+
+-- There are so many permits now. Tells the queue; if that is not enough, or without a right to do it, everybody.
+local function tell_queue(total)
+    if total <= 0 then return end
+    local done, is_enough = pcall(tell_places, total)
+    if not (done and is_enough) then redis.pcall(publish, channel, whole(total)) end
+end
+)lua"};
+
+// Follows a script that makes permits available: `total`, if somebody may be in the queue.
+inline constexpr std::string_view semaphore_tell_queue{R"lua(
+tell_queue(total)
+return answer
+)lua"};
+
+inline constexpr std::string_view semaphore_leave{R"lua(
+-- KEYS: semaphore, marks, channel, queue, places.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, client
+-- id, number of the place, publish command.
+-- Answer: 1. The client waits no longer; what it was told, the next one is told. May be repeated: needs no mark.
+local id = ARGV[6]
+publish, now = ARGV[8], time_in_ms()
+if string.match(redis.call('hget', places, id) or '', '^%d+') ~= ARGV[7] then return 1 end
+drop(id)
+tell_queue(count_in(redis.call('get', KEYS[1]) or '0') or 0)
+return 1
+)lua"};
+
+}  // namespace parts
+
+// A script that makes permits available.
+template <const std::string_view& Body>
+inline constexpr std::string_view with_semaphore_queue =
+    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_names,
+           Body, parts::semaphore_queue, parts::semaphore_tell_queue>;
+
+inline constexpr std::string_view semaphore_leave =
+    joined<parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_names,
+           parts::semaphore_queue, parts::semaphore_leave>;
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
+    "190131ee6c53cf6c334fcc042d492f3851a1bab9"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/scripts/semaphore.hpp
 
 // The scripts of the semaphore. Key: a string, the number of available permits; absent means none. Message: the new
-// number of permits, if there are any and more than before. A TTL on the key is kept.
+// number of permits, if there are any and more than before; with a 0 before it if processes queue (semaphore_queue.hpp). A
+// TTL on the key is kept.
 //
 // A script publishes before it changes the number. Clients cannot tell, because a script is atomic. So nothing has
 // changed yet if the user has no right to publish.
@@ -28935,48 +29368,91 @@ namespace scripts {
 namespace parts {
 
 inline constexpr std::string_view semaphore_acquire{R"lua(
--- KEYS: semaphore, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, then the permits that
--- each caller wants, in the order of service; as a negative number, if callers behind may be served when there are too
--- few for this one.
+-- KEYS: semaphore, marks (, channel, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a resend,
+-- client id, number of its place in the queue ('0' = takes none), publish command, then the permits that each caller
+-- wants, in the order of service; as a negative number, if callers behind may be served when there are too few for this
+-- one.
 -- Answer: the number of permits taken: by the callers in their order, as far as there are enough. If none were taken,
--- the number of available permits, negated; an array with a 0 if there is no such semaphore.
+-- the number of available permits, negated; an array with a 0 if there is no such semaphore. With a place in the queue:
+-- {the number of permits that are left, 1 or 0: whether there is such a semaphore, the number of permits taken}.
 local semaphore, marks = KEYS[1], KEYS[2]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local now = time_in_ms()
+now = time_in_ms()
 if now > wanted_until then return late(now) end
 local available = count_in(redis.call('get', semaphore) or '0')
 if not available then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
-local taken = 0
-for i = 6, #ARGV do
+local id, number = ARGV[6], ARGV[7]
+publish = ARGV[8]
+-- `least`: with how many more permits it would have taken some; nil if nobody stays unserved.
+local taken, least = 0, nil
+for i = 9, #ARGV do
     local wanted = math.abs(tonumber(ARGV[i]))
     if taken + wanted <= available then
         taken = taken + wanted
-    elseif tonumber(ARGV[i]) > 0 then
-        break
+    else
+        least = math.min(least or wanted, wanted)
+        if tonumber(ARGV[i]) > 0 then break end
     end
 end
 local ends = wanted_until + margin
 if taken > 0 then
-    return all_or_none({mark(marks, lane, request, whole(taken)), keep(marks, now, ends),
-                        {'decrby', semaphore, whole(taken)}}) or taken
+    local refusal = all_or_none({mark(marks, lane, request, whole(taken)), keep(marks, now, ends),
+                                 {'decrby', semaphore, whole(taken)}})
+    if refusal then return refusal end
+    if number == '0' then return taken end
+    if not least and redis.pcall('hexists', places, id) ~= 1 then return taken end
+else
+    -- An earlier copy may still arrive.
+    local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
+    if refusal then return refusal end
 end
--- An earlier copy may still arrive.
-local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
-if refusal then return refusal end
-if redis.call('exists', semaphore) == 0 then return {0} end
-return -math.max(available, 0)
+local is_there = taken > 0 or redis.call('exists', semaphore) == 1
+local function refused() return is_there and -math.max(available, 0) or {0} end
+if number == '0' and taken == 0 then return refused() end
+)lua"};
+
+// Follows semaphore_queue.
+inline constexpr std::string_view semaphore_queue_up{R"lua(
+-- Gives the client a place, or keeps it. One that was served in part queues up anew. Returns true if it has one: it is told
+-- when it has to ask. A command in lower case reaches subscribers of other nodes, who cannot be counted: no queue. Without a
+-- right to the queue the client hears everything.
+local function queue_up()
+    if publish == 'publish' then return false end
+    local is_new
+    local done = pcall(function()
+        is_new = redis.call('hset', places, id, place_text(number, least, 0)) == 1
+        -- The server may have evicted the list alone.
+        local is_lost = not is_new and redis.call('llen', queue) < redis.call('hlen', places)
+        if is_lost or (taken > 0 and not is_new) then redis.call('lrem', queue, '0', id) end
+        if is_new or is_lost or taken > 0 then redis.call('rpush', queue, id) end
+        redis.call('pexpire', queue, '60000')
+        redis.call('pexpire', places, '60000')
+    end)
+    if not done and is_new then
+        redis.pcall('lrem', queue, '-1', id)
+        redis.pcall('hdel', places, id)
+    end
+    return done
+end
+
+local is_queued
+if least then is_queued = queue_up() else pcall(drop, id) end
+-- It may have been told of more permits than it took.
+tell_queue(available - taken)
+if is_queued then return {math.max(available - taken, 0), is_there and 1 or 0, taken} end
+return taken > 0 and taken or refused()
 )lua"};
 
 inline constexpr std::string_view semaphore_give_back{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, wanted
--- until of that acquire, margin in ms, '1' for a resend, publish command.
+-- KEYS: semaphore, marks, channel (, queue, places).  ARGV: lane, request of an acquire whose outcome its sender does not
+-- know, wanted until of that acquire, margin in ms, '1' for a resend, publish command.
 -- Answer: the number of permits it had taken; they are given back, once. Copies of it in flight take none.
-local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local semaphore, marks = KEYS[1], KEYS[2]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local taken, own = outcome_of(marks, lane, request)
-local now = time_in_ms()
+publish, now = ARGV[6], time_in_ms()
 local ends = wanted_until + margin
 if not own then
     if taken then return 0 end
@@ -28984,27 +29460,28 @@ if not own then
     return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
 if taken <= 0 then return 0 end
-local available = redis.call('get', semaphore)
+local available, total, is_queue = redis.call('get', semaphore), nil, nil
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 0, taken)}
 if available then
     if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
-    local total = available + taken
-    if total > 0 then table.insert(changes, {publish, channel, whole(total)}) end
+    total, is_queue = available + taken, has_queue()
+    if total > 0 then table.insert(changes, {publish, channel, news(total, is_queue)}) end
     table.insert(changes, {'incrby', semaphore, whole(taken)})
 end
-return all_or_none(changes) or taken
+local answer = all_or_none(changes) or taken
+if answer ~= taken or not is_queue then return answer end
 )lua"};
 
 inline constexpr std::string_view semaphore_add{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, permits (may be
--- negative), publish command, '1' = only if the semaphore exists.
+-- KEYS: semaphore, marks, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a resend,
+-- permits (may be negative), publish command, '1' = only if the semaphore exists.
 -- Answer: 1 = added; 0 = there is no such semaphore.
-local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
+local semaphore, marks = KEYS[1], KEYS[2]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local permits, publish, only_existing = tonumber(ARGV[6]), ARGV[7], ARGV[8]
+local permits, only_existing = tonumber(ARGV[6]), ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local now = time_in_ms()
+publish, now = ARGV[7], time_in_ms()
 if now > wanted_until then return late(now) end
 local ends = wanted_until + margin
 local available = redis.call('get', semaphore)
@@ -29016,30 +29493,34 @@ local total = (available or 0) + permits
 if permits > 0 and total > most or permits < 0 and total < -most then return too_many() end
 -- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-if total > 0 and permits > 0 then table.insert(changes, {publish, channel, whole(total)}) end
+local is_queue = total > 0 and permits > 0 and has_queue()
+if total > 0 and permits > 0 then table.insert(changes, {publish, channel, news(total, is_queue)}) end
 table.insert(changes, {'incrby', semaphore, whole(permits)})
-return all_or_none(changes) or 1
+local answer = all_or_none(changes) or 1
+if answer ~= 1 or not is_queue then return answer end
 )lua"};
 
 inline constexpr std::string_view semaphore_set{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, permits, publish
--- command, and, if the semaphore is to expire, after how many ms.
+-- KEYS: semaphore, marks, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a resend,
+-- permits, publish command, and, if the semaphore is to expire, after how many ms.
 -- Answer: 1 = set; 0 = the semaphore exists already.
-local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
+local semaphore, marks = KEYS[1], KEYS[2]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local permits, publish, ttl = ARGV[6], ARGV[7], ARGV[8]
+local permits, ttl = ARGV[6], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local now = time_in_ms()
+publish, now = ARGV[7], time_in_ms()
 if now > wanted_until then return late(now) end
 local ends = wanted_until + margin
 if redis.call('get', semaphore) then
     return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
 local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}
-if permits ~= '0' then table.insert(changes, {publish, channel, permits}) end
+local is_queue = permits ~= '0' and has_queue()
+if permits ~= '0' then table.insert(changes, {publish, channel, news(permits, is_queue)}) end
 table.insert(changes, {'set', semaphore, permits, ttl and 'px', ttl})
-return all_or_none(changes) or 1
+local answer, total = all_or_none(changes) or 1, tonumber(permits)
+if answer ~= 1 or not is_queue then return answer end
 )lua"};
 
 inline constexpr std::string_view semaphore_drain{R"lua(
@@ -29063,10 +29544,12 @@ return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, 
 
 }  // namespace parts
 
-inline constexpr std::string_view semaphore_acquire{with_request_marks<parts::semaphore_acquire>};
-inline constexpr std::string_view semaphore_give_back{with_request_marks<parts::semaphore_give_back>};
-inline constexpr std::string_view semaphore_add{with_request_marks<parts::semaphore_add>};
-inline constexpr std::string_view semaphore_set{with_request_marks<parts::semaphore_set>};
+inline constexpr std::string_view semaphore_acquire =
+    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_names,
+           parts::semaphore_acquire, parts::semaphore_queue, parts::semaphore_queue_up>;
+inline constexpr std::string_view semaphore_give_back{with_semaphore_queue<parts::semaphore_give_back>};
+inline constexpr std::string_view semaphore_add{with_semaphore_queue<parts::semaphore_add>};
+inline constexpr std::string_view semaphore_set{with_semaphore_queue<parts::semaphore_set>};
 inline constexpr std::string_view semaphore_drain{with_request_marks<parts::semaphore_drain>};
 
 }  // namespace scripts
@@ -29074,19 +29557,19 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<parts::sema
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "647348e5c8740024a81364d33281173b370697a8"};
+    "21bd17e9e74b85bb593f93fef9c813539ae1c1a9"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "f3277647f01cb1cbad99a7e5081f8bc6e83e2864"};
+    "e358b8b6775a09f0ff478d6c68300433aa08c4a1"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "f769b5c29df11bff048d0095ee5d351c77852bf8"};
+    "ce6c0c92e4bec13442094c7b5300d8538fcc2c3c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "b78e12a412a7d2d4d6e56efd99c9e4db6c400cbe"};
+    "c5e2c7ccb25f8bc7ad752c342fd4a05fb4d20be4"};
 // clang-format on
 
 }  // namespace detail
@@ -32263,20 +32746,53 @@ public:
     };
 
     SemaphoreProtocol(const ProtocolContext& context, std::string key)
-        : marks_(context, std::move(key), "redlatch_semaphore_requests"),
-          channel_(prefixed_key("redisson_sc", marks_.key())) {}
+        : client_(context.uuid),
+          marks_(context, std::move(key), "redlatch_semaphore_requests"),
+          channel_(prefixed_key("redisson_sc", marks_.key())),
+          queue_(context.options.grants, context.native, NativeCommands::Queue::semaphores,
+                 prefixed_key("redlatch_semaphore_queue", marks_.key()),
+                 prefixed_key("redlatch_semaphore_places", marks_.key())) {}
 
     const RequestMarks& marks() const noexcept { return marks_; }
     const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Call ask(std::span<const Want> wants, const RequestId& request_id) const {
-        Call call = marks_.call(digested<scripts::semaphore_acquire>, request_id, {}, {}, Effect::grants);
+    // --- the queue on the server (scripts/semaphore_queue.hpp) ---------------------------------------------------
+
+    bool queues() const noexcept { return queue_.are_used(); }
+
+    // Returns the channel on which this client is told to ask.
+    std::string place_channel() const { return channel_ + ":" + client_; }
+
+    // Returns true if the message to all is for those alone who have no place: it is that of a client that told the queue.
+    static bool is_for_others(std::string_view payload) { return payload.size() > 1 && payload.front() == '0'; }
+
+    // Returns true if the user has no right to the keys of the queue, which a call with so many keys has. From then on this
+    // client does without: the call is to be made once more.
+    bool is_refused(std::size_t keys, const Reply& reply) const { return queue_.are_refused_at_release(keys, reply); }
+
+    // Leaves the place of this number.
+    Call leave(const RequestId& request_id, std::uint64_t place) const {
+        return marks_.call(digested<scripts::semaphore_leave>, request_id, {channel_, queue_.queue(), queue_.places()},
+                           {client_, Word(static_cast<std::int64_t>(place)), PublishCommand()});
+    }
+
+    // ----------------------------------------------------------------------------------------------------------------
+
+    // `place`: the number of the place at which this process waits if it is refused; 0 for none.
+    Call ask(std::span<const Want> wants, const RequestId& request_id, std::uint64_t place = 0) const {
+        const bool has_place = place != 0 && queues();
+        Call call = has_place ? queueing(digested<scripts::semaphore_acquire>, request_id, {}, Effect::grants)
+                              : marks_.call(digested<scripts::semaphore_acquire>, request_id, {}, {}, Effect::grants);
+        call.append(client_);
+        call.append(Word(static_cast<std::int64_t>(has_place ? place : 0)));
+        call.append(PublishCommand());
         for (const Want& want : wants) call.append(want.lets_pass ? -want.permits : want.permits);
         return call;
     }
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
+        if (reply.kind == Reply::Kind::array && reply.elements.size() == 3) return decode_queued(reply, wants);
         const bool is_missing = reply.kind == Reply::Kind::array && reply.elements.size() == 1 &&
                                 reply.elements[0].is_integer() && reply.elements[0].integer == 0;
         if (is_missing && share(0, wants)) return {Milliseconds::max(), 0, false};
@@ -32287,7 +32803,7 @@ public:
     }
 
     Call take_back(const RequestId& request_id, std::span<const Want>) const {
-        return marks_.call(digested<scripts::semaphore_give_back>, request_id, {channel_}, {PublishCommand()});
+        return queueing(digested<scripts::semaphore_give_back>, request_id, {PublishCommand()});
     }
 
     Call give_back(const RequestId& request_id, std::span<const Want> wants) const {
@@ -32297,13 +32813,13 @@ public:
     }
 
     Call add(const RequestId& request_id, std::int64_t permits, bool only_existing) const {
-        return marks_.call(digested<scripts::semaphore_add>, request_id, {channel_},
-                           {permits, PublishCommand(), only_existing ? "1" : "0"});
+        return queueing(digested<scripts::semaphore_add>, request_id,
+                        {permits, PublishCommand(), only_existing ? "1" : "0"});
     }
 
     // `ttl`: after how long the semaphore expires; zero for never.
     Call set(const RequestId& request_id, std::int64_t permits, Milliseconds ttl = Milliseconds(0)) const {
-        Call call = marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+        Call call = queueing(digested<scripts::semaphore_set>, request_id, {permits, PublishCommand()});
         if (ttl > Milliseconds(0)) call.append(Word(ttl));
         return call;
     }
@@ -32327,8 +32843,25 @@ public:
     SemaphoreInspection read_inspection(const Reply& reply) const { return inspection_of_semaphore(reply, key()); }
 
 private:
+    // The answer to a question of which this process waits at its place.
+    Answer decode_queued(const Reply& reply, std::span<Want> wants) const {
+        for (const Reply& one : reply.elements)
+            if (!one.is_integer() || one.integer < 0) throw unexpected(reply, key());
+        if (!share(reply.elements[2].integer, wants)) throw unexpected(reply, key());
+        return {Milliseconds::max(), reply.elements[0].integer, reply.elements[1].integer == 1, true};
+    }
+
+    // Makes the call of a script that uses the queue if this client does.
+    Call queueing(const Script& script, const RequestId& request_id, std::initializer_list<Word> arguments,
+                  Effect effect = Effect::any) const {
+        if (!queues()) return marks_.call(script, request_id, {channel_}, arguments, effect);
+        return marks_.call(script, request_id, {channel_, queue_.queue(), queue_.places()}, arguments, effect);
+    }
+
+    const std::string client_;
     const RequestMarks marks_;
     const std::string channel_;
+    const QueueKeys queue_;
 };
 
 }  // namespace detail

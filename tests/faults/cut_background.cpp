@@ -358,7 +358,7 @@ TEST_CASE("fault: connection cut at every byte of a subscription, of its confirm
             const auto dropped = bench.proxy.counts().dropped;
             bench.proxy.add({fault, "SUBSCRIBE", 1, 0, Then::close, byte});
             auto waiter = start([&] { return one.wait(bench, name); });
-            if (!eventually([&] { return bench.redis.pubsub_channels("*" + name + "*").size() == 1; }))
+            if (!eventually([&] { return bench.redis.pubsub_channels("*" + name + "*").size() >= 1; }))
                 report.add(one.what + " never subscribed at byte " + std::to_string(byte));
             // The cut may still be on its way to the server.
             one.unblock(bench, name);

@@ -491,14 +491,14 @@ mutate(counts_beyond_exactness scripts/exact_count.hpp
 
 # A resent acquire takes permits twice.
 mutate(semaphore_takes_twice scripts/semaphore.hpp
-    "if before then return before end\nlocal now = time_in_ms()\nif now > wanted_until then return late(now) end\nlocal available = count_in"
-    "local now = time_in_ms()\nlocal available = count_in"
+    "if before then return before end\nnow = time_in_ms()\nif now > wanted_until then return late(now) end\nlocal available = count_in"
+    "now = time_in_ms()\nlocal available = count_in"
     "integration/semaphore")
 
 # A resent release gives permits twice.
 mutate(semaphore_gives_twice scripts/semaphore.hpp
-    "if before then return before end\nlocal now = time_in_ms()\nif now > wanted_until then return late(now) end\nlocal ends = wanted_until + margin\nlocal available = redis.call('get', semaphore)\nif only_existing"
-    "local now = time_in_ms()\nlocal ends = wanted_until + margin\nlocal available = redis.call('get', semaphore)\nif only_existing"
+    "if before then return before end\npublish, now = ARGV[7], time_in_ms()\nif now > wanted_until then return late(now) end\nlocal ends = wanted_until + margin\nlocal available = redis.call('get', semaphore)\nif only_existing"
+    "publish, now = ARGV[7], time_in_ms()\nlocal ends = wanted_until + margin\nlocal available = redis.call('get', semaphore)\nif only_existing"
     "integration/semaphore")
 
 # More permits are granted than there are.
@@ -668,8 +668,8 @@ mutate(big_request_blocks_for_good semaphore/request_queue.hpp
 
 # A request for many permits starves.
 mutate(small_requests_overtake scripts/semaphore.hpp
-    "elseif tonumber(ARGV[i]) > 0 then\n        break"
-    "elseif false then\n        break"
+    "if tonumber(ARGV[i]) > 0 then break end"
+    ""
     "integration.semaphore")
 
 # A release is refused when memory is full.
@@ -677,6 +677,80 @@ mutate(release_does_not_write_first scripts/semaphore.hpp
     "local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}"
     "local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}"
     "integration.semaphore")
+
+# --- the queue of a semaphore ------------------------------------------------------------------------------------------
+
+# A release tells nobody in the queue.
+mutate(queue_is_not_told scripts/semaphore_queue.hpp
+    "elseif want <= left then"
+    "elseif false then"
+    "integration/semaphore_queue")
+
+# A release tells everybody.
+mutate(everybody_is_told scripts/semaphore_queue.hpp
+    "local function news(total, is_queue) return (is_queue and '0' or '') .. whole(total) end"
+    "local function news(total, is_queue) return whole(total) end"
+    "integration/semaphore_queue")
+
+# Nobody stands in for a client that is frozen.
+mutate(nobody_stands_in scripts/semaphore_queue.hpp
+    "elseif told > 0 and want <= total and standing_in < 2 then"
+    "elseif false then"
+    "integration/semaphore_queue")
+
+# A client that was told and has not asked stays the first.
+mutate(silent_place_stays scripts/semaphore_queue.hpp
+    " or (asks > 0 and asks < now - 2 * stand_in) then"
+    " then"
+    "integration/semaphore_queue")
+
+# A client that is gone counts as told.
+mutate(gone_client_counts_as_told scripts/semaphore_queue.hpp
+    "if heard == 0 then drop(id) end\n    return heard ~= 0"
+    "return true"
+    "integration/semaphore_queue")
+
+# A client that leaves the queue keeps for itself what it was told.
+mutate(told_client_leaves_in_silence scripts/semaphore_queue.hpp
+    "drop(id)\ntell_queue(count_in"
+    "drop(id)\nlocal _ = (count_in"
+    "integration/semaphore_queue")
+
+# Who takes a part of the permits keeps for itself that there are more.
+mutate(rest_is_not_told scripts/semaphore.hpp
+    "tell_queue(available - taken)\n"
+    ""
+    "integration/semaphore_queue")
+
+# A process that is served in part keeps its place before the others.
+mutate(served_process_stays_first scripts/semaphore.hpp
+    "if is_lost or (taken > 0 and not is_new) then redis.call('lrem', queue, '0', id) end\n        if is_new or is_lost or taken > 0 then"
+    "if is_lost then redis.call('lrem', queue, '0', id) end\n        if is_new or is_lost then"
+    "integration/semaphore_queue|faults/semaphore")
+
+# A process that no longer waits keeps its place.
+mutate(place_is_not_left semaphore/synchronizer.hpp
+    "if (room_.queue.empty()) place_.leave(lock);"
+    ""
+    "integration/semaphore_queue")
+
+# Clients in the queue ignore the releases of those that know nothing of it.
+mutate(foreign_release_is_ignored protocol/semaphore.hpp
+    "return payload.size() > 1 && payload.front() == '0';"
+    "return !payload.empty();"
+    "integration/semaphore_queue")
+
+# The representative sleeps on when it is told to ask.
+mutate(told_client_sleeps_on semaphore/synchronizer.hpp
+    "if (step.ask || now >= place_.told_at()) return {NextStep::Kind::ask};"
+    "if (step.ask) return {NextStep::Kind::ask};"
+    "integration/semaphore_queue")
+
+# A user without a right to the keys of the queue cannot wait.
+mutate(semaphore_insists_on_its_queue semaphore/synchronizer_core.hpp
+    "return protocol.is_refused(keys, reply);"
+    "return false;"
+    "integration/semaphore_queue")
 
 # Permits of unknown outcome stay taken, although no thread has them.
 mutate(unknown_permits_left_behind semaphore/synchronizer.hpp
@@ -853,7 +927,7 @@ mutate(write_raises_a_signal net/socket.hpp
     "faults/fail(ed|ing)_calls")
 
 # A change of a latch that was given up takes effect after the reset that followed.
-mutate(given_up_change_comes_late semaphore/synchronizer.hpp
+mutate(given_up_change_comes_late semaphore/changes.hpp
     "else if (request_id.may_be_done) {\n"
     "else if (request_id.may_be_done && !request_id.request) {\n"
     "(unit|integration)/count_down_latch")
@@ -1936,7 +2010,7 @@ mutate(query_by_the_client session/queries.hpp
     "integration/object_options")
 
 # A change of a semaphore goes by its client's unreachable_timeout.
-mutate(change_by_the_client semaphore/synchronizer.hpp
+mutate(change_by_the_client semaphore/changes.hpp
     "Clock::now() + patience_of(settings), .command"
     "Clock::now() + patience_of(settings_of(core_.session.options())), .command"
     "integration/object_options")

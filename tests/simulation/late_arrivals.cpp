@@ -69,6 +69,7 @@ LateArrivals::LateArrivals() {
         {"semaphore_add", &digested<scripts::semaphore_add>},
         {"semaphore_drain", &digested<scripts::semaphore_drain>},
         {"semaphore_set", &digested<scripts::semaphore_set>},
+        {"semaphore_leave", &digested<scripts::semaphore_leave>},
         {"permit_acquire", &digested<scripts::permit_acquire>},
         {"permit_take_back", &digested<scripts::permit_take_back>},
         {"permit_release", &digested<scripts::permit_release>},

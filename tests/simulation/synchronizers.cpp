@@ -177,6 +177,9 @@ void use_permits(World& world, Ledger& ledger, Permits& semaphore, std::int64_t 
     std::error_code ec;
     const bool released = semaphore.try_release(ids, ec);
     if (!released && certain && !world.excuses_errors()) scheduler().fail("a permit was lost: " + ec.message());
+    // One of them is over, so none was released. The others may have long leases.
+    if (!released)
+        for (const redlatch::PermitId& id : ids) static_cast<void>(semaphore.try_release(id, ec));
 }
 
 void run_permits() {

@@ -80,6 +80,7 @@ const std::array releases{by_digest("rlock_release", digested<scripts::rlock_rel
                           by_digest("mutex_give_up", digested<scripts::mutex_give_up>),
                           by_digest("semaphore_add", digested<scripts::semaphore_add>),
                           by_digest("semaphore_give_back", digested<scripts::semaphore_give_back>),
+                          by_digest("semaphore_leave", digested<scripts::semaphore_leave>),
                           by_digest("permit_release", digested<scripts::permit_release>),
                           by_digest("permit_take_back", digested<scripts::permit_take_back>),
                           by_digest("count_down_latch_lower", digested<scripts::count_down_latch_lower>)};

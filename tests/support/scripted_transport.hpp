@@ -282,6 +282,7 @@ private:
         if (is(digested<scripts::semaphore_add>)) return "add permits";
         if (is(digested<scripts::semaphore_set>)) return "set permits";
         if (is(digested<scripts::semaphore_drain>)) return "drain permits";
+        if (is(digested<scripts::semaphore_leave>)) return "leave permits' queue";
         if (is(digested<scripts::permit_acquire>)) return "acquire by id";
         if (is(digested<scripts::permit_take_back>)) return "take permits back";
         if (is(digested<scripts::permit_release>)) return "release by id";
@@ -338,7 +339,7 @@ private:
 
     static std::int64_t permits_wanted(const SentCommand& command) {
         std::int64_t sum = 0;
-        for (std::size_t i = 3 + command.key_count() + 5; i < command.words.size(); ++i)
+        for (std::size_t i = 3 + command.key_count() + 8; i < command.words.size(); ++i)
             sum += std::abs(std::stoll(command.words[i]));
         return sum;
     }

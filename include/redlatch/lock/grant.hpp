@@ -7,34 +7,16 @@
 #include "redlatch/lock/lock_parts.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/wait/lock_request.hpp"
+#include "redlatch/wait/message_words.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <system_error>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
-
-// Removes the first word of a message, and returns it.
-inline std::string_view next_word(std::string_view& text) {
-    const std::string_view word = text.substr(0, text.find(' '));
-    text.remove_prefix(std::min(word.size() + 1, text.size()));
-    return word;
-}
-
-// The same for a number.
-template <class Number>
-std::optional<Number> next_number(std::string_view& text) {
-    const std::string_view word = next_word(text);
-    Number number{};
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (word.empty() || error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
-    return number;
-}
 
 // A hold that the release of another client has written for a waiter of this one.
 struct Grant {

@@ -3,7 +3,9 @@
 
 #include "redlatch/base/config.hpp"
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -38,23 +40,17 @@ public:
         delete_.compare_exchange_strong(form, next, std::memory_order_relaxed);
     }
 
-    // The queues of locks on the server, by the names of their keys.
-    enum class Queue { locks, read_write_locks };
+    // The queues on the server, by the names of their keys.
+    enum class Queue { locks, read_write_locks, semaphores };
 
     // Whether this user may use these queues.
-    bool may_use(Queue of) const noexcept { return may_queue(of).load(std::memory_order_relaxed); }
-    void refused(Queue of) noexcept { may_queue(of).store(false, std::memory_order_relaxed); }
+    bool may_use(Queue of) const noexcept { return !may_not_queue_[index(of)].load(std::memory_order_relaxed); }
+    void refused(Queue of) noexcept { may_not_queue_[index(of)].store(true, std::memory_order_relaxed); }
 
 private:
-    const std::atomic<bool>& may_queue(Queue of) const noexcept {
-        return of == Queue::locks ? may_queue_for_locks_ : may_queue_for_read_write_locks_;
-    }
-    std::atomic<bool>& may_queue(Queue of) noexcept {
-        return of == Queue::locks ? may_queue_for_locks_ : may_queue_for_read_write_locks_;
-    }
+    static constexpr std::size_t index(Queue of) noexcept { return static_cast<std::size_t>(of); }
 
-    std::atomic<bool> may_queue_for_locks_{true};
-    std::atomic<bool> may_queue_for_read_write_locks_{true};
+    std::array<std::atomic<bool>, 3> may_not_queue_{};
     std::atomic<Set> set_{Set::until};
     std::atomic<Delete> delete_{Delete::delex};
 };

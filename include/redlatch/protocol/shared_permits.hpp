@@ -15,6 +15,7 @@ struct Answer {
     Milliseconds hint;       // how long to wait before a retry may help
     std::int64_t there = 0;  // how many permits there are, as far as the reply shows
     bool is_set_up = true;   // False if there is no such semaphore
+    bool is_queued = false;  // True if this process has a place in the queue (scripts/semaphore_queue.hpp)
 };
 
 // Sets `served` for those of `wants` that the `taken` permits serve, in the order of the script. Returns false if the

@@ -8,10 +8,13 @@
 #include "redlatch/protocol/request_lanes.hpp"
 #include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
+#include "redlatch/semaphore/changes.hpp"
+#include "redlatch/semaphore/no_leases.hpp"
 #include "redlatch/semaphore/pending_requests.hpp"
 #include "redlatch/semaphore/request_deliveries.hpp"
 #include "redlatch/semaphore/request_queue.hpp"
 #include "redlatch/semaphore/synchronizer_core.hpp"
+#include "redlatch/semaphore/waiting_place.hpp"
 #include "redlatch/session/awaiting.hpp"
 #include "redlatch/session/release_round.hpp"
 #include "redlatch/session/session.hpp"
@@ -21,6 +24,7 @@
 #include "redlatch/wait/waiting_room.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -37,25 +41,6 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The part of a semaphore whose permits have no leases: it has nothing to keep.
-struct NoLeases {
-    template <class Core, class Deliveries>
-    NoLeases(Core&, Deliveries&) {}
-
-    bool empty() const { return true; }
-    void release_all(const std::shared_ptr<ReleaseRound>&) {}
-    Instant next_deadline() const { return never; }
-    Instant next_loss() const { return never; }
-    void prepare() {}
-    template <class Wants>
-    void accept(std::unique_lock<std::mutex>&, const Wants&, const SendTime&) {}
-    template <class Want>
-    void discard(const Want&) {}
-    void on_timer(std::unique_lock<std::mutex>&, Instant) {}
-    void expire(Instant) {}
-    void on_failover() {}
-};
-
 // One semaphore or latch in this process: all objects of its name share it. It has the waiting threads, and sends their
 // requests. It records no owners. `Protocol` makes the calls and reads the replies:
 //   kind, key(), channel(), marks()
@@ -69,6 +54,7 @@ struct NoLeases {
 //   ask(wants, request_id), decode(reply, wants) -> how long to wait before a retry may help
 //   take_back(request_id, wants)       gives back whatever an acquire of unknown outcome took, or will take
 //   give_back(request_id, wants)       gives back what was taken for callers that have left
+//   place_channel(), …             if its waiters queue up on the server: see waiting_place.hpp
 // `Leases` is the part that keeps the leases of what was taken.
 //
 // The mutex of SynchronizerCore guards all parts.
@@ -116,7 +102,7 @@ public:
     // Returns true if `want` was served. Returns false if the deadline passes or a stop is requested; then nothing was
     // taken. Throws Error. Both arguments must outlive the task.
     Task<bool> obtain(Want& want, WaitRequest& request) {
-        request.settings.unreachable_timeout = patience_of(request.settings);
+        request.settings.unreachable_timeout = changes_.patience_of(request.settings);
         if (request.stop.stop_requested()) co_return false;
         const Instant begun = Clock::now();
         std::unique_lock lock(core_.mutex);
@@ -126,71 +112,33 @@ public:
         me.require_fsync = request.settings.require_fsync;
         if (request.one_try || room_.queue.empty() || !Protocol::takes) {
             const std::uint64_t generation = room_.queue.generation();
-            const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(&want, 1), request, true);
+            std::uint64_t place = 0;
+            const std::optional<Answer> answer = co_await first_question(lock, want, request, place);
             if (want.served) co_return true;
             if (!answer || request.one_try) co_return false;
             me.want = want;
-            me.refusal = {generation, *answer};
+            if (place_.covers(place)) me.refusal = {generation, *answer};
             if (begun < request.deadline) tell_if_not_set_up(me, *answer);
         }
         lock.unlock();
         const bool is_served = co_await room_.wait(*this, me, request);
         want = me.want;
-        co_return is_served;
+        if (is_served) co_return true;
+        // Without a wait, nobody has left the queue.
+        lock.lock();
+        leave_if_last(lock);
+        co_return false;
     }
 
     // --- changing ---------------------------------------------------------------------------------------------
 
-    // Tells what happens to a change that no server has carried out in time.
-    enum class Undelivered {
-        call_off,  // it is called off, so that a late copy cannot undo what the caller does next
-        retry,     // the background goes on to deliver it; then `make` outlives the call, and must own what it uses
-    };
+    using Undelivered = detail::Undelivered;
+    using Failure = detail::Failure;
 
-    // What is known of a change when change() throws.
-    enum class Failure {
-        not_made,
-        unknown,
-        left,  // the background goes on to deliver it
-    };
-
-    // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
-    // unreachable_timeout. Throws Error or std::bad_alloc; `failure` then says what is known. `call_off` makes the call
-    // that calls the change off, if that takes more than to void its request; then it must own what it uses.
+    // See Changes::make().
     Reply change(const Settings& settings, const MakeCall& make, Undelivered then = Undelivered::call_off,
                  Failure* failure = nullptr, MakeCall call_off = {}) {
-        Failure known{};
-        if (!failure) failure = &known;
-        *failure = Failure::not_made;
-        std::unique_lock lock(core_.mutex);
-        RequestId request_id = core_.take_lane();
-        lock.unlock();
-        Retry retry = core_.session.retry(
-            {.deadline = Clock::now() + patience_of(settings), .command_timeout = settings.command_timeout});
-        Reply reply;
-        do reply = change_once(request_id, make, retry.deadline());
-        while (retry.again(reply));
-        lock.lock();
-        if (request_id.may_be_done) *failure = Failure::unknown;
-        if (!core_.is_settled(reply)) {
-            if (then == Undelivered::retry) {
-                deliveries_.add(lock, PendingRequest::Kind::change, request_id, make);
-                *failure = Failure::left;
-            } else if (request_id.may_be_done) {
-                if (!call_off)
-                    call_off = [this](const RequestId& given_up) {
-                        return core_.protocol.marks().void_request(given_up);
-                    };
-                deliveries_.add(lock, PendingRequest::Kind::call_off, request_id, std::move(call_off));
-            } else {
-                core_.lanes.give_back(request_id);
-            }
-            throw core_.sender.failure(request_id, reply);
-        }
-        core_.lanes.give_back(request_id);
-        if (classify(reply) != ReplyClass::answered) throw core_.sender.failure(request_id, reply);
-        has_changed();
-        return reply;
+        return changes_.make(settings, make, then, failure, std::move(call_off));
     }
 
     // Leaves a change to the background. `make` must own what it uses.
@@ -218,16 +166,17 @@ public:
         // The representative may let this caller pass.
         if (!room_.queue.is_front(me) && !room_.queue.is_within_reach(room_.queue.front()->want, now))
             room_.wake_front();
+        if (place_.listen()) room_.notify();
         room_.listen();
     }
 
     NextStep next(Member& me, Instant now) {
         if (me.is_served()) return {NextStep::Kind::served};
         if (me.error) std::rethrow_exception(me.error);
-        if (!room_.queue.is_front(me)) return {NextStep::Kind::sleep};
+        if (!room_.queue.is_front(me) || place_.is_asking()) return {NextStep::Kind::sleep};
         const QueueStep step = room_.queue.step(now);
-        if (step.ask) return {NextStep::Kind::ask};
-        return {NextStep::Kind::sleep, step.sleep_until, room_.is_subscribed()};
+        if (step.ask || now >= place_.told_at()) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, std::min(step.sleep_until, place_.told_at()), room_.is_subscribed()};
     }
 
     // Sends one request for the first callers in the queue, `me` among them. Some may leave meanwhile.
@@ -246,14 +195,24 @@ public:
         std::vector<Want> unclaimed;
         unclaimed.reserve(wants.size());  // once the server has answered, nothing may fail for want of memory
         const std::uint64_t generation = room_.queue.generation();
-        const std::optional<Answer> answer = co_await ask(lock, std::span<Want>(wants), request, false);
+        const std::uint64_t place = place_.begin();
+        std::optional<Answer> answer;
+        try {
+            answer = co_await ask(lock, std::span<Want>(wants), request, false, place);
+        } catch (...) {
+            place_.end(place);
+            throw;
+        }
+        place_.end(place);
         if (!answer) co_return;
         tell_if_not_set_up(me, *answer);
         hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
+        if (place_.listen()) room_.notify();
     }
 
-    void left(std::unique_lock<std::mutex>&, Member&) {
+    void left(std::unique_lock<std::mutex>& lock, Member&) {
         if (room_.queue.empty()) patience_.answered();
+        leave_if_last(lock);
     }
 
     // --- background -------------------------------------------------------------------------------------------
@@ -290,25 +249,35 @@ public:
         if (!room_.is_subscribed()) room_.notify();
     }
 
-    void subscribed(const std::string&) override {
+    void subscribed(const std::string& channel) override {
         const std::lock_guard lock(core_.mutex);
-        room_.subscribed();
+        if (channel == room_.channel()) return room_.subscribed();
+        // The waiters ask when the other subscription is confirmed, too.
+        place_.confirmed();
+        if (room_.is_subscribed()) room_.notify();
     }
 
-    void subscription_refused(const std::string&, const Reply& why) override {
-        const std::lock_guard lock(core_.mutex);
-        room_.refused(error_of(why, key()));
-    }
-
-    // Any message may mean that the state has changed.
-    void message(const std::string&, std::string_view) override {
-        const std::lock_guard lock(core_.mutex);
+    void subscription_refused(const std::string& channel, const Reply& why) override {
+        std::unique_lock lock(core_.mutex);
+        if (channel == room_.channel()) return room_.refused(error_of(why, key()));
+        place_.refused(lock);
         room_.notify();
     }
 
-    void disconnected(const std::string&) override {
+    // Any message may mean that the state has changed.
+    void message(const std::string& channel, std::string_view payload) override {
+        std::unique_lock lock(core_.mutex);
+        if (channel != room_.channel()) {
+            place_.message(lock, payload);
+            room_.wake_front();
+        } else if (!place_.ignores(payload)) {
+            room_.notify();
+        }
+    }
+
+    void disconnected(const std::string& channel) override {
         const std::lock_guard lock(core_.mutex);
-        room_.disconnected();
+        channel == room_.channel() ? room_.disconnected() : place_.disconnected();
     }
 
 private:
@@ -351,17 +320,37 @@ private:
             }
     }
 
+    // Leaves the queue on the server once nobody of this process waits any more.
+    void leave_if_last(std::unique_lock<std::mutex>& lock) noexcept {
+        if (room_.queue.empty()) place_.leave(lock);
+    }
+
     // --- asking the server ------------------------------------------------------------------------------------
 
-    // Returns for how long a command is resent. Its mark has to last longer, by the options of the client.
-    Milliseconds patience_of(const Settings& settings) const {
-        return std::min(settings.unreachable_timeout, RequestMarks::longest_ttl(core_.session.options()) / 2);
+    // The query of a caller that does not wait yet. One that may wait takes a place, unless others of this process wait;
+    // `place` is its number then. Those that have begun to wait meanwhile ask when the query has ended.
+    Task<std::optional<Answer>> first_question(std::unique_lock<std::mutex>& lock, Want& want,
+                                               const WaitRequest& request, std::uint64_t& place) {
+        if (!request.one_try && room_.queue.empty()) place = place_.begin();
+        std::optional<Answer> answer;
+        std::exception_ptr failure;
+        try {
+            answer = co_await ask(lock, std::span<Want>(&want, 1), request, true, place);
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        place_.end(place);
+        if (place != 0 && !room_.queue.empty()) room_.notify();
+        if (!answer || want.served) leave_if_last(lock);
+        if (failure) std::rethrow_exception(failure);
+        co_return answer;
     }
 
     // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
-    // Otherwise throws. `first`: True before any waiting.
+    // Otherwise throws. `first`: True before any waiting. `place`: the number of the place at which it waits on; 0 for
+    // none.
     Task<std::optional<Answer>> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
-                                    const WaitRequest& request, bool first) {
+                                    const WaitRequest& request, bool first, std::uint64_t place) {
         leases_.prepare();
         RequestId request_id = core_.take_lane();
         const Instant give_up = patience_.give_up_at(request, first);
@@ -376,12 +365,15 @@ private:
             const Instant deadline = retry.deadline();
             try {
                 if constexpr (Protocol::takes) {
+                    std::size_t keys = 0;
                     const MakeCall make = [&](const RequestId& one) {
-                        Call call = core_.protocol.ask(wants, one);
+                        Call call = place_.question(wants, one, place);
                         call.replication = request.settings.replication();
+                        keys = call.key_count();
                         return call;
                     };
-                    reply = co_await core_.sender.send(request_id, request.by, deadline, make);
+                    do reply = co_await core_.sender.send(request_id, request.by, deadline, make);
+                    while (core_.is_queue_refused(keys, reply));
                 } else {
                     const Call call = core_.protocol.ask(wants, request_id);
                     reply = co_await ReplyTo(core_.session, request.by, call, deadline);
@@ -404,6 +396,7 @@ private:
         patience_.answered();
         try {
             const Answer answer = core_.protocol.decode(reply, wants);
+            place_.answered(place, answer);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_confirmed(reply, key());
             if constexpr (Protocol::takes) {
@@ -421,13 +414,6 @@ private:
         }
     }
 
-    Reply change_once(RequestId& request_id, const MakeCall& make, Instant deadline) try {
-        deliveries_.deliver_first();
-        return core_.sender.send(request_id, by_thread, deadline, make).run();
-    } catch (const std::bad_alloc&) {
-        return detail::short_of_memory();
-    }
-
     // Handles a request without a proper reply.
     void settle(std::unique_lock<std::mutex>& lock, const RequestId& request_id, std::span<Want> wants, bool unknown) {
         if constexpr (Protocol::takes)
@@ -440,8 +426,10 @@ private:
 
     SynchronizerCore<Protocol> core_;
     RequestDeliveries<Protocol> deliveries_{core_};
+    Changes<Protocol> changes_{core_, deliveries_};
     Leases leases_{core_, deliveries_};
     WaitingRoom<Queue> room_;
+    PlaceOf<Protocol> place_{core_, deliveries_};
     Patience patience_;
 };
 

@@ -8,6 +8,7 @@
 #include "redlatch/session/session.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -47,6 +48,15 @@ struct SynchronizerCore {
 
     // Returns true if a resend is useless: the request is done or can never succeed.
     static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
+
+    // Returns true if the user turns out to have no right to the keys of the queue on the server, which a call with so many
+    // keys has: then it has to be made once more, and does without.
+    bool is_queue_refused(std::size_t keys, const Reply& reply) const {
+        if constexpr (requires { protocol.is_refused(keys, reply); })
+            return protocol.is_refused(keys, reply);
+        else
+            return false;
+    }
 
     SynchronizerTask& task;
     Session& session;

@@ -50,9 +50,9 @@ public:
             throw;
         }
         if (!mine->active) {
+            ++active_[&who];
             mine->active = true;
             ++c.active;
-            ++active_;
         }
         // Not confirmed yet, and perhaps no thread is receiving: wake the background thread.
         if (!is_new && !c.confirmed) wake_();
@@ -69,7 +69,7 @@ public:
             for (Interest& w : entry->second.listeners)
                 if (w.who == &who && w.active) {
                     w.active = false;
-                    --active_;
+                    is_idle(who);
                     if (--entry->second.active == 0) entry->second.idle_since = Clock::now();
                 }
             look_anew = next_sweep_ == never;
@@ -78,11 +78,11 @@ public:
         if (look_anew) wake_();
     }
 
-    // Returns how many states have waiters. They may be on different channels or, like both sides of a read-write lock, on
-    // one.
+    // Returns how many states have waiters. One may listen to several channels, and, like both sides of a read-write lock,
+    // several to one.
     std::size_t active() {
         const std::lock_guard lock(mutex_);
-        return active_;
+        return active_.size();
     }
 
     // Removes `who`, which is not notified any more after this. Called by its destructor.
@@ -95,7 +95,7 @@ public:
             if (w.who != &who) return false;
             if (w.active) {
                 --c.active;
-                --active_;
+                is_idle(who);
             }
             return true;
         });
@@ -207,8 +207,14 @@ private:
         }
     }
 
+    // `who` listens to one channel less.
+    void is_idle(const BackgroundTask& who) noexcept {
+        if (const auto entry = active_.find(&who); entry != active_.end() && --entry->second == 0) active_.erase(entry);
+    }
+
     void drop(Channels::iterator entry) noexcept {
-        active_ -= entry->second.active;
+        for (const Interest& w : entry->second.listeners)
+            if (w.active) is_idle(*w.who);
         const auto dropped = channels_.extract(entry);
         try {
             subscribe_(dropped.key(), false);
@@ -238,7 +244,7 @@ private:
     const std::function<void()> wake_;
     std::mutex mutex_;
     Channels channels_;
-    std::size_t active_ = 0;  // active listeners of all channels
+    std::unordered_map<const BackgroundTask*, std::size_t> active_;  // on how many channels each listens, if on any
     Instant next_sweep_ = never;
 };
 

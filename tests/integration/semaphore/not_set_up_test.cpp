@@ -62,9 +62,7 @@ struct Bench {
     }
 
     bool is_listened_to() {
-        return eventually([&] {
-            return redis.command({"PUBSUB", "NUMSUB", "redisson_sc:{shop:seats}"}).elements.at(1).integer == 1;
-        });
+        return eventually([&] { return redis.subscribers("redisson_sc:{shop:seats}") == 1; });
     }
 
     std::mutex mutex;  // guards events
@@ -198,8 +196,9 @@ TEST_CASE_TEMPLATE("the event costs no command", Kind, Semaphore, PermitExpirabl
     const std::uint64_t missing = commands();
     CHECK(bench.told_only(6));
     CHECK(bench.seats.try_set_permits(0));
-    CHECK(missing == 1);
-    CHECK(commands() == 1);
+    // Those that queue up leave their place.
+    CHECK(missing <= 2);
+    CHECK(commands() == missing);
 }
 
 TEST_CASE("a permit whose lease ends after the semaphore was removed brings it back: no event") {

@@ -134,7 +134,9 @@ public:
                 all.push_back(sides + ":" + uuid);
                 all.push_back(sides + ":" + uuid + ":write");
             }
-            all.push_back(prefixed_key("redisson_sc", "semaphore" + key));
+            const std::string seats = prefixed_key("redisson_sc", "semaphore" + key);
+            all.push_back(seats);
+            for (const std::string& uuid : uuids_) all.push_back(seats + ":" + uuid);
             all.push_back(prefixed_key("redisson_sc", "permits" + key));
             all.push_back("redisson_countdownlatch__channel__{latch" + key + "}");
         }
@@ -215,7 +217,7 @@ private:
     Words of_semaphore(const SemaphoreProtocol& seats) {
         std::vector<SemaphoreProtocol::Want> wants(below(3) + 1);
         for (auto& want : wants) want = {few(), false, below(2) == 0};
-        switch (below(9)) {
+        switch (below(11)) {
             case 0: return words_of(seats.take_back(request(), wants));
             case 1: return words_of(seats.give_back(request(), wants));
             case 2: return words_of(seats.add(request(), few(), below(2) == 0));
@@ -223,7 +225,8 @@ private:
             case 4: return words_of(seats.drain(request()));
             case 5: return words_of(seats.available());
             case 6: return marks(seats);
-            default: return words_of(seats.ask(wants, request()));
+            case 7: return words_of(seats.leave(request(), below(3)));
+            default: return words_of(seats.ask(wants, request(), below(3)));
         }
     }
 

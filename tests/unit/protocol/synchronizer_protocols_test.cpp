@@ -68,11 +68,22 @@ TEST_CASE("Semaphore: calls") {
     wants[1].permits = 2;
     const Call ask = seats.ask(wants, bench.request);
     CHECK(ask.effect == Effect::grants);
-    CHECK(words_of(ask) == keys + request_words + " -5 2");
-    CHECK(words_of(seats.take_back(bench.request, wants)) == keys + channel + request_words + " PUBLISH");
-    CHECK(words_of(seats.give_back(bench.request, wants)) == keys + channel + request_words + " 7 PUBLISH 1");
+    CHECK(words_of(ask) == keys + request_words + ' ' + uuid + " 0 PUBLISH -5 2");
+    const std::string queue = channel + "redlatch_semaphore_queue:{seats} redlatch_semaphore_places:{seats} ";
+    CHECK(words_of(seats.ask(wants, bench.request, 11)) ==
+          keys + queue + request_words + ' ' + uuid + " 11 PUBLISH -5 2");
+    CHECK(words_of(seats.leave(bench.request, 11)) == keys + queue + request_words + ' ' + uuid + " 11 PUBLISH");
+    CHECK(words_of(seats.take_back(bench.request, wants)) == keys + queue + request_words + " PUBLISH");
+    CHECK(words_of(seats.give_back(bench.request, wants)) == keys + queue + request_words + " 7 PUBLISH 1");
+    CHECK(words_of(seats.add(bench.request, -3, false)) == keys + queue + request_words + " -3 PUBLISH 0");
+    CHECK(words_of(seats.set(bench.request, 9)) == keys + queue + request_words + " 9 PUBLISH");
+    // A user without a right to the keys of the queue does without it, from the first refusal on.
+    const Reply no_right = Reply::of(Reply::Kind::error, "NOPERM No permissions to access a key");
+    CHECK_FALSE(seats.is_refused(ask.key_count(), no_right));
+    CHECK(seats.queues());
+    CHECK(seats.is_refused(seats.ask(wants, bench.request, 11).key_count(), no_right));
+    CHECK(words_of(seats.ask(wants, bench.request, 11)) == keys + request_words + ' ' + uuid + " 0 PUBLISH -5 2");
     CHECK(words_of(seats.add(bench.request, -3, false)) == keys + channel + request_words + " -3 PUBLISH 0");
-    CHECK(words_of(seats.set(bench.request, 9)) == keys + channel + request_words + " 9 PUBLISH");
     CHECK(words_of(seats.drain(bench.request)) == keys + request_words);
     CHECK(words_of(seats.available()) == "GET seats");
 }

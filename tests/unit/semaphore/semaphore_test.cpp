@@ -70,7 +70,7 @@ TEST_CASE("an acquire is one command with a request slot, a request number of it
     bench.seats.acquire();
     const auto sent = bench.redis.sent("acquire permits");
     REQUIRE(sent.size() == 2);
-    CHECK(sent[0].key_count() == 2);
+    CHECK(sent[0].key_count() == 5);
     CHECK(sent[0].key(0) == "seats");
     CHECK(sent[0].key(1) == bench.marks());
     CHECK(sent[0].argument(0) == "0");
@@ -80,8 +80,9 @@ TEST_CASE("an acquire is one command with a request slot, a request number of it
     CHECK(std::stoll(sent[1].argument(2)) >= std::stoll(sent[0].argument(2)));
     CHECK(sent[0].argument(3) == "80000");
     CHECK(sent[0].argument(4) == "0");
-    CHECK(sent[0].argument(5) == "3");
-    CHECK(sent[0].words.size() == 11);
+    CHECK(sent[0].argument(5) == bench.client.id());
+    CHECK(sent[0].argument(8) == "3");
+    CHECK(sent[0].words.size() == 17);
 }
 
 TEST_CASE("a resend has the same request number, and is marked as a resend") {

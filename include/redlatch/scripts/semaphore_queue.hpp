@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/scripts/request_marks.hpp"
+#include "redlatch/scripts/script.hpp"
+
+#include <string_view>
+
+// The queue of the processes that wait for permits of a semaphore. Whoever makes permits available, or leaves some, tells the
+// first of the queue for whom there are enough, and they ask; the others sleep on. So P processes that wait do not send P commands
+// for one permit. Nothing is reserved: who asks first gets the permits, be it in the queue or not.
+//
+// A process has one place, for all its waiters. Keys beside the semaphore:
+//   queue    a list of client ids, the next one first
+//   places   a hash. Client id -> "number want ends asks":
+//              number   tells this stay from others of the client
+//              want     the fewest permits for which its last question would have been granted something
+//              ends     the time until which the place counts
+//              asks     the time at which it asks; 0 if it sleeps until it is told
+// All times are in milliseconds of the server's clock.
+//
+// Each client listens to a channel of its own, that of the semaphore with its id. The message there, "look <ms> <number>",
+// asks it to ask after that time. It also listens to the common channel: clients that know nothing of the queue send
+// the number of permits there, and then everybody asks. The others write a 0 before the number, to whose message only
+// those react who have no place.
+//
+// Who has been told may be frozen. So the next two for whom there would be enough are told to ask `stand_in` ms later, and
+// twice as much. A client that was told, and has not asked by then, loses its place when permits become available next.
+// Three in a row that are frozen leave the others to their slow poll.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+// Follows request_marks. The functions of the queue come last, because most calls do not need them.
+inline constexpr std::string_view semaphore_names{R"lua(
+-- `queue` and `places` are nil for a client that does without.
+local channel, queue, places = KEYS[3], KEYS[4], KEYS[5]
+local publish, now
+
+-- Returns true if somebody may be in the queue.
+local function has_queue() return queue and type(redis.pcall('lindex', queue, '0')) == 'string' end
+
+-- Returns the message to all for this number of permits.
+local function news(total, is_queue) return (is_queue and '0' or '') .. whole(total) end
+)lua"};
+
+inline constexpr std::string_view semaphore_queue{R"lua(
+local stand_in, most_seen = 400, 200
+
+local function place_text(number, want, asks)
+    return string.format('%s %.0f %.0f %.0f', number, want, now + 30000, asks)
+end
+
+-- In an order that leaves the place as it was without a right to one of them.
+local function drop(id)
+    redis.call('lrem', queue, '0', id)
+    redis.call('hdel', places, id)
+end
+
+-- Asks the client to ask at that time. Returns true if it listens. Otherwise drops its place.
+local function tell(id, number, want, at)
+    redis.call('hset', places, id, place_text(number, want, at))
+    local heard = redis.call(publish, channel .. ':' .. id, string.format('look %.0f %s', at - now, number))
+    if heard == 0 then drop(id) end
+    return heard ~= 0
+end
+
+-- Returns false if there are so many in the queue that some for whom there may be enough have not been looked at.
+local function tell_places(total)
+    local left, told, standing_in = total, 0, 0
+    local ids = redis.call('lrange', queue, '0', whole(most_seen - 1))
+    for _, id in ipairs(ids) do
+        if left <= 0 and (told == 0 or standing_in == 2) then return true end
+        local number, want, ends, asks =
+            string.match(redis.call('hget', places, id) or '', '^(%d+) (%d+) (%d+) (%d+)$')
+        want, ends, asks = tonumber(want), tonumber(ends), tonumber(asks)
+        if not number or ends <= now or (asks > 0 and asks < now - 2 * stand_in) then
+            -- If it is there after all, it asks.
+            drop(id)
+            redis.call(publish, channel .. ':' .. id, 'look 0 0')
+        elseif want <= left then
+            local is_about_to_ask = asks > 0 and asks <= now
+            if is_about_to_ask or tell(id, number, want, now) then left, told = left - want, told + 1 end
+        elseif told > 0 and want <= total and standing_in < 2 then
+            if asks > 0 or tell(id, number, want, now + (standing_in + 1) * stand_in) then
+                standing_in = standing_in + 1
+            end
+        end
+    end
+    return left <= 0 or #ids < most_seen
+end
+
+-- There are so many permits now. Tells the queue; if that is not enough, or without a right to do it, everybody.
+local function tell_queue(total)
+    if total <= 0 then return end
+    local done, is_enough = pcall(tell_places, total)
+    if not (done and is_enough) then redis.pcall(publish, channel, whole(total)) end
+end
+)lua"};
+
+// Follows a script that makes permits available: `total`, if somebody may be in the queue.
+inline constexpr std::string_view semaphore_tell_queue{R"lua(
+tell_queue(total)
+return answer
+)lua"};
+
+inline constexpr std::string_view semaphore_leave{R"lua(
+-- KEYS: semaphore, marks, channel, queue, places.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, client
+-- id, number of the place, publish command.
+-- Answer: 1. The client waits no longer; what it was told, the next one is told. May be repeated: needs no mark.
+local id = ARGV[6]
+publish, now = ARGV[8], time_in_ms()
+if string.match(redis.call('hget', places, id) or '', '^%d+') ~= ARGV[7] then return 1 end
+drop(id)
+tell_queue(count_in(redis.call('get', KEYS[1]) or '0') or 0)
+return 1
+)lua"};
+
+}  // namespace parts
+
+// A script that makes permits available.
+template <const std::string_view& Body>
+inline constexpr std::string_view with_semaphore_queue =
+    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_names,
+           Body, parts::semaphore_queue, parts::semaphore_tell_queue>;
+
+inline constexpr std::string_view semaphore_leave =
+    joined<parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_names,
+           parts::semaphore_queue, parts::semaphore_leave>;
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
+    "190131ee6c53cf6c334fcc042d492f3851a1bab9"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

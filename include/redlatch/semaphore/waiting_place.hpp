@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/request_lanes.hpp"
+#include "redlatch/protocol/shared_permits.hpp"
+#include "redlatch/semaphore/pending_requests.hpp"
+#include "redlatch/semaphore/request_deliveries.hpp"
+#include "redlatch/semaphore/synchronizer_core.hpp"
+#include "redlatch/wait/message_words.hpp"
+#include "redlatch/wait/subscription.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The place of this process in the queue of a semaphore on the server, and what it is told there: see
+// scripts/semaphore_queue.hpp. All waiters of the process share it; the representative asks under its number.
+//
+// The mutex of SynchronizerCore guards all members.
+template <class Protocol>
+class WaitingPlace {
+public:
+    WaitingPlace(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries)
+        : core_(core), deliveries_(deliveries), subscription_(core.session, core.task, core.protocol.place_channel()) {}
+
+    // Begins a question. Returns the number to ask with; 0 if it is to be asked without a place. Only one at a time asks under
+    // the number, because the place is for what that one wants.
+    std::uint64_t begin() {
+        if (is_asking_) return 0;
+        told_at_ = never;
+        is_queued_ = false;
+        if (!is_used()) return 0;
+        if (number_ == 0) number_ = core_.session.next_request();
+        is_asking_ = true;
+        return number_;
+    }
+
+    // A question under this number has ended.
+    void end(std::uint64_t number) noexcept {
+        if (number != 0) is_asking_ = false;
+    }
+
+    bool is_asking() const noexcept { return is_asking_; }
+
+    // Returns true if a question under this number was the last one that counts: whoever makes permits available knows what
+    // its caller wants, or tells everybody.
+    bool covers(std::uint64_t number) const { return number != 0 ? number == number_ || number_ == 0 : !is_used(); }
+
+    // Makes the question for these callers.
+    template <class Wants>
+    Call question(const Wants& wants, const RequestId& request_id, std::uint64_t number) const {
+        return core_.protocol.ask(wants, request_id, number);
+    }
+
+    // Applies the answer to a question under that number. Without a place at the end of it the process hears everything.
+    void answered(std::uint64_t number, const Answer& answer) {
+        if (number == 0 || number != number_) return;
+        is_queued_ = answer.is_queued;
+        if (!is_queued_) number_ = 0;
+    }
+
+    // Leaves the queue: nobody of this process waits any more. Frees the mutex meanwhile. Without memory for that, the
+    // place ends by itself.
+    void leave(std::unique_lock<std::mutex>& lock) noexcept {
+        if (is_asking_) return;  // who asks leaves
+        subscription_.stop();
+        is_queued_ = false;
+        leave(lock, std::exchange(number_, 0));
+    }
+
+    // --- messages -------------------------------------------------------------------------------------------------
+
+    const std::string& channel() const noexcept { return subscription_.channel(); }
+    void confirmed() noexcept { subscription_.confirmed(); }
+    void disconnected() noexcept { subscription_.disconnected(); }
+
+    // Begins to listen. Returns true if a message may have been missed.
+    bool listen() { return number_ != 0 && !is_refused_ && subscription_.listen(); }
+
+    // The user may not listen to this channel. From now on the waiters of this process hear everything.
+    void refused(std::unique_lock<std::mutex>& lock) {
+        subscription_.refused();
+        is_refused_ = true;
+        leave(lock, std::exchange(number_, 0));
+    }
+
+    // Returns true if a message to all is not for the waiters of this process, who are told when to ask.
+    bool ignores(std::string_view payload) const {
+        return is_queued_ && number_ != 0 && subscription_.is_confirmed() && Protocol::is_for_others(payload);
+    }
+
+    // "look <ms> <number>": ask after that time. Others mean nothing.
+    void message(std::unique_lock<std::mutex>& lock, std::string_view payload) {
+        if (next_word(payload) != "look") return;
+        const auto in = next_number<std::int64_t>(payload);
+        const auto place = next_number<std::uint64_t>(payload);
+        if (!in || !is_plausible(*in) || !place) return;
+        if (*place == 0) is_queued_ = false;
+        told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in)));
+        // The place of a question that arrived late.
+        if (number_ == 0) leave(lock, *place);
+    }
+
+    // Returns when the representative has to ask, according to a message since the last question.
+    Instant told_at() const noexcept { return told_at_; }
+
+private:
+    bool is_used() const { return core_.protocol.queues() && !is_refused_; }
+
+    void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number) noexcept try {
+        if (number == 0 || !core_.protocol.queues()) return;
+        RequestId request_id = core_.take_lane();
+        request_id.wanted_until = 1;  // the script does not look at it, so nobody has to ask for the server's time
+        deliveries_.add(lock, PendingRequest::Kind::call_off, request_id,
+                        [&protocol = core_.protocol, number](const RequestId& request_id) {
+                            return protocol.leave(request_id, number);
+                        });
+    } catch (...) {
+        if (!lock.owns_lock()) lock.lock();
+    }
+
+    SynchronizerCore<Protocol>& core_;
+    RequestDeliveries<Protocol>& deliveries_;
+    Subscription subscription_;
+    std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
+    Instant told_at_ = never;
+    bool is_asking_ = false;   // under the number
+    bool is_queued_ = false;   // the last answer: this process is told when to ask
+    bool is_refused_ = false;  // no right to the channel
+};
+
+// What has no queue on the server.
+template <class Protocol>
+class NoWaitingPlace {
+public:
+    template <class Core, class Deliveries>
+    NoWaitingPlace(Core& core, Deliveries&) : protocol_(core.protocol) {}
+
+    std::uint64_t begin() { return 0; }
+    void end(std::uint64_t) noexcept {}
+    bool is_asking() const noexcept { return false; }
+    bool covers(std::uint64_t) const { return true; }
+    template <class Wants>
+    Call question(const Wants& wants, const RequestId& request_id, std::uint64_t) const {
+        return protocol_.ask(wants, request_id);
+    }
+    void answered(std::uint64_t, const Answer&) {}
+    void leave(std::unique_lock<std::mutex>&) noexcept {}
+    bool listen() { return false; }
+    void confirmed() noexcept {}
+    void disconnected() noexcept {}
+    void refused(std::unique_lock<std::mutex>&) {}
+    bool ignores(std::string_view) const { return false; }
+    void message(std::unique_lock<std::mutex>&, std::string_view) {}
+    Instant told_at() const noexcept { return never; }
+
+private:
+    const Protocol& protocol_;
+};
+
+template <class Protocol>
+concept HasWaitingPlace = requires(const Protocol& p) {
+    p.place_channel();
+};
+
+template <class Protocol>
+using PlaceOf = std::conditional_t<HasWaitingPlace<Protocol>, WaitingPlace<Protocol>, NoWaitingPlace<Protocol>>;
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch

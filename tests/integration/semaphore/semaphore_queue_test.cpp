@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: MIT
+// The queue of the processes that wait for permits: who makes permits available tells those alone for whom there are
+// enough.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <map>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
+#include "support/proxy.hpp"
+#include "support/raw_redis.hpp"
+#include "support/redis_server.hpp"
+#include "support/wait.hpp"
+#include "support/without_grants.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::ClientOptions;
+using redlatch::Semaphore;
+using redlatch::detail::digested;
+namespace scripts = redlatch::detail::scripts;
+
+namespace {
+
+const std::string channel = "redisson_sc:{seats}";
+const std::string queue_key = "redlatch_semaphore_queue:{seats}";
+const std::string places_key = "redlatch_semaphore_places:{seats}";
+
+/// A client with the semaphore.
+struct Party {
+    explicit Party(const RedisServer& server, ClientOptions options = {}) : Party(server.url(), std::move(options)) {}
+    explicit Party(const std::string& url, ClientOptions options = {})
+        : client(url, std::move(options)), seats(client, "seats") {}
+
+    /// Waits for permits in a new thread, and keeps them. Returns when it is in the queue, and has asked once more since it
+    /// listens.
+    void queue_up(RawRedis& redis, int permits = 1) {
+        const std::string id = client.id();
+        visit = start([this, permits] {
+            has_entered = seats.acquire(permits, stop.get_token());
+            return has_entered.load();
+        });
+        REQUIRE(eventually([&] { return redis.integer("HEXISTS", places_key, id) == 1; }, 20s));
+        REQUIRE(eventually([&] { return redis.subscribers(channel + ":" + id) == 1; }, 20s));
+        commands_when_quiet(client);
+    }
+
+    bool enters() { return visit.wait_for(4s) == std::future_status::ready && visit.get(); }
+
+    Client client;
+    Semaphore seats;
+    std::stop_source stop;
+    std::atomic<bool> has_entered = false;
+    std::future<bool> visit;
+};
+
+struct Bench {
+    explicit Bench(int permits = 0) {
+        a.seats.try_set_permits(permits);
+        a.seats.release(1);
+        a.seats.acquire();  // from here on the scripts are cached
+    }
+
+    long long queued() { return redis.integer("LLEN", queue_key); }
+
+    // Nothing is left of the queue. The marks of requests are.
+    bool is_left_empty() {
+        return eventually([&] { return redis.integer("EXISTS", queue_key, places_key) == 0; }, 20s);
+    }
+
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server}, c{server}, d{server};
+};
+
+/// A client in the queue that hears what it is told, and never asks.
+class Deaf {
+public:
+    Deaf(Bench& bench, char digit) : id_(std::string(8, digit) + "-0000-8000-8000-000000000000"), hears_(bench.server) {
+        hears_.call("SUBSCRIBE", channel + ":" + id_);
+        bench.redis.integer("HSET", places_key, id_, "7 1 99999999999999 0");
+        bench.redis.integer("RPUSH", queue_key, id_);
+    }
+
+    const std::string& id() const { return id_; }
+
+    /// Returns the next message, empty if there is none.
+    std::string hear() {
+        const auto message = hears_.receive_within(200ms);
+        return message ? message->elements.at(2).string : std::string();
+    }
+
+private:
+    const std::string id_;
+    RawRedis hears_;
+};
+
+}  // namespace
+
+TEST_CASE("a release wakes the first in the queue, and nobody else sends a command") {
+    Bench bench;
+    bench.b.queue_up(bench.redis);
+    bench.c.queue_up(bench.redis);
+    bench.d.queue_up(bench.redis);
+    const auto others = bench.c.client.stats().commands + bench.d.client.stats().commands;
+    bench.a.seats.release();
+    CHECK(bench.b.enters());
+    // The next one asks, once, in case the first is frozen; unless that one has asked before.
+    commands_when_quiet(bench.c.client);
+    CHECK(bench.c.client.stats().commands + commands_when_quiet(bench.d.client) <= others + 1);
+    CHECK(bench.queued() == 2);
+    bench.a.seats.release();
+    CHECK(bench.c.enters());
+    bench.a.seats.release();
+    CHECK(bench.d.enters());
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("clients that wait for one permit send few commands, however many they are") {
+    Bench bench{1};
+    std::vector<std::unique_ptr<Party>> parties;
+    for (int i = 0; i < 12; ++i) parties.push_back(std::make_unique<Party>(bench.server));
+    int inside = 0, visits = 0;
+    std::atomic<bool> ended = false;
+    CommandMonitor monitor{bench.server};
+    std::vector<std::future<void>> threads;
+    for (const auto& party : parties)
+        threads.push_back(start([&, party = party.get()] {
+            while (!ended) {
+                party->seats.acquire();
+                CHECK(++inside == 1);
+                ++visits;
+                std::this_thread::sleep_for(1ms);
+                --inside;
+                party->seats.release();
+            }
+        }));
+    std::this_thread::sleep_for(2s);
+    ended = true;
+    for (auto& thread : threads) thread.get();
+    const auto calls = monitor.take();
+    CHECK(visits > 100);
+    CHECK(calls.at("evalsha") < 4 * visits);
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("who needs more than there is does not keep the others waiting") {
+    Bench bench;
+    bench.b.queue_up(bench.redis, 3);
+    bench.c.queue_up(bench.redis);
+    bench.a.seats.release();
+    CHECK(bench.c.enters());
+    CHECK_FALSE(bench.b.has_entered);
+    bench.a.seats.release(3);
+    CHECK(bench.b.enters());
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("who fits is told, also behind others for whom there would be too few") {
+    Bench bench;
+    bench.b.queue_up(bench.redis, 2);
+    bench.c.queue_up(bench.redis, 2);
+    bench.d.queue_up(bench.redis);
+    const Stopwatch watch;
+    bench.a.seats.release(3);
+    CHECK(bench.d.enters());
+    CHECK(watch.within(300ms));
+    CHECK(bench.b.enters());
+    CHECK_FALSE(bench.c.has_entered);
+    bench.a.seats.release(1);
+    CHECK_FALSE(eventually([&] { return bench.c.has_entered.load(); }, 50ms));
+    bench.a.seats.release(1);
+    CHECK(bench.c.enters());
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("who was told and gets nothing passes on what is left") {
+    Bench bench;
+    Proxy proxy{bench.server.url()};
+    Party slow{proxy.url()};
+    slow.queue_up(bench.redis, 2);
+    Deaf one{bench, '1'}, another{bench, '2'};
+    bench.b.queue_up(bench.redis);
+    proxy.hold_next_requests(1, std::string(digested<scripts::semaphore_acquire>.digest()));
+    bench.a.seats.release(2);
+    REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
+    // The others stand in. Somebody is faster than all of them.
+    CHECK(bench.a.seats.try_acquire());
+    bench.redis.integer("LREM", queue_key, 0, one.id());
+    bench.redis.integer("LREM", queue_key, 0, another.id());
+    bench.redis.integer("HDEL", places_key, one.id(), another.id());
+    const Stopwatch watch;
+    proxy.release();
+    CHECK(bench.b.enters());
+    CHECK(watch.within(300ms));
+    slow.stop.request_stop();
+    CHECK_FALSE(slow.visit.get());
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("a process with many waiters does not keep the others waiting") {
+    Bench bench{1};
+    std::atomic<bool> ended = false;
+    std::vector<std::future<void>> threads;
+    for (int i = 0; i < 3; ++i)
+        threads.push_back(start([&] {
+            while (!ended) {
+                bench.b.seats.acquire();
+                std::this_thread::sleep_for(20ms);
+                bench.b.seats.release();
+            }
+        }));
+    REQUIRE(eventually([&] { return bench.b.client.stats().acquisitions > 5; }, 20s));
+    for (int turn = 0; turn < 5; ++turn) {
+        CHECK(bench.c.seats.try_acquire_for(3s));
+        bench.c.seats.release();
+    }
+    ended = true;
+    for (auto& thread : threads) thread.get();
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("nobody waits for the slow poll, whatever each caller wants") {
+    Bench bench{3};
+    std::atomic<bool> ended = false;
+    std::atomic<int> late = 0, visits = 0;
+    std::vector<std::future<void>> threads;
+    for (Party* party : {&bench.b, &bench.c, &bench.d})
+        for (int i = 0; i < 3; ++i)
+            threads.push_back(start([&, party, i] {
+                for (int n = i; !ended; ++n) {
+                    const int permits = 1 + n % 2;
+                    if (!party->seats.try_acquire_for(4500ms, permits)) {
+                        ++late;
+                        continue;
+                    }
+                    ++visits;
+                    if (n % 5 == 0) std::this_thread::sleep_for(5ms);
+                    party->seats.release(permits);
+                    if (n % 7 == 0) std::this_thread::sleep_for(10ms);
+                }
+            }));
+    std::this_thread::sleep_for(4s);
+    ended = true;
+    for (auto& thread : threads) thread.get();
+    CHECK(late == 0);
+    CHECK(visits > 500);
+    CHECK(bench.a.seats.available_permits() == 3);
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("a long queue of those for whom there are too few does not keep the others waiting") {
+    for (const int length : {40, 250}) {
+        CAPTURE(length);
+        Bench bench;
+        for (int i = 0; i < length; ++i) {
+            bench.redis.integer("HSET", places_key, "big" + std::to_string(i), "7 10 99999999999999 0");
+            bench.redis.integer("RPUSH", queue_key, "big" + std::to_string(i));
+        }
+        bench.b.queue_up(bench.redis);
+        bench.a.seats.release();
+        CHECK(bench.b.enters());
+    }
+}
+
+TEST_CASE("all for whom there are permits are told at once") {
+    for (const bool sets : {false, true}) {
+        Bench bench;
+        if (sets) bench.a.seats.remove();
+        bench.b.queue_up(bench.redis, 2);
+        bench.c.queue_up(bench.redis);
+        bench.d.queue_up(bench.redis);
+        if (sets)
+            CHECK(bench.a.seats.try_set_permits(3));
+        else
+            bench.a.seats.release(3);
+        CHECK(bench.b.enters());
+        CHECK(bench.c.enters());
+        CHECK_FALSE(bench.d.has_entered);
+        bench.a.seats.add_permits(1);
+        CHECK(bench.d.enters());
+        CHECK(bench.is_left_empty());
+    }
+}
+
+TEST_CASE("a waiter that is gone is passed over at once") {
+    Bench bench;
+    bench.redis.integer("HSET", places_key, "11111111-0000-8000-8000-000000000000", "7 1 99999999999999 0");
+    bench.redis.integer("RPUSH", queue_key, "11111111-0000-8000-8000-000000000000");
+    bench.b.queue_up(bench.redis);
+    CHECK(bench.queued() == 2);
+    // On a busy machine a thread may wait for the processor.
+    CHECK(succeeds_once([&] {
+        const Stopwatch watch;
+        bench.a.seats.release();
+        CHECK(bench.b.enters());
+        return watch.elapsed() < 200ms;
+    }));
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("a waiter that is frozen costs the others less than a second, once") {
+    Bench bench;
+    Deaf frozen{bench, '1'};
+    bench.b.queue_up(bench.redis);
+    const Stopwatch watch;
+    bench.a.seats.release();
+    CHECK(bench.b.enters());
+    CHECK(watch.elapsed() > 300ms);
+    CHECK(watch.within(1000ms));
+    CHECK(frozen.hear() == "look 0 7");
+    bench.c.queue_up(bench.redis);
+    std::this_thread::sleep_for(500ms);
+    const Stopwatch next;
+    bench.b.seats.release();
+    CHECK(bench.c.enters());
+    CHECK(next.within(300ms));
+    CHECK(frozen.hear() == "look 0 0");
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("a waiter that leaves tells the next one what it may have been told") {
+    Bench bench;
+    bench.b.queue_up(bench.redis);
+    bench.c.queue_up(bench.redis);
+    bench.redis.integer("INCR", "seats");  // nobody is told
+    bench.b.stop.request_stop();
+    CHECK_FALSE(bench.b.visit.get());
+    CHECK(bench.c.enters());
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("a process takes what it needs, and the next one is told of the rest") {
+    Bench bench;
+    bench.b.queue_up(bench.redis, 3);
+    bench.c.queue_up(bench.redis, 2);
+    // The first of the queue has been told of all of them, and takes a part.
+    bench.redis.integer("HSET", places_key, bench.b.client.id(), "7 5 99999999999999 0");
+    bench.a.seats.release(5);
+    CHECK(bench.b.enters());
+    CHECK(bench.c.enters());
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("those who queue hear the release of a client that knows nothing of the queue") {
+    Bench bench;
+    Party old{bench.server, without_grants()};
+    for (const bool is_java : {false, true}) {
+        Party e{bench.server};
+        e.queue_up(bench.redis);
+        if (is_java) {
+            bench.redis.integer("INCR", "seats");
+            bench.redis.integer("PUBLISH", channel, "1");
+        } else {
+            old.seats.release();
+        }
+        CHECK(e.enters());
+    }
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("a client that knows nothing of the queue hears the releases of the others") {
+    Bench bench;
+    Party old{bench.server, without_grants()};
+    Deaf first{bench, '1'};
+    auto visit = start([&] { return old.seats.acquire(), true; });
+    REQUIRE(eventually([&] { return bench.redis.subscribers(channel) == 1; }, 20s));
+    commands_when_quiet(old.client);
+    bench.a.seats.release();
+    CHECK(visit.wait_for(4s) == std::future_status::ready);
+}
+
+TEST_CASE("after a lost connection those who queue ask") {
+    Bench bench;
+    bench.b.queue_up(bench.redis);
+    bench.redis.integer("INCR", "seats");
+    REQUIRE(bench.redis.kill_clients("pubsub") == 1);
+    CHECK(bench.b.enters());
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("a place for which nobody waits is left when its client is told") {
+    Bench bench;
+    bench.b.queue_up(bench.redis);
+    bench.b.stop.request_stop();
+    CHECK_FALSE(bench.b.visit.get());
+    REQUIRE(bench.is_left_empty());
+    // A question that arrives late. The client listens for a while.
+    bench.redis.integer("HSET", places_key, bench.b.client.id(), "99 1 99999999999999 0");
+    bench.redis.integer("RPUSH", queue_key, bench.b.client.id());
+    bench.c.queue_up(bench.redis);
+    const Stopwatch watch;
+    bench.a.seats.release();
+    CHECK(bench.c.enters());
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("a question that fails leaves no place") {
+    Bench bench;
+    Proxy proxy{bench.server.url()};
+    Party e{proxy.url(), ClientOptions{.command_timeout = 300ms, .unreachable_timeout = 600ms}};
+    CHECK_FALSE(e.seats.try_acquire());
+    proxy.drop_next_replies(100, std::string(digested<scripts::semaphore_acquire>.digest()));
+    std::error_code ec;
+    CHECK_FALSE(e.seats.try_acquire_for(20s, ec));
+    CHECK(ec);
+    CHECK(bench.is_left_empty());
+}
+
+TEST_CASE("without the rights to the queue's keys, or to its channel, clients wait as ever") {
+    using Rights = std::vector<std::string>;
+    for (const Rights& rights : {Rights{"~seats", "~redlatch_semaphore_requests:*", "~redisson_sc:*", "&*"},
+                                 Rights{"~*", "resetchannels", "&redisson_sc:{seats}"}}) {
+        CAPTURE(rights.front());
+        Bench bench;
+        bench.redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all");
+        for (const std::string& right : rights) bench.redis.text("ACL", "SETUSER", "limited", right);
+        std::string url = bench.server.url();
+        url.insert(url.find("//") + 2, "limited:secret@");
+        Party limited{url};
+        auto visit = start([&] { return limited.seats.acquire(), true; });
+        REQUIRE(eventually([&] { return bench.redis.subscribers(channel) == 1; }, 20s));
+        commands_when_quiet(limited.client);
+        bench.a.seats.release();
+        CHECK(visit.wait_for(4s) == std::future_status::ready);
+        bench.b.queue_up(bench.redis);
+        limited.seats.release();
+        CHECK(bench.b.enters());
+    }
+}
