@@ -2160,8 +2160,8 @@ mutate(not_set_up_each_time semaphore/synchronizer.hpp
 
 # A semaphore without permits is taken for one that nobody has set up.
 mutate(no_permits_is_not_set_up scripts/semaphore.hpp
-    "if redis.call('exists', semaphore) == 0 then"
-    "if available <= 0 then"
+    "local is_there = taken > 0 or redis.call('exists', semaphore) == 1"
+    "local is_there = taken > 0 or available > 0"
     "integration/not_set_up")
 
 # A PermitExpirableSemaphore whose permits are all taken is one that nobody has set up.
