@@ -23,7 +23,7 @@ foreach(header IN LISTS headers)
     set(names "")
     string(REGEX MATCHALL "local [a-z_, ]+ =[ \n]+KEYS@[^\n]*" heads "${text}")
     # A part of its own names the keys of several scripts.
-    if(text MATCHES "parts::queue_keys|queue_words|semaphore_names")
+    if(text MATCHES "parts::queue_keys|queue_words|semaphore_queue_keys")
         list(APPEND heads "local lock, channel, mark, queue, places, counter = KEYS")
     endif()
     foreach(head IN LISTS heads)

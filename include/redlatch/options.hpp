@@ -154,7 +154,7 @@ struct ClientOptions {
     // The reentrant, the non-reentrant, the fenced, the fair and the read-write locks use it, unless require_replicas or
     // require_fsync is set. A FairLock has its queue anyway. The others need two more keys a lock:
     // redlatch_lock_queue:{name} and redlatch_lock_places:{name}, a ReadWriteLock redlatch_rwlock_queue:{name} and
-    // redlatch_rwlock_places:{name}. So do the waiters of a Semaphore, in redlatch_semaphore_queue:{name} and
+    // redlatch_rwlock_places:{name}. So do the waiters of both semaphores, in redlatch_semaphore_queue:{name} and
     // redlatch_semaphore_places:{name}: who makes permits available wakes those for whom there are enough.
     bool grants = true;
     // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the

@@ -790,7 +790,7 @@ struct ClientOptions {
     // The reentrant, the non-reentrant, the fenced, the fair and the read-write locks use it, unless require_replicas or
     // require_fsync is set. A FairLock has its queue anyway. The others need two more keys a lock:
     // redlatch_lock_queue:{name} and redlatch_lock_places:{name}, a ReadWriteLock redlatch_rwlock_queue:{name} and
-    // redlatch_rwlock_places:{name}. So do the waiters of a Semaphore, in redlatch_semaphore_queue:{name} and
+    // redlatch_rwlock_places:{name}. So do the waiters of both semaphores, in redlatch_semaphore_queue:{name} and
     // redlatch_semaphore_places:{name}: who makes permits available wakes those for whom there are enough.
     bool grants = true;
     // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
@@ -13869,12 +13869,19 @@ public:
     // Makes the call of a script that marks this request.
     Call call(const Script& script, const RequestId& request_id, std::initializer_list<Word> more_keys,
               std::initializer_list<Word> more_arguments, Effect effect = Effect::any) const {
-        Call call(
-            script, {key_, marks_}, more_keys,
-            {request_id.lane, request_id.request, request_id.wanted_until, margin_, request_id.may_be_done ? "1" : "0"},
-            effect);
+        Call call = with_keys(script, more_keys, effect);
+        append_request(call, request_id);
         call.append(more_arguments);
         return call;
+    }
+
+    // Does the same in steps, for a call with further keys.
+    Call with_keys(const Script& script, std::initializer_list<Word> more_keys, Effect effect) const {
+        return {script, {key_, marks_}, more_keys, {}, effect};
+    }
+    void append_request(Call& call, const RequestId& request_id) const {
+        call.append(std::initializer_list<Word>{request_id.lane, request_id.request, request_id.wanted_until, margin_,
+                                                request_id.may_be_done ? "1" : "0"});
     }
 
     // Voids a request whose sender has given up. After the reply the request has taken effect or never will.
@@ -13929,13 +13936,181 @@ bool share(std::int64_t taken, std::span<Want> wants) {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/scripts/semaphore_queue.hpp
+
+// The queue of the processes that wait for permits of a semaphore. Whoever makes permits available, or leaves some, tells the
+// first of the queue for whom there are enough, and they ask; the others sleep on. So P processes that wait do not send P commands
+// for one permit. Nothing is reserved: who asks first gets the permits, be it in the queue or not.
+//
+// A process has one place, for all its waiters. Keys beside the semaphore:
+//   queue    a list of client ids, the next one first
+//   places   a hash. Client id -> "number want ends asks":
+//              number   tells this stay from others of the client
+//              want     the fewest permits for which its last question would have been granted something
+//              ends     the time until which the place counts
+//              asks     the time at which it asks; 0 if it sleeps until it is told
+// All times are in milliseconds of the server's clock.
+//
+// Each client listens to a channel of its own, that of the semaphore with its id. The message there, "look <ms> <number>",
+// asks it to ask after that time. It also listens to the common channel: clients that know nothing of the queue send
+// the number of permits there, and then everybody asks. The others write a 0 before the number, to whose message only
+// those react who have no place.
+//
+// Who has been told may be frozen. So the next two for whom there would be enough are told to ask `stand_in` ms later, and
+// twice as much. A client that was told, and has not asked by then, loses its place when permits become available next.
+// Three in a row that are frozen leave the others to their slow poll.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+
+namespace parts {
+
+// Precede semaphore_news. `queue` and `places` are nil for a client that does without.
+inline constexpr std::string_view semaphore_queue_keys{R"lua(
+local channel, queue, places = KEYS[3], KEYS[4], KEYS[5]
+)lua"};
+inline constexpr std::string_view permit_queue_keys{R"lua(
+local channel, queue, places = KEYS[4], KEYS[5], KEYS[6]
+)lua"};
+
+// Follows request_marks. The functions of the queue come last, because most calls do not need them.
+inline constexpr std::string_view semaphore_news{R"lua(
+local publish, now
+-- The number of permits of which the queue has to be told; nil if nobody is in it.
+local told
+
+-- Returns the message to all: there are so many permits now.
+local function news(total)
+    if queue and type(redis.pcall('lindex', queue, '0')) == 'string' then told = total end
+    return (told and '0' or '') .. whole(total)
+end
+)lua"};
+
+inline constexpr std::string_view semaphore_queue{R"lua(
+local stand_in, most_seen = 400, 200
+
+local function place_text(number, want, asks)
+    return string.format('%s %.0f %.0f %.0f', number, want, now + 30000, asks)
+end
+
+-- In an order that leaves the place as it was without a right to one of them.
+local function drop(id)
+    redis.call('lrem', queue, '0', id)
+    redis.call('hdel', places, id)
+end
+
+-- Asks the client to ask at that time. Returns true if it listens. Otherwise drops its place.
+local function tell(id, number, want, at)
+    redis.call('hset', places, id, place_text(number, want, at))
+    local heard = redis.call(publish, channel .. ':' .. id, string.format('look %.0f %s', at - now, number))
+    if heard == 0 then drop(id) end
+    return heard ~= 0
+end
+
+-- Returns false if there are so many in the queue that some for whom there may be enough have not been looked at.
+local function tell_places(total)
+    local left, told, standing_in = total, 0, 0
+    local ids = redis.call('lrange', queue, '0', whole(most_seen - 1))
+    for _, id in ipairs(ids) do
+        if left <= 0 and (told == 0 or standing_in == 2) then return true end
+        local number, want, ends, asks =
+            string.match(redis.call('hget', places, id) or '', '^(%d+) (%d+) (%d+) (%d+)$')
+        want, ends, asks = tonumber(want), tonumber(ends), tonumber(asks)
+        if not number or ends <= now or (asks > 0 and asks < now - 2 * stand_in) then
+            -- If it is there after all, it asks.
+            drop(id)
+            redis.call(publish, channel .. ':' .. id, 'look 0 0')
+        elseif want <= left then
+            local is_about_to_ask = asks > 0 and asks <= now
+            if is_about_to_ask or tell(id, number, want, now) then left, told = left - want, told + 1 end
+        elseif told > 0 and want <= total and standing_in < 2 then
+            if asks > 0 or tell(id, number, want, now + (standing_in + 1) * stand_in) then
+                standing_in = standing_in + 1
+            end
+        end
+    end
+    return left <= 0 or #ids < most_seen
+end
+
+-- There are so many permits now. Tells the queue; if that is not enough, or without a right to do it, everybody.
+local function tell_queue(total)
+    if total <= 0 then return end
+    local done, is_enough = pcall(tell_places, total)
+    if not (done and is_enough) then redis.pcall(publish, channel, whole(total)) end
+end
+)lua"};
+
+// Follows a script that makes permits available, and has nothing else to do: `answer`, once the queue is told.
+inline constexpr std::string_view semaphore_tell_queue{R"lua(
+tell_queue(told)
+return answer
+)lua"};
+
+// Follows a script that takes permits: the client `id` has, or takes, the place of this `number`.
+inline constexpr std::string_view semaphore_queue_up{R"lua(
+-- Gives the client a place, or keeps it, until there are as many permits as `least`. One that was served in part queues
+-- up anew. Returns true if it has one: it is told when it has to ask. A command in lower case reaches subscribers of other
+-- nodes, who cannot be counted: no queue. Without a right to the queue the client hears everything.
+local function queue_up(id, number, least, is_served)
+    if publish == 'publish' then return false end
+    local is_new
+    local done = pcall(function()
+        is_new = redis.call('hset', places, id, place_text(number, least, 0)) == 1
+        -- The server may have evicted the list alone.
+        local is_lost = not is_new and redis.call('llen', queue) < redis.call('hlen', places)
+        if is_lost or (is_served and not is_new) then redis.call('lrem', queue, '0', id) end
+        if is_new or is_lost or is_served then redis.call('rpush', queue, id) end
+        redis.call('pexpire', queue, '60000')
+        redis.call('pexpire', places, '60000')
+    end)
+    if not done and is_new then
+        redis.pcall('lrem', queue, '-1', id)
+        redis.pcall('hdel', places, id)
+    end
+    return done
+end
+)lua"};
+
+inline constexpr std::string_view semaphore_leave{R"lua(
+-- KEYS: semaphore, marks, channel, queue, places.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, client
+-- id, number of the place, publish command.
+-- Answer: 1. The client waits no longer; what it was told, the next one is told. May be repeated: needs no mark.
+if not queue then return 1 end
+local id = ARGV[6]
+publish, now = ARGV[8], time_in_ms()
+if string.match(redis.call('hget', places, id) or '', '^%d+') ~= ARGV[7] then return 1 end
+drop(id)
+tell_queue(count_in(redis.call('get', KEYS[1]) or '0') or 0)
+return 1
+)lua"};
+
+}  // namespace parts
+
+inline constexpr std::string_view semaphore_leave =
+    joined<parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_queue_keys,
+           parts::semaphore_news, parts::semaphore_queue, parts::semaphore_leave>;
+
+}  // namespace scripts
+
+// The digests, written by cmake/digests.cmake.
+// clang-format off
+template <>
+inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
+    "dae6637ec7769386de14035e3a5e34a120fc856c"};
+// clang-format on
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/scripts/permit_expirable_semaphore.hpp
 
 // The scripts of the semaphore whose permits have leases. Keys: a string, the number of available permits, as for the
 // semaphore; and a sorted set of the permits that are taken: id -> the end of its lease, in ms since 1970 by the
 // server's clock. A permit whose lease has ended counts as available; the next script that finds it puts it back.
-// Message: the new number of permits, if there are any. It is published before the number changes, as for the
-// semaphore.
+// Message: the new number of permits, if there are any; with a 0 before it if processes queue (semaphore_queue.hpp). It is
+// published before the number changes, as for the semaphore.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -13964,99 +14139,121 @@ end
 -- Adds to `changes`: that many permits become available (fewer, if negative). Before that come commands of the kinds
 -- that follow later and might be refused; they remove nothing. Redis allows the first one when its memory is full, and
 -- then all later writes.
-local function put_back(changes, semaphore, leases, channel, publish, available, permits)
+local function put_back(changes, semaphore, leases, available, permits)
     table.insert(changes, {'zrem', leases, ''})
     table.insert(changes, {'zremrangebyscore', leases, '1', '0'})
-    if available + permits > 0 then table.insert(changes, {publish, channel, whole(available + permits)}) end
+    if available + permits > 0 then table.insert(changes, {publish, channel, news(available + permits)}) end
     table.insert(changes, {'incrby', semaphore, whole(permits), undo = {'incrby', semaphore, whole(-permits)}})
 end
 -- Puts back the permits whose lease has ended, and does nothing else. Returns nil, or the error.
-local function sweep(semaphore, leases, channel, publish, available, now)
+local function sweep(semaphore, leases, available)
     local over, removal = leases_over(leases, now, available)
     if over == 0 then return end
     local changes = {}
-    put_back(changes, semaphore, leases, channel, publish, available, over)
+    put_back(changes, semaphore, leases, available, over)
     table.insert(changes, removal)
     return all_or_none(changes)
 end
 )lua"};
 
+// A script that reads permits, or makes some available: it tells the queue of that, with the keys of the queue.
+template <const std::string_view& QueueKeys, const std::string_view& Body>
+inline constexpr std::string_view sees_permits = joined<all_or_none, request_marks, wanted_until, exact_count,
+                                                        permit_clock, QueueKeys, semaphore_news, permit_sweep, Body>;
 template <const std::string_view& Body>
 inline constexpr std::string_view changes_permits =
-    joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, permit_sweep, Body>;
+    joined<sees_permits<permit_queue_keys, Body>, semaphore_queue, semaphore_tell_queue>;
 
 inline constexpr std::string_view permit_acquire{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command; then for each caller, in the order of service: how many permits (negative if callers behind may be served
--- when there are too few for this one), their lease in ms (-1 = without a lease), their ids.
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
+-- resend, client id, number of its place in the queue ('0' = takes none), publish command; then for each caller, in the
+-- order of service: how many permits (negative if callers behind may be served when there are too few for this one), their
+-- lease in ms (-1 = without a lease), their ids.
 -- Answer: the number of permits taken: by the callers in their order, as far as there are enough; after how many ms the
--- next lease ends, -1 = unknown; and, if none were taken, how many permits there are in all, nil = there is no such
--- semaphore.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- next lease ends, -1 = unknown; and, if some callers were not served, how many permits there are in all, nil = there is no
+-- such semaphore; then 1 if it has a place in the queue.
+local semaphore, marks, leases = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local publish = ARGV[6]
+local id, number = ARGV[6], ARGV[7]
 local before = outcome_of(marks, lane, request)
 if before then return {before, -1} end
-local now = time_in_ms()
+publish, now = ARGV[8], time_in_ms()
 if now > wanted_until then return late(now) end
 local ends = wanted_until + margin
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
 local over, removal = leases_over(leases, now, present)
 local available = present + over
-local taken, served, i = 0, {}, 7
+-- `least`: with how many more permits it would have taken some; nil if nobody stays unserved.
+local taken, least, served, i = 0, nil, {}, 9
 while i <= #ARGV do
     local wanted = math.abs(tonumber(ARGV[i]))
     if taken + wanted <= available then
         taken = taken + wanted
         table.insert(served, i)
-    elseif tonumber(ARGV[i]) > 0 then
-        break
+    else
+        least = math.min(least or wanted, wanted)
+        if tonumber(ARGV[i]) > 0 then break end
     end
     i = i + 2 + wanted
 end
+local refusal
 if taken == 0 then
-    -- Permits whose lease has ended bring a removed semaphore back.
-    local exists = over > 0 or redis.call('exists', semaphore) == 1
-    local all = exists and present + redis.call('zcard', leases)
-    local first = redis.call('zrange', leases, whole(over), whole(over), 'withscores')[2]
-    local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or
-                        sweep(semaphore, leases, channel, publish, present, now)
-    if refusal then return refusal end
-    if not first or tonumber(first) >= never then return {0, -1, all} end
-    return {0, math.max(1, tonumber(first) - now), all}
-end
--- First a write that Redis refuses when its memory is full.
-local changes = {mark(marks, lane, request, whole(taken)), keep(marks, now, ends)}
-if over > 0 then
-    put_back(changes, semaphore, leases, channel, publish, present, over - taken)
+    refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or
+                  sweep(semaphore, leases, present)
 else
-    table.insert(changes, {'decrby', semaphore, whole(taken), undo = {'decrby', semaphore, whole(-taken)}})
-end
-for _, at in ipairs(served) do
-    local wanted, lease_ends = math.abs(tonumber(ARGV[at])), ends_at(now, ARGV[at + 1])
-    for k = at + 2, at + 1 + wanted do
-        table.insert(changes, {'zadd', leases, lease_ends, ARGV[k], undo = {'zrem', leases, ARGV[k]}})
+    -- First a write that Redis refuses when its memory is full.
+    local changes = {mark(marks, lane, request, whole(taken)), keep(marks, now, ends)}
+    if over > 0 then
+        put_back(changes, semaphore, leases, present, over - taken)
+    else
+        table.insert(changes, {'decrby', semaphore, whole(taken), undo = {'decrby', semaphore, whole(-taken)}})
     end
+    for _, at in ipairs(served) do
+        local wanted, lease_ends = math.abs(tonumber(ARGV[at])), ends_at(now, ARGV[at + 1])
+        for k = at + 2, at + 1 + wanted do
+            table.insert(changes, {'zadd', leases, lease_ends, ARGV[k], undo = {'zrem', leases, ARGV[k]}})
+        end
+    end
+    local left = redis.call('pttl', semaphore)
+    if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
+    if over > 0 then table.insert(changes, removal) end
+    refusal = all_or_none(changes)
 end
-local left = redis.call('pttl', semaphore)
-if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
-if over > 0 then table.insert(changes, removal) end
-local refusal = all_or_none(changes)
-return refusal or {taken, -1}
+if refusal then return refusal end
+local answer = {taken, -1}
+if least then
+    -- Permits whose lease has ended bring a removed semaphore back.
+    local exists = taken > 0 or over > 0 or redis.call('exists', semaphore) == 1
+    local first = tonumber(redis.call('zrange', leases, '0', '0', 'withscores')[2] or never)
+    answer = {taken, first < never and math.max(1, first - now) or -1,
+              exists and available - taken + redis.call('zcard', leases)}
+end
+if number == '0' and not told then return answer end
+if not told and not least and redis.pcall('hexists', places, id) ~= 1 then return answer end
+)lua"};
+
+// Follows semaphore_queue_up.
+inline constexpr std::string_view permit_answer{R"lua(
+if number ~= '0' and least and queue_up(id, number, least, taken > 0) then answer[4] = 1 end
+if number ~= '0' and not least then pcall(drop, id) end
+-- It may have been told of more permits than it took.
+tell_queue(available - taken)
+return answer
 )lua"};
 
 inline constexpr std::string_view permit_take_back{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know,
--- wanted until of that acquire, margin in ms, '1' for a resend, publish command, the ids that it may have taken.
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request of an acquire whose outcome its sender
+-- does not know, wanted until of that acquire, margin in ms, '1' for a resend, publish command, the ids that it may have
+-- taken.
 -- Answer: the number of these ids that were taken; they are given back, once. Copies of the acquire in flight take
 -- none.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local semaphore, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local before, own = outcome_of(marks, lane, request)
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
-local now = time_in_ms()
+publish, now = ARGV[6], time_in_ms()
 -- First a write that Redis allows when its memory is full.
 local changes = {{'zrem', leases, ''}}
 if own then
@@ -14069,104 +14266,114 @@ local held = {}
 for i = 7, #ARGV do
     if redis.call('zscore', leases, ARGV[i]) then table.insert(held, ARGV[i]) end
 end
-if #held > 0 then put_back(changes, semaphore, leases, channel, publish, present, #held) end
+if #held > 0 then put_back(changes, semaphore, leases, present, #held) end
 for _, id in ipairs(held) do table.insert(changes, {'zrem', leases, id}) end
-return all_or_none(changes) or #held
+local refusal, answer = all_or_none(changes), #held
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view permit_release{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command, permit ids.
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
+-- resend, publish command, permit ids.
 -- Answer: 1 = all were released; 0 = at least one is unknown or its lease has ended, and none was released.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local semaphore, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local now = time_in_ms()
+publish, now = ARGV[6], time_in_ms()
 if now > wanted_until then return late(now) end
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
-local ids, seen = {}, {}
+local ids, seen, answer = {}, {}, 1
 for i = 7, #ARGV do
     local ends = redis.call('zscore', leases, ARGV[i])
-    if not ends or tonumber(ends) <= now then
-        return sweep(semaphore, leases, channel, publish, present, now) or 0
-    end
+    if not ends or tonumber(ends) <= now then answer = 0 end
     if not seen[ARGV[i]] then table.insert(ids, ARGV[i]) end
     seen[ARGV[i]] = true
 end
-local over, removal = leases_over(leases, now, present + #ids)
-local ends = wanted_until + margin
--- First a write that Redis allows when its memory is full.
-local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-put_back(changes, semaphore, leases, channel, publish, present, #ids + over)
-for _, id in ipairs(ids) do table.insert(changes, {'zrem', leases, id}) end
-if over > 0 then table.insert(changes, removal) end
-return all_or_none(changes) or 1
+local refusal
+if answer == 0 then
+    refusal = sweep(semaphore, leases, present)
+else
+    local over, removal = leases_over(leases, now, present + #ids)
+    local ends = wanted_until + margin
+    -- First a write that Redis allows when its memory is full.
+    local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
+    put_back(changes, semaphore, leases, present, #ids + over)
+    for _, id in ipairs(ids) do table.insert(changes, {'zrem', leases, id}) end
+    if over > 0 then table.insert(changes, removal) end
+    refusal = all_or_none(changes)
+end
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view permit_set_lease{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command, permit id, lease in ms (-1 = without a lease).
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
+-- resend, publish command, permit id, lease in ms (-1 = without a lease).
 -- Answer: 1 = done; 0 = the permit is unknown or its lease has ended.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local semaphore, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local id, lease = ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local now = time_in_ms()
+publish, now = ARGV[6], time_in_ms()
 if now > wanted_until then return late(now) end
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
 local old = redis.call('zscore', leases, id)
+local refusal, answer
 if not old or tonumber(old) <= now then
-    return sweep(semaphore, leases, channel, publish, present, now) or 0
+    refusal, answer = sweep(semaphore, leases, present), 0
+else
+    local ends = wanted_until + margin
+    local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
+                     {'zadd', leases, ends_at(now, lease), id, undo = {'zadd', leases, old, id}}}
+    local over, removal = leases_over(leases, now, present)
+    if over > 0 then
+        put_back(changes, semaphore, leases, present, over)
+        table.insert(changes, removal)
+    end
+    refusal, answer = all_or_none(changes), 1
 end
-local ends = wanted_until + margin
-local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
-                 {'zadd', leases, ends_at(now, lease), id, undo = {'zadd', leases, old, id}}}
-local over, removal = leases_over(leases, now, present)
-if over > 0 then
-    put_back(changes, semaphore, leases, channel, publish, present, over)
-    table.insert(changes, removal)
-end
-return all_or_none(changes) or 1
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view permit_set_total{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command, number of permits, including those that are taken.
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
+-- resend, publish command, number of permits, including those that are taken.
 -- Answer: 1.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local semaphore, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local permits = ARGV[7]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local now = time_in_ms()
+publish, now = ARGV[6], time_in_ms()
 if now > wanted_until then return late(now) end
 local present = redis.call('get', semaphore)
 if not count_in(present or '0') then return no_count() end
 local missing = permits - (present or 0) - (present and redis.call('zcard', leases) or 0)
 local changes = {mark(marks, lane, request, 1), keep(marks, now, wanted_until + margin)}
-if missing > 0 then table.insert(changes, {publish, channel, permits}) end
+if missing > 0 then table.insert(changes, {publish, channel, news(tonumber(permits))}) end
 if not present then
     table.insert(changes, {'set', semaphore, permits})
 elseif missing ~= 0 then
     table.insert(changes, {'incrby', semaphore, whole(missing)})
 end
-return all_or_none(changes) or 1
+local refusal, answer = all_or_none(changes), 1
+if refusal or not told then return refusal or answer end
+told = (present or 0) + missing
 )lua"};
 
 inline constexpr std::string_view permit_add{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command, the change of the number of permits.
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
+-- resend, publish command, the change of the number of permits.
 -- Answer: 1.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local semaphore, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local permits = tonumber(ARGV[7])
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local now = time_in_ms()
+publish, now = ARGV[6], time_in_ms()
 if now > wanted_until then return late(now) end
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
@@ -14177,20 +14384,21 @@ if permits > 0 and total + redis.call('zcard', leases) > most or permits < 0 and
 end
 local ends = wanted_until + margin
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-if total > 0 and permits > 0 then table.insert(changes, {publish, channel, whole(total)}) end
+if total > 0 and permits > 0 then table.insert(changes, {publish, channel, news(total)}) end
 table.insert(changes, {'incrby', semaphore, whole(permits)})
-return all_or_none(changes) or 1
+local refusal, answer = all_or_none(changes), 1
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view permit_count{R"lua(
 -- KEYS: semaphore, leases, channel.  ARGV: publish command.
 -- Answer: how many permits are available, how many are taken; nil for the first = there is no such semaphore.
-local semaphore, leases, channel = KEYS[1], KEYS[2], KEYS[3]
+local semaphore, leases = KEYS[1], KEYS[2]
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
-local now = time_in_ms()
+publish, now = ARGV[1], time_in_ms()
 local taken = redis.call('zcard', leases) - leases_over(leases, now, present)
-local refusal = sweep(semaphore, leases, channel, ARGV[1], present, now)
+local refusal = sweep(semaphore, leases, present)
 return refusal or {redis.call('get', semaphore), taken}
 )lua"};
 
@@ -14246,14 +14454,18 @@ return renewed
 
 }  // namespace parts
 
-inline constexpr std::string_view permit_acquire = parts::changes_permits<parts::permit_acquire>;
+inline constexpr std::string_view permit_acquire =
+    joined<parts::sees_permits<parts::permit_queue_keys, parts::permit_acquire>, parts::semaphore_queue,
+           parts::semaphore_queue_up, parts::permit_answer>;
 inline constexpr std::string_view permit_take_back = parts::changes_permits<parts::permit_take_back>;
 inline constexpr std::string_view permit_release = parts::changes_permits<parts::permit_release>;
 inline constexpr std::string_view permit_set_lease = parts::changes_permits<parts::permit_set_lease>;
 inline constexpr std::string_view permit_set_total = parts::changes_permits<parts::permit_set_total>;
 inline constexpr std::string_view permit_add = parts::changes_permits<parts::permit_add>;
-inline constexpr std::string_view permit_count = parts::changes_permits<parts::permit_count>;
-inline constexpr std::string_view permit_inspect = parts::changes_permits<parts::permit_inspect>;
+// Without the keys of the queue: if it finds permits whose lease has ended, all waiters are told.
+inline constexpr std::string_view permit_count = parts::sees_permits<parts::semaphore_queue_keys, parts::permit_count>;
+inline constexpr std::string_view permit_inspect =
+    parts::sees_permits<parts::semaphore_queue_keys, parts::permit_inspect>;
 inline constexpr std::string_view permit_remaining{
     joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
 inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
@@ -14263,19 +14475,19 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "a1d6d1e2e1e70c023718b64d81cbb60252f4914b"};
+    "c992c0685d71728faad2166f813e37883d9d13d7"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "5be84d10a4bc4de8a3192399700593383eb68cb8"};
+    "6d1a8d13818541c0be7216ad40228bb8331fba6b"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "619aaa3b2c8f26b201f118ed98dd538dafa3855b"};
+    "adf6b24c640b0c13d34969eddb824802db705abb"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "f8ab85520f100a999d88411b61744ddfcdbc655d"};
+    "074b68fb12c836dbaa82c15e7898081c24a49e91"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "bae32ae2f6a5062d096c94ab62a35ef8ea74d0ff"};
+    "9d9a55a7d26e4ad22d0729c8995c9d07e0ae64fd"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -14284,13 +14496,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "d2677464bdcc0c4d67de7f3705b834222b508975"};
+    "36a39ca5fe3ae19a80c3f0b9ae517fdaf7aa3952"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "435b2d1008e904c74be8dc39efacc798209f2811"};
+    "b0d8971b40a049c63c09aefd1435dfff03c46158"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "a5b9d32eb5aaa11f50a54f39e5b3622b710f65e0"};
+    "a9c05a730a473cfcdc33093b2b762dcd5739d020"};
 // clang-format on
 
 }  // namespace detail
@@ -14744,8 +14956,8 @@ struct SynchronizerCore {
     // Returns true if the user turns out to have no right to the keys of the queue on the server, which a call with so many
     // keys has: then it has to be made once more, and does without.
     bool is_queue_refused(std::size_t keys, const Reply& reply) const {
-        if constexpr (requires { protocol.is_refused(keys, reply); })
-            return protocol.is_refused(keys, reply);
+        if constexpr (requires { protocol.queue(); })
+            return protocol.queue().is_refused(keys, reply);
         else
             return false;
     }
@@ -15088,7 +15300,9 @@ private:
     }
 
     void post_stamped(const PendingRequest& request) {
-        Completion done = [this, keep = core_.keep(), number = request.number](Reply reply) {
+        const Call call = request.make(request.request_id);
+        Completion done = [this, keep = core_.keep(), number = request.number, keys = call.key_count()](Reply reply) {
+            if (core_.is_queue_refused(keys, reply)) return failed(number);
             delivered(number, std::move(reply));
         };
         {
@@ -15098,7 +15312,7 @@ private:
             kept->request_id.wanted_until = request.request_id.wanted_until;
             kept->sent = Clock::now();
         }
-        core_.session.post(request.make(request.request_id), std::move(done));
+        core_.session.post(call, std::move(done));
     }
 
     void failed(std::uint64_t number) {
@@ -15690,6 +15904,155 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/protocol/claim.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The contents of one acquire command.
+struct Claim {
+    OwnerNumber owner = 0;
+    std::uint64_t hold = 0;   // the number of the hold on the server: new for each first level
+    std::uint32_t count = 1;  // the level
+    Milliseconds lease{};
+    std::int64_t until = 0;      // the time until which it is wanted, by the server's clock
+    std::int64_t lease_end = 0;  // the end of a lease that begins when it is sent, by the same clock; never late
+    std::uint64_t writer = 0;    // for a reader: the number of its owner's hold as the writer
+    bool queues = false;         // true to join the server's queue if it is blocked
+    bool listens = false;        // true if it queues, and hears of a grant
+    bool polls = false;          // true if it will be asked for again and again, without a place in a queue
+    bool announced = false;      // true if new readers must stay out while it waits
+    bool first = true;           // true if it was not sent before and the lock is not known to be held
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/queue_keys.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The keys of the queue in which clients wait for a lock on the server (scripts/lock_queue.hpp), and whether this client
+// uses them: if it is to, unless its user turns out to have no right to them.
+class QueueKeys {
+public:
+    QueueKeys(bool wanted, NativeCommands& native, NativeCommands::Queue of, std::string queue, std::string places)
+        : wanted_(wanted), native_(native), of_(of), queue_(std::move(queue)), places_(std::move(places)) {}
+
+    bool are_used() const noexcept { return wanted_ && native_.may_use(of_); }
+
+    const std::string& queue() const noexcept { return queue_; }
+    const std::string& places() const noexcept { return places_; }
+
+    // How a claim waits, as the acquire scripts know it.
+    static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
+
+    // Returns true if the user has no right to the keys, which a script with so many keys has. From then on this client does
+    // without. Says so to each caller whose call had them.
+    bool are_refused(std::size_t keys, const Reply& reply) const {
+        if (keys < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM")) return false;
+        native_.refused(of_);
+        return true;
+    }
+
+    // The same for a release. An error of a command inside the script leaves open what the script has done before.
+    bool are_refused_at_release(std::size_t keys, const Reply& reply) const {
+        return reply.text.find("@user_script") == std::string::npos && are_refused(keys, reply);
+    }
+
+private:
+    const bool wanted_;
+    NativeCommands& native_;
+    const NativeCommands::Queue of_;
+    const std::string queue_;
+    const std::string places_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/semaphore_queue.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The queue on the server of the processes that wait for permits of a semaphore (scripts/semaphore_queue.hpp), for the
+// protocols of both kinds of semaphores.
+class SemaphoreQueue {
+public:
+    SemaphoreQueue(const ProtocolContext& context, const std::string& key)
+        : client_(context.uuid),
+          channel_(prefixed_key("redisson_sc", key)),
+          keys_(context.options.grants, context.native, NativeCommands::Queue::semaphores,
+                prefixed_key("redlatch_semaphore_queue", key), prefixed_key("redlatch_semaphore_places", key)) {}
+
+    // Returns true if this client uses it.
+    bool is_used() const noexcept { return keys_.are_used(); }
+
+    const std::string& client() const noexcept { return client_; }
+
+    // Returns the channel of the messages to all.
+    const std::string& channel() const noexcept { return channel_; }
+
+    // Returns the channel on which this client is told to ask.
+    std::string place_channel() const { return channel_ + ":" + client_; }
+
+    // Returns true if the message to all is for those alone who have no place: it is that of a client that told the queue.
+    static bool is_for_others(std::string_view payload) { return payload.size() > 1 && payload.front() == '0'; }
+
+    // Returns true if the user has no right to the keys of the queue, which a call with so many keys has. From then on this
+    // client does without: the call is to be made once more, and has four keys at most.
+    bool is_refused(std::size_t keys, const Reply& reply) const {
+        return keys > 4 && keys_.are_refused_at_release(keys, reply);
+    }
+
+    // Makes the call of a script that tells the queue what there is: with the keys of the queue, if this client uses it.
+    // `more_keys`: those before the channel.
+    Call call(const RequestMarks& marks, const Script& script, const RequestId& request_id,
+              std::initializer_list<Word> more_keys, std::initializer_list<Word> arguments,
+              Effect effect = Effect::any) const {
+        Call call = marks.with_keys(script, more_keys, effect);
+        call.append_key(channel_);
+        if (is_used()) {
+            call.append_key(keys_.queue());
+            call.append_key(keys_.places());
+        }
+        marks.append_request(call, request_id);
+        call.append(arguments);
+        return call;
+    }
+
+    // Makes the call of a script that takes permits, up to what its callers want. `place`: the number of the place at which
+    // this process waits if it is refused; 0 for none.
+    Call ask(const RequestMarks& marks, const Script& script, const RequestId& request_id,
+             std::initializer_list<Word> more_keys, std::uint64_t place) const {
+        return call(marks, script, request_id, more_keys,
+                    {client_, Word(static_cast<std::int64_t>(is_used() ? place : 0)), PublishCommand()},
+                    Effect::grants);
+    }
+
+    // Leaves the place of this number.
+    Call leave(const RequestMarks& marks, const RequestId& request_id, std::uint64_t place) const {
+        return call(marks, digested<scripts::semaphore_leave>, request_id, {},
+                    {client_, Word(static_cast<std::int64_t>(place)), PublishCommand()});
+    }
+
+private:
+    const std::string client_;
+    const std::string channel_;
+    const QueueKeys keys_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/wait/message_words.hpp
 
 // Reads the messages that a script sends to one waiting process: words with one space between them.
@@ -15789,7 +16152,9 @@ template <class Protocol>
 class WaitingPlace {
 public:
     WaitingPlace(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries)
-        : core_(core), deliveries_(deliveries), subscription_(core.session, core.task, core.protocol.place_channel()) {}
+        : core_(core),
+          deliveries_(deliveries),
+          subscription_(core.session, core.task, core.protocol.queue().place_channel()) {}
 
     // Begins a question. Returns the number to ask with; 0 if it is to be asked without a place. Only one at a time asks under
     // the number, because the place is for what that one wants.
@@ -15854,7 +16219,7 @@ public:
 
     // Returns true if a message to all is not for the waiters of this process, who are told when to ask.
     bool ignores(std::string_view payload) const {
-        return is_queued_ && number_ != 0 && subscription_.is_confirmed() && Protocol::is_for_others(payload);
+        return is_queued_ && number_ != 0 && subscription_.is_confirmed() && SemaphoreQueue::is_for_others(payload);
     }
 
     // "look <ms> <number>": ask after that time. Others mean nothing.
@@ -15873,15 +16238,15 @@ public:
     Instant told_at() const noexcept { return told_at_; }
 
 private:
-    bool is_used() const { return core_.protocol.queues() && !is_refused_; }
+    bool is_used() const { return core_.protocol.queue().is_used() && !is_refused_; }
 
     void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number) noexcept try {
-        if (number == 0 || !core_.protocol.queues()) return;
+        if (number == 0 || !core_.protocol.queue().is_used()) return;
         RequestId request_id = core_.take_lane();
         request_id.wanted_until = 1;  // the script does not look at it, so nobody has to ask for the server's time
         deliveries_.add(lock, PendingRequest::Kind::call_off, request_id,
                         [&protocol = core_.protocol, number](const RequestId& request_id) {
-                            return protocol.leave(request_id, number);
+                            return protocol.queue().leave(protocol.marks(), request_id, number);
                         });
     } catch (...) {
         if (!lock.owns_lock()) lock.lock();
@@ -15928,7 +16293,7 @@ private:
 
 template <class Protocol>
 concept HasWaitingPlace = requires(const Protocol& p) {
-    p.place_channel();
+    p.queue();
 };
 
 template <class Protocol>
@@ -16283,7 +16648,7 @@ namespace detail {
 //   ask(wants, request_id), decode(reply, wants) -> how long to wait before a retry may help
 //   take_back(request_id, wants)       gives back whatever an acquire of unknown outcome took, or will take
 //   give_back(request_id, wants)       gives back what was taken for callers that have left
-//   place_channel(), …             if its waiters queue up on the server: see waiting_place.hpp
+//   queue()                        if its waiters queue up on the server: see waiting_place.hpp
 // `Leases` is the part that keeps the leases of what was taken.
 //
 // The mutex of SynchronizerCore guards all parts.
@@ -20341,32 +20706,6 @@ public:
 
 private:
     std::vector<Item> items_;
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/protocol/claim.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The contents of one acquire command.
-struct Claim {
-    OwnerNumber owner = 0;
-    std::uint64_t hold = 0;   // the number of the hold on the server: new for each first level
-    std::uint32_t count = 1;  // the level
-    Milliseconds lease{};
-    std::int64_t until = 0;      // the time until which it is wanted, by the server's clock
-    std::int64_t lease_end = 0;  // the end of a lease that begins when it is sent, by the same clock; never late
-    std::uint64_t writer = 0;    // for a reader: the number of its owner's hold as the writer
-    bool queues = false;         // true to join the server's queue if it is blocked
-    bool listens = false;        // true if it queues, and hears of a grant
-    bool polls = false;          // true if it will be asked for again and again, without a place in a queue
-    bool announced = false;      // true if new readers must stay out while it waits
-    bool first = true;           // true if it was not sent before and the lock is not known to be held
 };
 
 }  // namespace detail
@@ -24496,52 +24835,6 @@ private:
     std::optional<std::int64_t> token_or_none(detail::OwnerNumber owner);
 };
 
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/protocol/queue_keys.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The keys of the queue in which clients wait for a lock on the server (scripts/lock_queue.hpp), and whether this client
-// uses them: if it is to, unless its user turns out to have no right to them.
-class QueueKeys {
-public:
-    QueueKeys(bool wanted, NativeCommands& native, NativeCommands::Queue of, std::string queue, std::string places)
-        : wanted_(wanted), native_(native), of_(of), queue_(std::move(queue)), places_(std::move(places)) {}
-
-    bool are_used() const noexcept { return wanted_ && native_.may_use(of_); }
-
-    const std::string& queue() const noexcept { return queue_; }
-    const std::string& places() const noexcept { return places_; }
-
-    // How a claim waits, as the acquire scripts know it.
-    static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
-
-    // Returns true if the user has no right to the keys, which a script with so many keys has. From then on this client does
-    // without. Says so to each caller whose call had them.
-    bool are_refused(std::size_t keys, const Reply& reply) const {
-        if (keys < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM")) return false;
-        native_.refused(of_);
-        return true;
-    }
-
-    // The same for a release. An error of a command inside the script leaves open what the script has done before.
-    bool are_refused_at_release(std::size_t keys, const Reply& reply) const {
-        return reply.text.find("@user_script") == std::string::npos && are_refused(keys, reply);
-    }
-
-private:
-    const bool wanted_;
-    NativeCommands& native_;
-    const NativeCommands::Queue of_;
-    const std::string queue_;
-    const std::string places_;
-};
-
-}  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -29212,146 +29505,6 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/scripts/semaphore_queue.hpp
-
-// The queue of the processes that wait for permits of a semaphore. Whoever makes permits available, or leaves some, tells the
-// first of the queue for whom there are enough, and they ask; the others sleep on. So P processes that wait do not send P commands
-// for one permit. Nothing is reserved: who asks first gets the permits, be it in the queue or not.
-//
-// A process has one place, for all its waiters. Keys beside the semaphore:
-//   queue    a list of client ids, the next one first
-//   places   a hash. Client id -> "number want ends asks":
-//              number   tells this stay from others of the client
-//              want     the fewest permits for which its last question would have been granted something
-//              ends     the time until which the place counts
-//              asks     the time at which it asks; 0 if it sleeps until it is told
-// All times are in milliseconds of the server's clock.
-//
-// Each client listens to a channel of its own, that of the semaphore with its id. The message there, "look <ms> <number>",
-// asks it to ask after that time. It also listens to the common channel: clients that know nothing of the queue send
-// the number of permits there, and then everybody asks. The others write a 0 before the number, to whose message only
-// those react who have no place.
-//
-// Who has been told may be frozen. So the next two for whom there would be enough are told to ask `stand_in` ms later, and
-// twice as much. A client that was told, and has not asked by then, loses its place when permits become available next.
-// Three in a row that are frozen leave the others to their slow poll.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-namespace scripts {
-
-namespace parts {
-
-// Follows request_marks. The functions of the queue come last, because most calls do not need them.
-inline constexpr std::string_view semaphore_names{R"lua(
--- `queue` and `places` are nil for a client that does without.
-local channel, queue, places = KEYS[3], KEYS[4], KEYS[5]
-local publish, now
-
--- Returns true if somebody may be in the queue.
-local function has_queue() return queue and type(redis.pcall('lindex', queue, '0')) == 'string' end
-
--- Returns the message to all for this number of permits.
-local function news(total, is_queue) return (is_queue and '0' or '') .. whole(total) end
-)lua"};
-
-inline constexpr std::string_view semaphore_queue{R"lua(
-local stand_in, most_seen = 400, 200
-
-local function place_text(number, want, asks)
-    return string.format('%s %.0f %.0f %.0f', number, want, now + 30000, asks)
-end
-
--- In an order that leaves the place as it was without a right to one of them.
-local function drop(id)
-    redis.call('lrem', queue, '0', id)
-    redis.call('hdel', places, id)
-end
-
--- Asks the client to ask at that time. Returns true if it listens. Otherwise drops its place.
-local function tell(id, number, want, at)
-    redis.call('hset', places, id, place_text(number, want, at))
-    local heard = redis.call(publish, channel .. ':' .. id, string.format('look %.0f %s', at - now, number))
-    if heard == 0 then drop(id) end
-    return heard ~= 0
-end
-
--- Returns false if there are so many in the queue that some for whom there may be enough have not been looked at.
-local function tell_places(total)
-    local left, told, standing_in = total, 0, 0
-    local ids = redis.call('lrange', queue, '0', whole(most_seen - 1))
-    for _, id in ipairs(ids) do
-        if left <= 0 and (told == 0 or standing_in == 2) then return true end
-        local number, want, ends, asks =
-            string.match(redis.call('hget', places, id) or '', '^(%d+) (%d+) (%d+) (%d+)$')
-        want, ends, asks = tonumber(want), tonumber(ends), tonumber(asks)
-        if not number or ends <= now or (asks > 0 and asks < now - 2 * stand_in) then
-            -- If it is there after all, it asks.
-            drop(id)
-            redis.call(publish, channel .. ':' .. id, 'look 0 0')
-        elseif want <= left then
-            local is_about_to_ask = asks > 0 and asks <= now
-            if is_about_to_ask or tell(id, number, want, now) then left, told = left - want, told + 1 end
-        elseif told > 0 and want <= total and standing_in < 2 then
-            if asks > 0 or tell(id, number, want, now + (standing_in + 1) * stand_in) then
-                standing_in = standing_in + 1
-            end
-        end
-    end
-    return left <= 0 or #ids < most_seen
-end
-
--- There are so many permits now. Tells the queue; if that is not enough, or without a right to do it, everybody.
-local function tell_queue(total)
-    if total <= 0 then return end
-    local done, is_enough = pcall(tell_places, total)
-    if not (done and is_enough) then redis.pcall(publish, channel, whole(total)) end
-end
-)lua"};
-
-// Follows a script that makes permits available: `total`, if somebody may be in the queue.
-inline constexpr std::string_view semaphore_tell_queue{R"lua(
-tell_queue(total)
-return answer
-)lua"};
-
-inline constexpr std::string_view semaphore_leave{R"lua(
--- KEYS: semaphore, marks, channel, queue, places.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, client
--- id, number of the place, publish command.
--- Answer: 1. The client waits no longer; what it was told, the next one is told. May be repeated: needs no mark.
-local id = ARGV[6]
-publish, now = ARGV[8], time_in_ms()
-if string.match(redis.call('hget', places, id) or '', '^%d+') ~= ARGV[7] then return 1 end
-drop(id)
-tell_queue(count_in(redis.call('get', KEYS[1]) or '0') or 0)
-return 1
-)lua"};
-
-}  // namespace parts
-
-// A script that makes permits available.
-template <const std::string_view& Body>
-inline constexpr std::string_view with_semaphore_queue =
-    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_names,
-           Body, parts::semaphore_queue, parts::semaphore_tell_queue>;
-
-inline constexpr std::string_view semaphore_leave =
-    joined<parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_names,
-           parts::semaphore_queue, parts::semaphore_leave>;
-
-}  // namespace scripts
-
-// The digests, written by cmake/digests.cmake.
-// clang-format off
-template <>
-inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "190131ee6c53cf6c334fcc042d492f3851a1bab9"};
-// clang-format on
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
 // redlatch/scripts/semaphore.hpp
 
 // The scripts of the semaphore. Key: a string, the number of available permits; absent means none. Message: the new
@@ -29413,32 +29566,14 @@ local function refused() return is_there and -math.max(available, 0) or {0} end
 if number == '0' and taken == 0 then return refused() end
 )lua"};
 
-// Follows semaphore_queue.
-inline constexpr std::string_view semaphore_queue_up{R"lua(
--- Gives the client a place, or keeps it. One that was served in part queues up anew. Returns true if it has one: it is told
--- when it has to ask. A command in lower case reaches subscribers of other nodes, who cannot be counted: no queue. Without a
--- right to the queue the client hears everything.
-local function queue_up()
-    if publish == 'publish' then return false end
-    local is_new
-    local done = pcall(function()
-        is_new = redis.call('hset', places, id, place_text(number, least, 0)) == 1
-        -- The server may have evicted the list alone.
-        local is_lost = not is_new and redis.call('llen', queue) < redis.call('hlen', places)
-        if is_lost or (taken > 0 and not is_new) then redis.call('lrem', queue, '0', id) end
-        if is_new or is_lost or taken > 0 then redis.call('rpush', queue, id) end
-        redis.call('pexpire', queue, '60000')
-        redis.call('pexpire', places, '60000')
-    end)
-    if not done and is_new then
-        redis.pcall('lrem', queue, '-1', id)
-        redis.pcall('hdel', places, id)
-    end
-    return done
-end
-
+// Follows semaphore_queue_up.
+inline constexpr std::string_view semaphore_answer{R"lua(
 local is_queued
-if least then is_queued = queue_up() else pcall(drop, id) end
+if least then
+    is_queued = queue_up(id, number, least, taken > 0)
+else
+    pcall(drop, id)
+end
 -- It may have been told of more permits than it took.
 tell_queue(available - taken)
 if is_queued then return {math.max(available - taken, 0), is_there and 1 or 0, taken} end
@@ -29460,16 +29595,15 @@ if not own then
     return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
 if taken <= 0 then return 0 end
-local available, total, is_queue = redis.call('get', semaphore), nil, nil
+local available = redis.call('get', semaphore)
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 0, taken)}
 if available then
     if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
-    total, is_queue = available + taken, has_queue()
-    if total > 0 then table.insert(changes, {publish, channel, news(total, is_queue)}) end
+    if available + taken > 0 then table.insert(changes, {publish, channel, news(available + taken)}) end
     table.insert(changes, {'incrby', semaphore, whole(taken)})
 end
-local answer = all_or_none(changes) or taken
-if answer ~= taken or not is_queue then return answer end
+local refusal, answer = all_or_none(changes), taken
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view semaphore_add{R"lua(
@@ -29493,11 +29627,10 @@ local total = (available or 0) + permits
 if permits > 0 and total > most or permits < 0 and total < -most then return too_many() end
 -- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-local is_queue = total > 0 and permits > 0 and has_queue()
-if total > 0 and permits > 0 then table.insert(changes, {publish, channel, news(total, is_queue)}) end
+if total > 0 and permits > 0 then table.insert(changes, {publish, channel, news(total)}) end
 table.insert(changes, {'incrby', semaphore, whole(permits)})
-local answer = all_or_none(changes) or 1
-if answer ~= 1 or not is_queue then return answer end
+local refusal, answer = all_or_none(changes), 1
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view semaphore_set{R"lua(
@@ -29516,11 +29649,10 @@ if redis.call('get', semaphore) then
     return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
 local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}
-local is_queue = permits ~= '0' and has_queue()
-if permits ~= '0' then table.insert(changes, {publish, channel, news(permits, is_queue)}) end
+if permits ~= '0' then table.insert(changes, {publish, channel, news(tonumber(permits))}) end
 table.insert(changes, {'set', semaphore, permits, ttl and 'px', ttl})
-local answer, total = all_or_none(changes) or 1, tonumber(permits)
-if answer ~= 1 or not is_queue then return answer end
+local refusal, answer = all_or_none(changes), 1
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view semaphore_drain{R"lua(
@@ -29544,9 +29676,17 @@ return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, 
 
 }  // namespace parts
 
+// A script that makes permits available.
+template <const std::string_view& Body>
+inline constexpr std::string_view with_semaphore_queue =
+    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count,
+           parts::semaphore_queue_keys, parts::semaphore_news, Body, parts::semaphore_queue,
+           parts::semaphore_tell_queue>;
+
 inline constexpr std::string_view semaphore_acquire =
-    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_names,
-           parts::semaphore_acquire, parts::semaphore_queue, parts::semaphore_queue_up>;
+    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count,
+           parts::semaphore_queue_keys, parts::semaphore_news, parts::semaphore_acquire, parts::semaphore_queue,
+           parts::semaphore_queue_up, parts::semaphore_answer>;
 inline constexpr std::string_view semaphore_give_back{with_semaphore_queue<parts::semaphore_give_back>};
 inline constexpr std::string_view semaphore_add{with_semaphore_queue<parts::semaphore_add>};
 inline constexpr std::string_view semaphore_set{with_semaphore_queue<parts::semaphore_set>};
@@ -29557,19 +29697,19 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<parts::sema
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "21bd17e9e74b85bb593f93fef9c813539ae1c1a9"};
+    "a034b35eb3cc0998d925088ae6dc32c5b5bd2c01"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "e358b8b6775a09f0ff478d6c68300433aa08c4a1"};
+    "e966d51827ef0fa3ef7c51e7ede3f290b18bdfde"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "ce6c0c92e4bec13442094c7b5300d8538fcc2c3c"};
+    "bad0af6168bb7512bff4f15a64c6952a84fa8576"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "c5e2c7ccb25f8bc7ad752c342fd4a05fb4d20be4"};
+    "8955d57d808f14a8b599721c6ac5cd7fcb2163bb"};
 // clang-format on
 
 }  // namespace detail
@@ -29611,21 +29751,22 @@ public:
 
     PermitProtocol(const ProtocolContext& context, std::string key)
         : marks_(context, std::move(key), "redlatch_permit_requests"),
-          channel_(prefixed_key("redisson_sc", marks_.key())),
+          queue_(context, marks_.key()),
           leases_(suffixed_key(marks_.key(), "timeout")) {}
 
     const RequestMarks& marks() const noexcept { return marks_; }
     const std::string& key() const noexcept { return marks_.key(); }
-    const std::string& channel() const noexcept { return channel_; }
+    const std::string& channel() const noexcept { return queue_.channel(); }
+    const SemaphoreQueue& queue() const noexcept { return queue_; }
 
     // Returns the lease for the server in ms: -1 for permits without a TTL.
     static std::int64_t milliseconds_of(const PermitLease& lease) {
         return lease.kind == PermitLease::Kind::forever ? -1 : lease.length.count();
     }
 
-    Call ask(std::span<const Want> wants, const RequestId& request_id) const {
-        Call call = marks_.call(digested<scripts::permit_acquire>, request_id, {leases_, channel_}, {PublishCommand()},
-                                Effect::grants);
+    // `place`: see SemaphoreQueue::ask().
+    Call ask(std::span<const Want> wants, const RequestId& request_id, std::uint64_t place = 0) const {
+        Call call = queue_.ask(marks_, digested<scripts::permit_acquire>, request_id, {leases_}, place);
         for (const Want& want : wants) {
             call.append(want.lets_pass ? -want.amount() : want.amount());
             call.append(milliseconds_of(want.lease));
@@ -29636,20 +29777,19 @@ public:
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
         const std::vector<Reply>& told = reply.elements;
-        const bool is_missing = told.size() == 3 && told[2].is_nil();
-        if (reply.kind != Reply::Kind::array || told.size() < 2 || told.size() > 3 ||
-            !std::all_of(told.begin(), told.end() - is_missing, [](const Reply& one) { return one.is_integer(); }) ||
-            told[0].integer < 0 || !share(told[0].integer, wants))
+        const bool is_missing = told.size() > 2 && told[2].is_nil();
+        const auto is_proper = [&](const Reply& one) { return one.is_integer() || (is_missing && &one == &told[2]); };
+        if (reply.kind != Reply::Kind::array || told.size() < 2 || told.size() > 4 ||
+            !std::all_of(told.begin(), told.end(), is_proper) || told[0].integer < 0 || !share(told[0].integer, wants))
             throw unexpected(reply, key());
         // One ms more: the lease lasts until the end of its last millisecond.
         const std::int64_t over_in = told[1].integer;
         return {over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1),
-                told.size() > 2 ? told[2].integer : 0, !is_missing};
+                told.size() > 2 ? told[2].integer : 0, !is_missing, told.size() == 4};
     }
 
     Call take_back(const RequestId& request_id, std::span<const Want> wants) const {
-        Call call =
-            marks_.call(digested<scripts::permit_take_back>, request_id, {leases_, channel_}, {PublishCommand()});
+        Call call = queue_.call(marks_, digested<scripts::permit_take_back>, request_id, {leases_}, {PublishCommand()});
         for (const Want& want : wants) append(call, want.ids);
         return call;
     }
@@ -29660,30 +29800,30 @@ public:
     }
 
     Call release(const RequestId& request_id, std::span<const PermitId> ids) const {
-        Call call = marks_.call(digested<scripts::permit_release>, request_id, {leases_, channel_}, {PublishCommand()});
+        Call call = queue_.call(marks_, digested<scripts::permit_release>, request_id, {leases_}, {PublishCommand()});
         append(call, ids);
         return call;
     }
 
     Call set_lease(const RequestId& request_id, const PermitId& id, const PermitLease& lease) const {
-        return marks_.call(digested<scripts::permit_set_lease>, request_id, {leases_, channel_},
+        return queue_.call(marks_, digested<scripts::permit_set_lease>, request_id, {leases_},
                            {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)}, Effect::grants);
     }
 
     // `ttl`: after how long the semaphore expires; zero for never.
     Call set(const RequestId& request_id, std::int64_t permits, Milliseconds ttl = Milliseconds(0)) const {
-        Call call = marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+        Call call = queue_.call(marks_, digested<scripts::semaphore_set>, request_id, {}, {permits, PublishCommand()});
         if (ttl > Milliseconds(0)) call.append(Word(ttl));
         return call;
     }
 
     Call set_total(const RequestId& request_id, std::int64_t permits) const {
-        return marks_.call(digested<scripts::permit_set_total>, request_id, {leases_, channel_},
+        return queue_.call(marks_, digested<scripts::permit_set_total>, request_id, {leases_},
                            {PublishCommand(), permits});
     }
 
     Call add(const RequestId& request_id, std::int64_t permits) const {
-        return marks_.call(digested<scripts::permit_add>, request_id, {leases_, channel_}, {PublishCommand(), permits});
+        return queue_.call(marks_, digested<scripts::permit_add>, request_id, {leases_}, {PublishCommand(), permits});
     }
 
     // GET rather than EXISTS: a key of another type is an error.
@@ -29695,7 +29835,9 @@ public:
         return marks_.call(digested<scripts::counter_expire>, request_id, {leases_}, {after});
     }
 
-    Call count() const { return {digested<scripts::permit_count>, {key(), leases_, channel_}, {PublishCommand()}}; }
+    Call count() const {
+        return {digested<scripts::permit_count>, {key(), leases_, queue_.channel()}, {PublishCommand()}};
+    }
 
     struct Count {
         std::int64_t available;
@@ -29735,7 +29877,7 @@ private:
     }
 
     const RequestMarks marks_;
-    const std::string channel_;
+    const SemaphoreQueue queue_;
     const std::string leases_;
 };
 
@@ -32746,47 +32888,19 @@ public:
     };
 
     SemaphoreProtocol(const ProtocolContext& context, std::string key)
-        : client_(context.uuid),
-          marks_(context, std::move(key), "redlatch_semaphore_requests"),
-          channel_(prefixed_key("redisson_sc", marks_.key())),
-          queue_(context.options.grants, context.native, NativeCommands::Queue::semaphores,
-                 prefixed_key("redlatch_semaphore_queue", marks_.key()),
-                 prefixed_key("redlatch_semaphore_places", marks_.key())) {}
+        : marks_(context, std::move(key), "redlatch_semaphore_requests"), queue_(context, marks_.key()) {}
 
     const RequestMarks& marks() const noexcept { return marks_; }
     const std::string& key() const noexcept { return marks_.key(); }
-    const std::string& channel() const noexcept { return channel_; }
+    const std::string& channel() const noexcept { return queue_.channel(); }
+    const SemaphoreQueue& queue() const noexcept { return queue_; }
 
-    // --- the queue on the server (scripts/semaphore_queue.hpp) ---------------------------------------------------
-
-    bool queues() const noexcept { return queue_.are_used(); }
-
-    // Returns the channel on which this client is told to ask.
-    std::string place_channel() const { return channel_ + ":" + client_; }
-
-    // Returns true if the message to all is for those alone who have no place: it is that of a client that told the queue.
-    static bool is_for_others(std::string_view payload) { return payload.size() > 1 && payload.front() == '0'; }
-
-    // Returns true if the user has no right to the keys of the queue, which a call with so many keys has. From then on this
-    // client does without: the call is to be made once more.
-    bool is_refused(std::size_t keys, const Reply& reply) const { return queue_.are_refused_at_release(keys, reply); }
-
-    // Leaves the place of this number.
-    Call leave(const RequestId& request_id, std::uint64_t place) const {
-        return marks_.call(digested<scripts::semaphore_leave>, request_id, {channel_, queue_.queue(), queue_.places()},
-                           {client_, Word(static_cast<std::int64_t>(place)), PublishCommand()});
-    }
-
-    // ----------------------------------------------------------------------------------------------------------------
-
-    // `place`: the number of the place at which this process waits if it is refused; 0 for none.
+    // `place`: see SemaphoreQueue::ask().
     Call ask(std::span<const Want> wants, const RequestId& request_id, std::uint64_t place = 0) const {
-        const bool has_place = place != 0 && queues();
-        Call call = has_place ? queueing(digested<scripts::semaphore_acquire>, request_id, {}, Effect::grants)
-                              : marks_.call(digested<scripts::semaphore_acquire>, request_id, {}, {}, Effect::grants);
-        call.append(client_);
-        call.append(Word(static_cast<std::int64_t>(has_place ? place : 0)));
-        call.append(PublishCommand());
+        const Script& script = digested<scripts::semaphore_acquire>;
+        Call call = place != 0 && queue_.is_used()
+                        ? queue_.ask(marks_, script, request_id, {}, place)
+                        : marks_.call(script, request_id, {}, {queue_.client(), "0", PublishCommand()}, Effect::grants);
         for (const Want& want : wants) call.append(want.lets_pass ? -want.permits : want.permits);
         return call;
     }
@@ -32803,7 +32917,7 @@ public:
     }
 
     Call take_back(const RequestId& request_id, std::span<const Want>) const {
-        return queueing(digested<scripts::semaphore_give_back>, request_id, {PublishCommand()});
+        return queue_.call(marks_, digested<scripts::semaphore_give_back>, request_id, {}, {PublishCommand()});
     }
 
     Call give_back(const RequestId& request_id, std::span<const Want> wants) const {
@@ -32813,13 +32927,13 @@ public:
     }
 
     Call add(const RequestId& request_id, std::int64_t permits, bool only_existing) const {
-        return queueing(digested<scripts::semaphore_add>, request_id,
-                        {permits, PublishCommand(), only_existing ? "1" : "0"});
+        return queue_.call(marks_, digested<scripts::semaphore_add>, request_id, {},
+                           {permits, PublishCommand(), only_existing ? "1" : "0"});
     }
 
     // `ttl`: after how long the semaphore expires; zero for never.
     Call set(const RequestId& request_id, std::int64_t permits, Milliseconds ttl = Milliseconds(0)) const {
-        Call call = queueing(digested<scripts::semaphore_set>, request_id, {permits, PublishCommand()});
+        Call call = queue_.call(marks_, digested<scripts::semaphore_set>, request_id, {}, {permits, PublishCommand()});
         if (ttl > Milliseconds(0)) call.append(Word(ttl));
         return call;
     }
@@ -32851,17 +32965,8 @@ private:
         return {Milliseconds::max(), reply.elements[0].integer, reply.elements[1].integer == 1, true};
     }
 
-    // Makes the call of a script that uses the queue if this client does.
-    Call queueing(const Script& script, const RequestId& request_id, std::initializer_list<Word> arguments,
-                  Effect effect = Effect::any) const {
-        if (!queues()) return marks_.call(script, request_id, {channel_}, arguments, effect);
-        return marks_.call(script, request_id, {channel_, queue_.queue(), queue_.places()}, arguments, effect);
-    }
-
-    const std::string client_;
     const RequestMarks marks_;
-    const std::string channel_;
-    const QueueKeys queue_;
+    const SemaphoreQueue queue_;
 };
 
 }  // namespace detail

@@ -521,7 +521,7 @@ mutate(semaphore_gives_nothing_back scripts/semaphore.hpp
 
 # A permit whose lease is over never becomes available again.
 mutate(permits_never_come_back scripts/permit_expirable_semaphore.hpp
-    "put_back(changes, semaphore, leases, channel, publish, available, over)\n"
+    "put_back(changes, semaphore, leases, available, over)\n"
     "\n"
     "integration/permit")
 
@@ -688,8 +688,8 @@ mutate(queue_is_not_told scripts/semaphore_queue.hpp
 
 # A release tells everybody.
 mutate(everybody_is_told scripts/semaphore_queue.hpp
-    "local function news(total, is_queue) return (is_queue and '0' or '') .. whole(total) end"
-    "local function news(total, is_queue) return whole(total) end"
+    "return (told and '0' or '') .. whole(total)"
+    "return whole(total)"
     "integration/semaphore_queue")
 
 # Nobody stands in for a client that is frozen.
@@ -721,10 +721,26 @@ mutate(rest_is_not_told scripts/semaphore.hpp
     "tell_queue(available - taken)\n"
     ""
     "integration/semaphore_queue")
+mutate(rest_of_leased_permits_is_not_told scripts/permit_expirable_semaphore.hpp
+    "tell_queue(available - taken)\n"
+    ""
+    "integration/semaphore_queue")
+
+# A caller that stays unserved beside another does not learn when the next lease ends.
+mutate(unserved_caller_knows_no_end scripts/permit_expirable_semaphore.hpp
+    "answer = {taken, first < never and"
+    "answer = {taken, taken == 0 and first < never and"
+    "integration/permit_expirable_semaphore")
+
+# A client that may not use the keys of the queue sends a release of the background again and again.
+mutate(background_insists_on_the_queue semaphore/request_deliveries.hpp
+    "if (core_.is_queue_refused(keys, reply)) return failed(number);"
+    "static_cast<void>(keys);"
+    "integration/semaphore_queue")
 
 # A process that is served in part keeps its place before the others.
-mutate(served_process_stays_first scripts/semaphore.hpp
-    "if is_lost or (taken > 0 and not is_new) then redis.call('lrem', queue, '0', id) end\n        if is_new or is_lost or taken > 0 then"
+mutate(served_process_stays_first scripts/semaphore_queue.hpp
+    "if is_lost or (is_served and not is_new) then redis.call('lrem', queue, '0', id) end\n        if is_new or is_lost or is_served then"
     "if is_lost then redis.call('lrem', queue, '0', id) end\n        if is_new or is_lost then"
     "integration/semaphore_queue|faults/semaphore")
 
@@ -735,7 +751,7 @@ mutate(place_is_not_left semaphore/synchronizer.hpp
     "integration/semaphore_queue")
 
 # Clients in the queue ignore the releases of those that know nothing of it.
-mutate(foreign_release_is_ignored protocol/semaphore.hpp
+mutate(foreign_release_is_ignored protocol/semaphore_queue.hpp
     "return payload.size() > 1 && payload.front() == '0';"
     "return !payload.empty();"
     "integration/semaphore_queue")
@@ -748,7 +764,7 @@ mutate(told_client_sleeps_on semaphore/synchronizer.hpp
 
 # A user without a right to the keys of the queue cannot wait.
 mutate(semaphore_insists_on_its_queue semaphore/synchronizer_core.hpp
-    "return protocol.is_refused(keys, reply);"
+    "return protocol.queue().is_refused(keys, reply);"
     "return false;"
     "integration/semaphore_queue")
 
@@ -2166,8 +2182,8 @@ mutate(no_permits_is_not_set_up scripts/semaphore.hpp
 
 # A PermitExpirableSemaphore whose permits are all taken is one that nobody has set up.
 mutate(all_taken_is_not_set_up scripts/permit_expirable_semaphore.hpp
-    "local exists = over > 0 or redis.call('exists', semaphore) == 1"
-    "local exists = over > 0 or present > 0"
+    "local exists = taken > 0 or over > 0 or redis.call('exists', semaphore) == 1"
+    "local exists = taken > 0 or over > 0 or present > 0"
     "integration/not_set_up")
 
 # A caller that waits in the queue is not told that the semaphore is gone.

@@ -346,7 +346,7 @@ private:
 
     static std::int64_t ids_wanted(const SentCommand& command) {
         std::int64_t sum = 0;
-        for (std::size_t i = 3 + command.key_count() + 6; i < command.words.size();) {
+        for (std::size_t i = 3 + command.key_count() + 8; i < command.words.size();) {
             const std::int64_t wanted = std::abs(std::stoll(command.words[i]));
             sum += wanted;
             i += 2 + static_cast<std::size_t>(wanted);

@@ -10,6 +10,7 @@
 #include "redlatch/protocol/permit_lease.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/protocol/request_marks.hpp"
+#include "redlatch/protocol/semaphore_queue.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/scripts/counter_upkeep.hpp"
 #include "redlatch/scripts/permit_expirable_semaphore.hpp"
@@ -60,21 +61,22 @@ public:
 
     PermitProtocol(const ProtocolContext& context, std::string key)
         : marks_(context, std::move(key), "redlatch_permit_requests"),
-          channel_(prefixed_key("redisson_sc", marks_.key())),
+          queue_(context, marks_.key()),
           leases_(suffixed_key(marks_.key(), "timeout")) {}
 
     const RequestMarks& marks() const noexcept { return marks_; }
     const std::string& key() const noexcept { return marks_.key(); }
-    const std::string& channel() const noexcept { return channel_; }
+    const std::string& channel() const noexcept { return queue_.channel(); }
+    const SemaphoreQueue& queue() const noexcept { return queue_; }
 
     // Returns the lease for the server in ms: -1 for permits without a TTL.
     static std::int64_t milliseconds_of(const PermitLease& lease) {
         return lease.kind == PermitLease::Kind::forever ? -1 : lease.length.count();
     }
 
-    Call ask(std::span<const Want> wants, const RequestId& request_id) const {
-        Call call = marks_.call(digested<scripts::permit_acquire>, request_id, {leases_, channel_}, {PublishCommand()},
-                                Effect::grants);
+    // `place`: see SemaphoreQueue::ask().
+    Call ask(std::span<const Want> wants, const RequestId& request_id, std::uint64_t place = 0) const {
+        Call call = queue_.ask(marks_, digested<scripts::permit_acquire>, request_id, {leases_}, place);
         for (const Want& want : wants) {
             call.append(want.lets_pass ? -want.amount() : want.amount());
             call.append(milliseconds_of(want.lease));
@@ -85,20 +87,19 @@ public:
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
         const std::vector<Reply>& told = reply.elements;
-        const bool is_missing = told.size() == 3 && told[2].is_nil();
-        if (reply.kind != Reply::Kind::array || told.size() < 2 || told.size() > 3 ||
-            !std::all_of(told.begin(), told.end() - is_missing, [](const Reply& one) { return one.is_integer(); }) ||
-            told[0].integer < 0 || !share(told[0].integer, wants))
+        const bool is_missing = told.size() > 2 && told[2].is_nil();
+        const auto is_proper = [&](const Reply& one) { return one.is_integer() || (is_missing && &one == &told[2]); };
+        if (reply.kind != Reply::Kind::array || told.size() < 2 || told.size() > 4 ||
+            !std::all_of(told.begin(), told.end(), is_proper) || told[0].integer < 0 || !share(told[0].integer, wants))
             throw unexpected(reply, key());
         // One ms more: the lease lasts until the end of its last millisecond.
         const std::int64_t over_in = told[1].integer;
         return {over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1),
-                told.size() > 2 ? told[2].integer : 0, !is_missing};
+                told.size() > 2 ? told[2].integer : 0, !is_missing, told.size() == 4};
     }
 
     Call take_back(const RequestId& request_id, std::span<const Want> wants) const {
-        Call call =
-            marks_.call(digested<scripts::permit_take_back>, request_id, {leases_, channel_}, {PublishCommand()});
+        Call call = queue_.call(marks_, digested<scripts::permit_take_back>, request_id, {leases_}, {PublishCommand()});
         for (const Want& want : wants) append(call, want.ids);
         return call;
     }
@@ -109,30 +110,30 @@ public:
     }
 
     Call release(const RequestId& request_id, std::span<const PermitId> ids) const {
-        Call call = marks_.call(digested<scripts::permit_release>, request_id, {leases_, channel_}, {PublishCommand()});
+        Call call = queue_.call(marks_, digested<scripts::permit_release>, request_id, {leases_}, {PublishCommand()});
         append(call, ids);
         return call;
     }
 
     Call set_lease(const RequestId& request_id, const PermitId& id, const PermitLease& lease) const {
-        return marks_.call(digested<scripts::permit_set_lease>, request_id, {leases_, channel_},
+        return queue_.call(marks_, digested<scripts::permit_set_lease>, request_id, {leases_},
                            {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)}, Effect::grants);
     }
 
     // `ttl`: after how long the semaphore expires; zero for never.
     Call set(const RequestId& request_id, std::int64_t permits, Milliseconds ttl = Milliseconds(0)) const {
-        Call call = marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
+        Call call = queue_.call(marks_, digested<scripts::semaphore_set>, request_id, {}, {permits, PublishCommand()});
         if (ttl > Milliseconds(0)) call.append(Word(ttl));
         return call;
     }
 
     Call set_total(const RequestId& request_id, std::int64_t permits) const {
-        return marks_.call(digested<scripts::permit_set_total>, request_id, {leases_, channel_},
+        return queue_.call(marks_, digested<scripts::permit_set_total>, request_id, {leases_},
                            {PublishCommand(), permits});
     }
 
     Call add(const RequestId& request_id, std::int64_t permits) const {
-        return marks_.call(digested<scripts::permit_add>, request_id, {leases_, channel_}, {PublishCommand(), permits});
+        return queue_.call(marks_, digested<scripts::permit_add>, request_id, {leases_}, {PublishCommand(), permits});
     }
 
     // GET rather than EXISTS: a key of another type is an error.
@@ -144,7 +145,9 @@ public:
         return marks_.call(digested<scripts::counter_expire>, request_id, {leases_}, {after});
     }
 
-    Call count() const { return {digested<scripts::permit_count>, {key(), leases_, channel_}, {PublishCommand()}}; }
+    Call count() const {
+        return {digested<scripts::permit_count>, {key(), leases_, queue_.channel()}, {PublishCommand()}};
+    }
 
     struct Count {
         std::int64_t available;
@@ -184,7 +187,7 @@ private:
     }
 
     const RequestMarks marks_;
-    const std::string channel_;
+    const SemaphoreQueue queue_;
     const std::string leases_;
 };
 

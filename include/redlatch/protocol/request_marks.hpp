@@ -57,12 +57,19 @@ public:
     // Makes the call of a script that marks this request.
     Call call(const Script& script, const RequestId& request_id, std::initializer_list<Word> more_keys,
               std::initializer_list<Word> more_arguments, Effect effect = Effect::any) const {
-        Call call(
-            script, {key_, marks_}, more_keys,
-            {request_id.lane, request_id.request, request_id.wanted_until, margin_, request_id.may_be_done ? "1" : "0"},
-            effect);
+        Call call = with_keys(script, more_keys, effect);
+        append_request(call, request_id);
         call.append(more_arguments);
         return call;
+    }
+
+    // Does the same in steps, for a call with further keys.
+    Call with_keys(const Script& script, std::initializer_list<Word> more_keys, Effect effect) const {
+        return {script, {key_, marks_}, more_keys, {}, effect};
+    }
+    void append_request(Call& call, const RequestId& request_id) const {
+        call.append(std::initializer_list<Word>{request_id.lane, request_id.request, request_id.wanted_until, margin_,
+                                                request_id.may_be_done ? "1" : "0"});
     }
 
     // Voids a request whose sender has given up. After the reply the request has taken effect or never will.

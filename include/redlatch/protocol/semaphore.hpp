@@ -5,20 +5,17 @@
 #include "redlatch/base/time.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/inspection.hpp"
-#include "redlatch/protocol/native_commands.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
-#include "redlatch/protocol/queue_keys.hpp"
 #include "redlatch/protocol/request_marks.hpp"
+#include "redlatch/protocol/semaphore_queue.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/scripts/counter_upkeep.hpp"
 #include "redlatch/scripts/semaphore.hpp"
-#include "redlatch/scripts/semaphore_queue.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,47 +42,19 @@ public:
     };
 
     SemaphoreProtocol(const ProtocolContext& context, std::string key)
-        : client_(context.uuid),
-          marks_(context, std::move(key), "redlatch_semaphore_requests"),
-          channel_(prefixed_key("redisson_sc", marks_.key())),
-          queue_(context.options.grants, context.native, NativeCommands::Queue::semaphores,
-                 prefixed_key("redlatch_semaphore_queue", marks_.key()),
-                 prefixed_key("redlatch_semaphore_places", marks_.key())) {}
+        : marks_(context, std::move(key), "redlatch_semaphore_requests"), queue_(context, marks_.key()) {}
 
     const RequestMarks& marks() const noexcept { return marks_; }
     const std::string& key() const noexcept { return marks_.key(); }
-    const std::string& channel() const noexcept { return channel_; }
+    const std::string& channel() const noexcept { return queue_.channel(); }
+    const SemaphoreQueue& queue() const noexcept { return queue_; }
 
-    // --- the queue on the server (scripts/semaphore_queue.hpp) ---------------------------------------------------
-
-    bool queues() const noexcept { return queue_.are_used(); }
-
-    // Returns the channel on which this client is told to ask.
-    std::string place_channel() const { return channel_ + ":" + client_; }
-
-    // Returns true if the message to all is for those alone who have no place: it is that of a client that told the queue.
-    static bool is_for_others(std::string_view payload) { return payload.size() > 1 && payload.front() == '0'; }
-
-    // Returns true if the user has no right to the keys of the queue, which a call with so many keys has. From then on this
-    // client does without: the call is to be made once more.
-    bool is_refused(std::size_t keys, const Reply& reply) const { return queue_.are_refused_at_release(keys, reply); }
-
-    // Leaves the place of this number.
-    Call leave(const RequestId& request_id, std::uint64_t place) const {
-        return marks_.call(digested<scripts::semaphore_leave>, request_id, {channel_, queue_.queue(), queue_.places()},
-                           {client_, Word(static_cast<std::int64_t>(place)), PublishCommand()});
-    }
-
-    // ----------------------------------------------------------------------------------------------------------------
-
-    // `place`: the number of the place at which this process waits if it is refused; 0 for none.
+    // `place`: see SemaphoreQueue::ask().
     Call ask(std::span<const Want> wants, const RequestId& request_id, std::uint64_t place = 0) const {
-        const bool has_place = place != 0 && queues();
-        Call call = has_place ? queueing(digested<scripts::semaphore_acquire>, request_id, {}, Effect::grants)
-                              : marks_.call(digested<scripts::semaphore_acquire>, request_id, {}, {}, Effect::grants);
-        call.append(client_);
-        call.append(Word(static_cast<std::int64_t>(has_place ? place : 0)));
-        call.append(PublishCommand());
+        const Script& script = digested<scripts::semaphore_acquire>;
+        Call call = place != 0 && queue_.is_used()
+                        ? queue_.ask(marks_, script, request_id, {}, place)
+                        : marks_.call(script, request_id, {}, {queue_.client(), "0", PublishCommand()}, Effect::grants);
         for (const Want& want : wants) call.append(want.lets_pass ? -want.permits : want.permits);
         return call;
     }
@@ -102,7 +71,7 @@ public:
     }
 
     Call take_back(const RequestId& request_id, std::span<const Want>) const {
-        return queueing(digested<scripts::semaphore_give_back>, request_id, {PublishCommand()});
+        return queue_.call(marks_, digested<scripts::semaphore_give_back>, request_id, {}, {PublishCommand()});
     }
 
     Call give_back(const RequestId& request_id, std::span<const Want> wants) const {
@@ -112,13 +81,13 @@ public:
     }
 
     Call add(const RequestId& request_id, std::int64_t permits, bool only_existing) const {
-        return queueing(digested<scripts::semaphore_add>, request_id,
-                        {permits, PublishCommand(), only_existing ? "1" : "0"});
+        return queue_.call(marks_, digested<scripts::semaphore_add>, request_id, {},
+                           {permits, PublishCommand(), only_existing ? "1" : "0"});
     }
 
     // `ttl`: after how long the semaphore expires; zero for never.
     Call set(const RequestId& request_id, std::int64_t permits, Milliseconds ttl = Milliseconds(0)) const {
-        Call call = queueing(digested<scripts::semaphore_set>, request_id, {permits, PublishCommand()});
+        Call call = queue_.call(marks_, digested<scripts::semaphore_set>, request_id, {}, {permits, PublishCommand()});
         if (ttl > Milliseconds(0)) call.append(Word(ttl));
         return call;
     }
@@ -150,17 +119,8 @@ private:
         return {Milliseconds::max(), reply.elements[0].integer, reply.elements[1].integer == 1, true};
     }
 
-    // Makes the call of a script that uses the queue if this client does.
-    Call queueing(const Script& script, const RequestId& request_id, std::initializer_list<Word> arguments,
-                  Effect effect = Effect::any) const {
-        if (!queues()) return marks_.call(script, request_id, {channel_}, arguments, effect);
-        return marks_.call(script, request_id, {channel_, queue_.queue(), queue_.places()}, arguments, effect);
-    }
-
-    const std::string client_;
     const RequestMarks marks_;
-    const std::string channel_;
-    const QueueKeys queue_;
+    const SemaphoreQueue queue_;
 };
 
 }  // namespace detail

@@ -3,12 +3,13 @@
 
 #include "redlatch/scripts/request_marks.hpp"
 #include "redlatch/scripts/script.hpp"
+#include "redlatch/scripts/semaphore_queue.hpp"
 
 // The scripts of the semaphore whose permits have leases. Keys: a string, the number of available permits, as for the
 // semaphore; and a sorted set of the permits that are taken: id -> the end of its lease, in ms since 1970 by the
 // server's clock. A permit whose lease has ended counts as available; the next script that finds it puts it back.
-// Message: the new number of permits, if there are any. It is published before the number changes, as for the
-// semaphore.
+// Message: the new number of permits, if there are any; with a 0 before it if processes queue (semaphore_queue.hpp). It is
+// published before the number changes, as for the semaphore.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -37,99 +38,121 @@ end
 -- Adds to `changes`: that many permits become available (fewer, if negative). Before that come commands of the kinds
 -- that follow later and might be refused; they remove nothing. Redis allows the first one when its memory is full, and
 -- then all later writes.
-local function put_back(changes, semaphore, leases, channel, publish, available, permits)
+local function put_back(changes, semaphore, leases, available, permits)
     table.insert(changes, {'zrem', leases, ''})
     table.insert(changes, {'zremrangebyscore', leases, '1', '0'})
-    if available + permits > 0 then table.insert(changes, {publish, channel, whole(available + permits)}) end
+    if available + permits > 0 then table.insert(changes, {publish, channel, news(available + permits)}) end
     table.insert(changes, {'incrby', semaphore, whole(permits), undo = {'incrby', semaphore, whole(-permits)}})
 end
 -- Puts back the permits whose lease has ended, and does nothing else. Returns nil, or the error.
-local function sweep(semaphore, leases, channel, publish, available, now)
+local function sweep(semaphore, leases, available)
     local over, removal = leases_over(leases, now, available)
     if over == 0 then return end
     local changes = {}
-    put_back(changes, semaphore, leases, channel, publish, available, over)
+    put_back(changes, semaphore, leases, available, over)
     table.insert(changes, removal)
     return all_or_none(changes)
 end
 )lua"};
 
+// A script that reads permits, or makes some available: it tells the queue of that, with the keys of the queue.
+template <const std::string_view& QueueKeys, const std::string_view& Body>
+inline constexpr std::string_view sees_permits = joined<all_or_none, request_marks, wanted_until, exact_count,
+                                                        permit_clock, QueueKeys, semaphore_news, permit_sweep, Body>;
 template <const std::string_view& Body>
 inline constexpr std::string_view changes_permits =
-    joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, permit_sweep, Body>;
+    joined<sees_permits<permit_queue_keys, Body>, semaphore_queue, semaphore_tell_queue>;
 
 inline constexpr std::string_view permit_acquire{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command; then for each caller, in the order of service: how many permits (negative if callers behind may be served
--- when there are too few for this one), their lease in ms (-1 = without a lease), their ids.
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
+-- resend, client id, number of its place in the queue ('0' = takes none), publish command; then for each caller, in the
+-- order of service: how many permits (negative if callers behind may be served when there are too few for this one), their
+-- lease in ms (-1 = without a lease), their ids.
 -- Answer: the number of permits taken: by the callers in their order, as far as there are enough; after how many ms the
--- next lease ends, -1 = unknown; and, if none were taken, how many permits there are in all, nil = there is no such
--- semaphore.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- next lease ends, -1 = unknown; and, if some callers were not served, how many permits there are in all, nil = there is no
+-- such semaphore; then 1 if it has a place in the queue.
+local semaphore, marks, leases = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local publish = ARGV[6]
+local id, number = ARGV[6], ARGV[7]
 local before = outcome_of(marks, lane, request)
 if before then return {before, -1} end
-local now = time_in_ms()
+publish, now = ARGV[8], time_in_ms()
 if now > wanted_until then return late(now) end
 local ends = wanted_until + margin
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
 local over, removal = leases_over(leases, now, present)
 local available = present + over
-local taken, served, i = 0, {}, 7
+-- `least`: with how many more permits it would have taken some; nil if nobody stays unserved.
+local taken, least, served, i = 0, nil, {}, 9
 while i <= #ARGV do
     local wanted = math.abs(tonumber(ARGV[i]))
     if taken + wanted <= available then
         taken = taken + wanted
         table.insert(served, i)
-    elseif tonumber(ARGV[i]) > 0 then
-        break
+    else
+        least = math.min(least or wanted, wanted)
+        if tonumber(ARGV[i]) > 0 then break end
     end
     i = i + 2 + wanted
 end
+local refusal
 if taken == 0 then
-    -- Permits whose lease has ended bring a removed semaphore back.
-    local exists = over > 0 or redis.call('exists', semaphore) == 1
-    local all = exists and present + redis.call('zcard', leases)
-    local first = redis.call('zrange', leases, whole(over), whole(over), 'withscores')[2]
-    local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or
-                        sweep(semaphore, leases, channel, publish, present, now)
-    if refusal then return refusal end
-    if not first or tonumber(first) >= never then return {0, -1, all} end
-    return {0, math.max(1, tonumber(first) - now), all}
-end
--- First a write that Redis refuses when its memory is full.
-local changes = {mark(marks, lane, request, whole(taken)), keep(marks, now, ends)}
-if over > 0 then
-    put_back(changes, semaphore, leases, channel, publish, present, over - taken)
+    refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or
+                  sweep(semaphore, leases, present)
 else
-    table.insert(changes, {'decrby', semaphore, whole(taken), undo = {'decrby', semaphore, whole(-taken)}})
-end
-for _, at in ipairs(served) do
-    local wanted, lease_ends = math.abs(tonumber(ARGV[at])), ends_at(now, ARGV[at + 1])
-    for k = at + 2, at + 1 + wanted do
-        table.insert(changes, {'zadd', leases, lease_ends, ARGV[k], undo = {'zrem', leases, ARGV[k]}})
+    -- First a write that Redis refuses when its memory is full.
+    local changes = {mark(marks, lane, request, whole(taken)), keep(marks, now, ends)}
+    if over > 0 then
+        put_back(changes, semaphore, leases, present, over - taken)
+    else
+        table.insert(changes, {'decrby', semaphore, whole(taken), undo = {'decrby', semaphore, whole(-taken)}})
     end
+    for _, at in ipairs(served) do
+        local wanted, lease_ends = math.abs(tonumber(ARGV[at])), ends_at(now, ARGV[at + 1])
+        for k = at + 2, at + 1 + wanted do
+            table.insert(changes, {'zadd', leases, lease_ends, ARGV[k], undo = {'zrem', leases, ARGV[k]}})
+        end
+    end
+    local left = redis.call('pttl', semaphore)
+    if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
+    if over > 0 then table.insert(changes, removal) end
+    refusal = all_or_none(changes)
 end
-local left = redis.call('pttl', semaphore)
-if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
-if over > 0 then table.insert(changes, removal) end
-local refusal = all_or_none(changes)
-return refusal or {taken, -1}
+if refusal then return refusal end
+local answer = {taken, -1}
+if least then
+    -- Permits whose lease has ended bring a removed semaphore back.
+    local exists = taken > 0 or over > 0 or redis.call('exists', semaphore) == 1
+    local first = tonumber(redis.call('zrange', leases, '0', '0', 'withscores')[2] or never)
+    answer = {taken, first < never and math.max(1, first - now) or -1,
+              exists and available - taken + redis.call('zcard', leases)}
+end
+if number == '0' and not told then return answer end
+if not told and not least and redis.pcall('hexists', places, id) ~= 1 then return answer end
+)lua"};
+
+// Follows semaphore_queue_up.
+inline constexpr std::string_view permit_answer{R"lua(
+if number ~= '0' and least and queue_up(id, number, least, taken > 0) then answer[4] = 1 end
+if number ~= '0' and not least then pcall(drop, id) end
+-- It may have been told of more permits than it took.
+tell_queue(available - taken)
+return answer
 )lua"};
 
 inline constexpr std::string_view permit_take_back{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know,
--- wanted until of that acquire, margin in ms, '1' for a resend, publish command, the ids that it may have taken.
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request of an acquire whose outcome its sender
+-- does not know, wanted until of that acquire, margin in ms, '1' for a resend, publish command, the ids that it may have
+-- taken.
 -- Answer: the number of these ids that were taken; they are given back, once. Copies of the acquire in flight take
 -- none.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local semaphore, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local before, own = outcome_of(marks, lane, request)
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
-local now = time_in_ms()
+publish, now = ARGV[6], time_in_ms()
 -- First a write that Redis allows when its memory is full.
 local changes = {{'zrem', leases, ''}}
 if own then
@@ -142,104 +165,114 @@ local held = {}
 for i = 7, #ARGV do
     if redis.call('zscore', leases, ARGV[i]) then table.insert(held, ARGV[i]) end
 end
-if #held > 0 then put_back(changes, semaphore, leases, channel, publish, present, #held) end
+if #held > 0 then put_back(changes, semaphore, leases, present, #held) end
 for _, id in ipairs(held) do table.insert(changes, {'zrem', leases, id}) end
-return all_or_none(changes) or #held
+local refusal, answer = all_or_none(changes), #held
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view permit_release{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command, permit ids.
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
+-- resend, publish command, permit ids.
 -- Answer: 1 = all were released; 0 = at least one is unknown or its lease has ended, and none was released.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local semaphore, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local now = time_in_ms()
+publish, now = ARGV[6], time_in_ms()
 if now > wanted_until then return late(now) end
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
-local ids, seen = {}, {}
+local ids, seen, answer = {}, {}, 1
 for i = 7, #ARGV do
     local ends = redis.call('zscore', leases, ARGV[i])
-    if not ends or tonumber(ends) <= now then
-        return sweep(semaphore, leases, channel, publish, present, now) or 0
-    end
+    if not ends or tonumber(ends) <= now then answer = 0 end
     if not seen[ARGV[i]] then table.insert(ids, ARGV[i]) end
     seen[ARGV[i]] = true
 end
-local over, removal = leases_over(leases, now, present + #ids)
-local ends = wanted_until + margin
--- First a write that Redis allows when its memory is full.
-local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-put_back(changes, semaphore, leases, channel, publish, present, #ids + over)
-for _, id in ipairs(ids) do table.insert(changes, {'zrem', leases, id}) end
-if over > 0 then table.insert(changes, removal) end
-return all_or_none(changes) or 1
+local refusal
+if answer == 0 then
+    refusal = sweep(semaphore, leases, present)
+else
+    local over, removal = leases_over(leases, now, present + #ids)
+    local ends = wanted_until + margin
+    -- First a write that Redis allows when its memory is full.
+    local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
+    put_back(changes, semaphore, leases, present, #ids + over)
+    for _, id in ipairs(ids) do table.insert(changes, {'zrem', leases, id}) end
+    if over > 0 then table.insert(changes, removal) end
+    refusal = all_or_none(changes)
+end
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view permit_set_lease{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command, permit id, lease in ms (-1 = without a lease).
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
+-- resend, publish command, permit id, lease in ms (-1 = without a lease).
 -- Answer: 1 = done; 0 = the permit is unknown or its lease has ended.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local semaphore, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local id, lease = ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local now = time_in_ms()
+publish, now = ARGV[6], time_in_ms()
 if now > wanted_until then return late(now) end
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
 local old = redis.call('zscore', leases, id)
+local refusal, answer
 if not old or tonumber(old) <= now then
-    return sweep(semaphore, leases, channel, publish, present, now) or 0
+    refusal, answer = sweep(semaphore, leases, present), 0
+else
+    local ends = wanted_until + margin
+    local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
+                     {'zadd', leases, ends_at(now, lease), id, undo = {'zadd', leases, old, id}}}
+    local over, removal = leases_over(leases, now, present)
+    if over > 0 then
+        put_back(changes, semaphore, leases, present, over)
+        table.insert(changes, removal)
+    end
+    refusal, answer = all_or_none(changes), 1
 end
-local ends = wanted_until + margin
-local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
-                 {'zadd', leases, ends_at(now, lease), id, undo = {'zadd', leases, old, id}}}
-local over, removal = leases_over(leases, now, present)
-if over > 0 then
-    put_back(changes, semaphore, leases, channel, publish, present, over)
-    table.insert(changes, removal)
-end
-return all_or_none(changes) or 1
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view permit_set_total{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command, number of permits, including those that are taken.
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
+-- resend, publish command, number of permits, including those that are taken.
 -- Answer: 1.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local semaphore, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local permits = ARGV[7]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local now = time_in_ms()
+publish, now = ARGV[6], time_in_ms()
 if now > wanted_until then return late(now) end
 local present = redis.call('get', semaphore)
 if not count_in(present or '0') then return no_count() end
 local missing = permits - (present or 0) - (present and redis.call('zcard', leases) or 0)
 local changes = {mark(marks, lane, request, 1), keep(marks, now, wanted_until + margin)}
-if missing > 0 then table.insert(changes, {publish, channel, permits}) end
+if missing > 0 then table.insert(changes, {publish, channel, news(tonumber(permits))}) end
 if not present then
     table.insert(changes, {'set', semaphore, permits})
 elseif missing ~= 0 then
     table.insert(changes, {'incrby', semaphore, whole(missing)})
 end
-return all_or_none(changes) or 1
+local refusal, answer = all_or_none(changes), 1
+if refusal or not told then return refusal or answer end
+told = (present or 0) + missing
 )lua"};
 
 inline constexpr std::string_view permit_add{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
--- command, the change of the number of permits.
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
+-- resend, publish command, the change of the number of permits.
 -- Answer: 1.
-local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local semaphore, marks, leases = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local permits = tonumber(ARGV[7])
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local now = time_in_ms()
+publish, now = ARGV[6], time_in_ms()
 if now > wanted_until then return late(now) end
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
@@ -250,20 +283,21 @@ if permits > 0 and total + redis.call('zcard', leases) > most or permits < 0 and
 end
 local ends = wanted_until + margin
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-if total > 0 and permits > 0 then table.insert(changes, {publish, channel, whole(total)}) end
+if total > 0 and permits > 0 then table.insert(changes, {publish, channel, news(total)}) end
 table.insert(changes, {'incrby', semaphore, whole(permits)})
-return all_or_none(changes) or 1
+local refusal, answer = all_or_none(changes), 1
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view permit_count{R"lua(
 -- KEYS: semaphore, leases, channel.  ARGV: publish command.
 -- Answer: how many permits are available, how many are taken; nil for the first = there is no such semaphore.
-local semaphore, leases, channel = KEYS[1], KEYS[2], KEYS[3]
+local semaphore, leases = KEYS[1], KEYS[2]
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
-local now = time_in_ms()
+publish, now = ARGV[1], time_in_ms()
 local taken = redis.call('zcard', leases) - leases_over(leases, now, present)
-local refusal = sweep(semaphore, leases, channel, ARGV[1], present, now)
+local refusal = sweep(semaphore, leases, present)
 return refusal or {redis.call('get', semaphore), taken}
 )lua"};
 
@@ -319,14 +353,18 @@ return renewed
 
 }  // namespace parts
 
-inline constexpr std::string_view permit_acquire = parts::changes_permits<parts::permit_acquire>;
+inline constexpr std::string_view permit_acquire =
+    joined<parts::sees_permits<parts::permit_queue_keys, parts::permit_acquire>, parts::semaphore_queue,
+           parts::semaphore_queue_up, parts::permit_answer>;
 inline constexpr std::string_view permit_take_back = parts::changes_permits<parts::permit_take_back>;
 inline constexpr std::string_view permit_release = parts::changes_permits<parts::permit_release>;
 inline constexpr std::string_view permit_set_lease = parts::changes_permits<parts::permit_set_lease>;
 inline constexpr std::string_view permit_set_total = parts::changes_permits<parts::permit_set_total>;
 inline constexpr std::string_view permit_add = parts::changes_permits<parts::permit_add>;
-inline constexpr std::string_view permit_count = parts::changes_permits<parts::permit_count>;
-inline constexpr std::string_view permit_inspect = parts::changes_permits<parts::permit_inspect>;
+// Without the keys of the queue: if it finds permits whose lease has ended, all waiters are told.
+inline constexpr std::string_view permit_count = parts::sees_permits<parts::semaphore_queue_keys, parts::permit_count>;
+inline constexpr std::string_view permit_inspect =
+    parts::sees_permits<parts::semaphore_queue_keys, parts::permit_inspect>;
 inline constexpr std::string_view permit_remaining{
     joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
 inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
@@ -336,19 +374,19 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "a1d6d1e2e1e70c023718b64d81cbb60252f4914b"};
+    "c992c0685d71728faad2166f813e37883d9d13d7"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "5be84d10a4bc4de8a3192399700593383eb68cb8"};
+    "6d1a8d13818541c0be7216ad40228bb8331fba6b"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "619aaa3b2c8f26b201f118ed98dd538dafa3855b"};
+    "adf6b24c640b0c13d34969eddb824802db705abb"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "f8ab85520f100a999d88411b61744ddfcdbc655d"};
+    "074b68fb12c836dbaa82c15e7898081c24a49e91"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "bae32ae2f6a5062d096c94ab62a35ef8ea74d0ff"};
+    "9d9a55a7d26e4ad22d0729c8995c9d07e0ae64fd"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -357,13 +395,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "d2677464bdcc0c4d67de7f3705b834222b508975"};
+    "36a39ca5fe3ae19a80c3f0b9ae517fdaf7aa3952"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "435b2d1008e904c74be8dc39efacc798209f2811"};
+    "b0d8971b40a049c63c09aefd1435dfff03c46158"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "a5b9d32eb5aaa11f50a54f39e5b3622b710f65e0"};
+    "a9c05a730a473cfcdc33093b2b762dcd5739d020"};
 // clang-format on
 
 }  // namespace detail

@@ -64,32 +64,14 @@ local function refused() return is_there and -math.max(available, 0) or {0} end
 if number == '0' and taken == 0 then return refused() end
 )lua"};
 
-// Follows semaphore_queue.
-inline constexpr std::string_view semaphore_queue_up{R"lua(
--- Gives the client a place, or keeps it. One that was served in part queues up anew. Returns true if it has one: it is told
--- when it has to ask. A command in lower case reaches subscribers of other nodes, who cannot be counted: no queue. Without a
--- right to the queue the client hears everything.
-local function queue_up()
-    if publish == 'publish' then return false end
-    local is_new
-    local done = pcall(function()
-        is_new = redis.call('hset', places, id, place_text(number, least, 0)) == 1
-        -- The server may have evicted the list alone.
-        local is_lost = not is_new and redis.call('llen', queue) < redis.call('hlen', places)
-        if is_lost or (taken > 0 and not is_new) then redis.call('lrem', queue, '0', id) end
-        if is_new or is_lost or taken > 0 then redis.call('rpush', queue, id) end
-        redis.call('pexpire', queue, '60000')
-        redis.call('pexpire', places, '60000')
-    end)
-    if not done and is_new then
-        redis.pcall('lrem', queue, '-1', id)
-        redis.pcall('hdel', places, id)
-    end
-    return done
-end
-
+// Follows semaphore_queue_up.
+inline constexpr std::string_view semaphore_answer{R"lua(
 local is_queued
-if least then is_queued = queue_up() else pcall(drop, id) end
+if least then
+    is_queued = queue_up(id, number, least, taken > 0)
+else
+    pcall(drop, id)
+end
 -- It may have been told of more permits than it took.
 tell_queue(available - taken)
 if is_queued then return {math.max(available - taken, 0), is_there and 1 or 0, taken} end
@@ -111,16 +93,15 @@ if not own then
     return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
 if taken <= 0 then return 0 end
-local available, total, is_queue = redis.call('get', semaphore), nil, nil
+local available = redis.call('get', semaphore)
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 0, taken)}
 if available then
     if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
-    total, is_queue = available + taken, has_queue()
-    if total > 0 then table.insert(changes, {publish, channel, news(total, is_queue)}) end
+    if available + taken > 0 then table.insert(changes, {publish, channel, news(available + taken)}) end
     table.insert(changes, {'incrby', semaphore, whole(taken)})
 end
-local answer = all_or_none(changes) or taken
-if answer ~= taken or not is_queue then return answer end
+local refusal, answer = all_or_none(changes), taken
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view semaphore_add{R"lua(
@@ -144,11 +125,10 @@ local total = (available or 0) + permits
 if permits > 0 and total > most or permits < 0 and total < -most then return too_many() end
 -- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-local is_queue = total > 0 and permits > 0 and has_queue()
-if total > 0 and permits > 0 then table.insert(changes, {publish, channel, news(total, is_queue)}) end
+if total > 0 and permits > 0 then table.insert(changes, {publish, channel, news(total)}) end
 table.insert(changes, {'incrby', semaphore, whole(permits)})
-local answer = all_or_none(changes) or 1
-if answer ~= 1 or not is_queue then return answer end
+local refusal, answer = all_or_none(changes), 1
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view semaphore_set{R"lua(
@@ -167,11 +147,10 @@ if redis.call('get', semaphore) then
     return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
 local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}
-local is_queue = permits ~= '0' and has_queue()
-if permits ~= '0' then table.insert(changes, {publish, channel, news(permits, is_queue)}) end
+if permits ~= '0' then table.insert(changes, {publish, channel, news(tonumber(permits))}) end
 table.insert(changes, {'set', semaphore, permits, ttl and 'px', ttl})
-local answer, total = all_or_none(changes) or 1, tonumber(permits)
-if answer ~= 1 or not is_queue then return answer end
+local refusal, answer = all_or_none(changes), 1
+if refusal or not told then return refusal or answer end
 )lua"};
 
 inline constexpr std::string_view semaphore_drain{R"lua(
@@ -195,9 +174,17 @@ return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, 
 
 }  // namespace parts
 
+// A script that makes permits available.
+template <const std::string_view& Body>
+inline constexpr std::string_view with_semaphore_queue =
+    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count,
+           parts::semaphore_queue_keys, parts::semaphore_news, Body, parts::semaphore_queue,
+           parts::semaphore_tell_queue>;
+
 inline constexpr std::string_view semaphore_acquire =
-    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_names,
-           parts::semaphore_acquire, parts::semaphore_queue, parts::semaphore_queue_up>;
+    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count,
+           parts::semaphore_queue_keys, parts::semaphore_news, parts::semaphore_acquire, parts::semaphore_queue,
+           parts::semaphore_queue_up, parts::semaphore_answer>;
 inline constexpr std::string_view semaphore_give_back{with_semaphore_queue<parts::semaphore_give_back>};
 inline constexpr std::string_view semaphore_add{with_semaphore_queue<parts::semaphore_add>};
 inline constexpr std::string_view semaphore_set{with_semaphore_queue<parts::semaphore_set>};
@@ -208,19 +195,19 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<parts::sema
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "21bd17e9e74b85bb593f93fef9c813539ae1c1a9"};
+    "a034b35eb3cc0998d925088ae6dc32c5b5bd2c01"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "e358b8b6775a09f0ff478d6c68300433aa08c4a1"};
+    "e966d51827ef0fa3ef7c51e7ede3f290b18bdfde"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "ce6c0c92e4bec13442094c7b5300d8538fcc2c3c"};
+    "bad0af6168bb7512bff4f15a64c6952a84fa8576"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "c5e2c7ccb25f8bc7ad752c342fd4a05fb4d20be4"};
+    "8955d57d808f14a8b599721c6ac5cd7fcb2163bb"};
 // clang-format on
 
 }  // namespace detail

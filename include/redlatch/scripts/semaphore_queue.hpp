@@ -34,17 +34,25 @@ namespace scripts {
 
 namespace parts {
 
-// Follows request_marks. The functions of the queue come last, because most calls do not need them.
-inline constexpr std::string_view semaphore_names{R"lua(
--- `queue` and `places` are nil for a client that does without.
+// Precede semaphore_news. `queue` and `places` are nil for a client that does without.
+inline constexpr std::string_view semaphore_queue_keys{R"lua(
 local channel, queue, places = KEYS[3], KEYS[4], KEYS[5]
+)lua"};
+inline constexpr std::string_view permit_queue_keys{R"lua(
+local channel, queue, places = KEYS[4], KEYS[5], KEYS[6]
+)lua"};
+
+// Follows request_marks. The functions of the queue come last, because most calls do not need them.
+inline constexpr std::string_view semaphore_news{R"lua(
 local publish, now
+-- The number of permits of which the queue has to be told; nil if nobody is in it.
+local told
 
--- Returns true if somebody may be in the queue.
-local function has_queue() return queue and type(redis.pcall('lindex', queue, '0')) == 'string' end
-
--- Returns the message to all for this number of permits.
-local function news(total, is_queue) return (is_queue and '0' or '') .. whole(total) end
+-- Returns the message to all: there are so many permits now.
+local function news(total)
+    if queue and type(redis.pcall('lindex', queue, '0')) == 'string' then told = total end
+    return (told and '0' or '') .. whole(total)
+end
 )lua"};
 
 inline constexpr std::string_view semaphore_queue{R"lua(
@@ -101,16 +109,42 @@ local function tell_queue(total)
 end
 )lua"};
 
-// Follows a script that makes permits available: `total`, if somebody may be in the queue.
+// Follows a script that makes permits available, and has nothing else to do: `answer`, once the queue is told.
 inline constexpr std::string_view semaphore_tell_queue{R"lua(
-tell_queue(total)
+tell_queue(told)
 return answer
+)lua"};
+
+// Follows a script that takes permits: the client `id` has, or takes, the place of this `number`.
+inline constexpr std::string_view semaphore_queue_up{R"lua(
+-- Gives the client a place, or keeps it, until there are as many permits as `least`. One that was served in part queues
+-- up anew. Returns true if it has one: it is told when it has to ask. A command in lower case reaches subscribers of other
+-- nodes, who cannot be counted: no queue. Without a right to the queue the client hears everything.
+local function queue_up(id, number, least, is_served)
+    if publish == 'publish' then return false end
+    local is_new
+    local done = pcall(function()
+        is_new = redis.call('hset', places, id, place_text(number, least, 0)) == 1
+        -- The server may have evicted the list alone.
+        local is_lost = not is_new and redis.call('llen', queue) < redis.call('hlen', places)
+        if is_lost or (is_served and not is_new) then redis.call('lrem', queue, '0', id) end
+        if is_new or is_lost or is_served then redis.call('rpush', queue, id) end
+        redis.call('pexpire', queue, '60000')
+        redis.call('pexpire', places, '60000')
+    end)
+    if not done and is_new then
+        redis.pcall('lrem', queue, '-1', id)
+        redis.pcall('hdel', places, id)
+    end
+    return done
+end
 )lua"};
 
 inline constexpr std::string_view semaphore_leave{R"lua(
 -- KEYS: semaphore, marks, channel, queue, places.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, client
 -- id, number of the place, publish command.
 -- Answer: 1. The client waits no longer; what it was told, the next one is told. May be repeated: needs no mark.
+if not queue then return 1 end
 local id = ARGV[6]
 publish, now = ARGV[8], time_in_ms()
 if string.match(redis.call('hget', places, id) or '', '^%d+') ~= ARGV[7] then return 1 end
@@ -121,15 +155,9 @@ return 1
 
 }  // namespace parts
 
-// A script that makes permits available.
-template <const std::string_view& Body>
-inline constexpr std::string_view with_semaphore_queue =
-    joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_names,
-           Body, parts::semaphore_queue, parts::semaphore_tell_queue>;
-
 inline constexpr std::string_view semaphore_leave =
-    joined<parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_names,
-           parts::semaphore_queue, parts::semaphore_leave>;
+    joined<parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_queue_keys,
+           parts::semaphore_news, parts::semaphore_queue, parts::semaphore_leave>;
 
 }  // namespace scripts
 
@@ -137,7 +165,7 @@ inline constexpr std::string_view semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "190131ee6c53cf6c334fcc042d492f3851a1bab9"};
+    "dae6637ec7769386de14035e3a5e34a120fc856c"};
 // clang-format on
 
 }  // namespace detail

@@ -103,7 +103,9 @@ private:
     }
 
     void post_stamped(const PendingRequest& request) {
-        Completion done = [this, keep = core_.keep(), number = request.number](Reply reply) {
+        const Call call = request.make(request.request_id);
+        Completion done = [this, keep = core_.keep(), number = request.number, keys = call.key_count()](Reply reply) {
+            if (core_.is_queue_refused(keys, reply)) return failed(number);
             delivered(number, std::move(reply));
         };
         {
@@ -113,7 +115,7 @@ private:
             kept->request_id.wanted_until = request.request_id.wanted_until;
             kept->sent = Clock::now();
         }
-        core_.session.post(request.make(request.request_id), std::move(done));
+        core_.session.post(call, std::move(done));
     }
 
     void failed(std::uint64_t number) {

@@ -54,7 +54,7 @@ namespace detail {
 //   ask(wants, request_id), decode(reply, wants) -> how long to wait before a retry may help
 //   take_back(request_id, wants)       gives back whatever an acquire of unknown outcome took, or will take
 //   give_back(request_id, wants)       gives back what was taken for callers that have left
-//   place_channel(), …             if its waiters queue up on the server: see waiting_place.hpp
+//   queue()                        if its waiters queue up on the server: see waiting_place.hpp
 // `Leases` is the part that keeps the leases of what was taken.
 //
 // The mutex of SynchronizerCore guards all parts.

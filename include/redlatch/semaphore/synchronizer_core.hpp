@@ -52,8 +52,8 @@ struct SynchronizerCore {
     // Returns true if the user turns out to have no right to the keys of the queue on the server, which a call with so many
     // keys has: then it has to be made once more, and does without.
     bool is_queue_refused(std::size_t keys, const Reply& reply) const {
-        if constexpr (requires { protocol.is_refused(keys, reply); })
-            return protocol.is_refused(keys, reply);
+        if constexpr (requires { protocol.queue(); })
+            return protocol.queue().is_refused(keys, reply);
         else
             return false;
     }

@@ -4,6 +4,7 @@
 #include "redlatch/base/time.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/request_lanes.hpp"
+#include "redlatch/protocol/semaphore_queue.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/semaphore/pending_requests.hpp"
 #include "redlatch/semaphore/request_deliveries.hpp"
@@ -31,7 +32,9 @@ template <class Protocol>
 class WaitingPlace {
 public:
     WaitingPlace(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries)
-        : core_(core), deliveries_(deliveries), subscription_(core.session, core.task, core.protocol.place_channel()) {}
+        : core_(core),
+          deliveries_(deliveries),
+          subscription_(core.session, core.task, core.protocol.queue().place_channel()) {}
 
     // Begins a question. Returns the number to ask with; 0 if it is to be asked without a place. Only one at a time asks under
     // the number, because the place is for what that one wants.
@@ -96,7 +99,7 @@ public:
 
     // Returns true if a message to all is not for the waiters of this process, who are told when to ask.
     bool ignores(std::string_view payload) const {
-        return is_queued_ && number_ != 0 && subscription_.is_confirmed() && Protocol::is_for_others(payload);
+        return is_queued_ && number_ != 0 && subscription_.is_confirmed() && SemaphoreQueue::is_for_others(payload);
     }
 
     // "look <ms> <number>": ask after that time. Others mean nothing.
@@ -115,15 +118,15 @@ public:
     Instant told_at() const noexcept { return told_at_; }
 
 private:
-    bool is_used() const { return core_.protocol.queues() && !is_refused_; }
+    bool is_used() const { return core_.protocol.queue().is_used() && !is_refused_; }
 
     void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number) noexcept try {
-        if (number == 0 || !core_.protocol.queues()) return;
+        if (number == 0 || !core_.protocol.queue().is_used()) return;
         RequestId request_id = core_.take_lane();
         request_id.wanted_until = 1;  // the script does not look at it, so nobody has to ask for the server's time
         deliveries_.add(lock, PendingRequest::Kind::call_off, request_id,
                         [&protocol = core_.protocol, number](const RequestId& request_id) {
-                            return protocol.leave(request_id, number);
+                            return protocol.queue().leave(protocol.marks(), request_id, number);
                         });
     } catch (...) {
         if (!lock.owns_lock()) lock.lock();
@@ -170,7 +173,7 @@ private:
 
 template <class Protocol>
 concept HasWaitingPlace = requires(const Protocol& p) {
-    p.place_channel();
+    p.queue();
 };
 
 template <class Protocol>

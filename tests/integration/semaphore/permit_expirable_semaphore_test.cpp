@@ -369,6 +369,20 @@ TEST_CASE("releases and expired permits serve the waiting threads in order") {
     CHECK(is_in_time);
 }
 
+TEST_CASE("a caller that stays unserved beside another asks when the next lease ends") {
+    Bench bench(2);
+    Client other(bench.server.url());
+    HiredisPermits theirs(other, "seats");
+    const PermitId kept = bench.seats.acquire();
+    REQUIRE(bench.seats.try_acquire(Lease{1500ms}));
+    auto one = start([&] { return theirs.try_acquire_for(4s).has_value(); });
+    auto another = start([&] { return theirs.try_acquire_for(4s).has_value(); });
+    REQUIRE(eventually([&] { return other.stats().waiting == 2; }, 20s));
+    bench.seats.release(kept);
+    CHECK(one.get());
+    CHECK(another.get());
+}
+
 TEST_CASE("a wait that is stopped is no error, and neither is a refusal") {
     Bench bench(2);
     std::stop_source stop;

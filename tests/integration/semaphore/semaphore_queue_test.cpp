@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <future>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -29,6 +32,8 @@ using namespace redlatch::test;
 using namespace std::chrono_literals;
 using redlatch::Client;
 using redlatch::ClientOptions;
+using redlatch::PermitExpirableSemaphore;
+using redlatch::PermitId;
 using redlatch::Semaphore;
 using redlatch::detail::digested;
 namespace scripts = redlatch::detail::scripts;
@@ -39,11 +44,63 @@ const std::string channel = "redisson_sc:{seats}";
 const std::string queue_key = "redlatch_semaphore_queue:{seats}";
 const std::string places_key = "redlatch_semaphore_places:{seats}";
 
+/// A PermitExpirableSemaphore as a Semaphore, whose permits have no ids: it keeps those that it has.
+class LeasedSemaphore {
+public:
+    LeasedSemaphore(Client& client, std::string_view name) : seats_(client, name) {}
+
+    void acquire(int permits = 1) { keep(seats_.acquire(permits)); }
+    bool acquire(int permits, std::stop_token stop) { return keep(seats_.acquire(permits, stop)); }
+    bool try_acquire(int permits = 1) { return keep(seats_.try_acquire(permits)); }
+    bool try_acquire_for(std::chrono::milliseconds time, int permits = 1) {
+        return keep(seats_.try_acquire_for(time, permits));
+    }
+    bool try_acquire_for(std::chrono::milliseconds time, std::error_code& ec) {
+        return seats_.try_acquire_for(time, ec).has_value();
+    }
+
+    /// Releases permits that it has; adds some, if it has fewer.
+    void release(int permits = 1) {
+        std::vector<PermitId> ids;
+        {
+            const std::lock_guard lock(mutex_);
+            if (ids_.size() >= static_cast<std::size_t>(permits)) {
+                ids.assign(ids_.end() - permits, ids_.end());
+                ids_.erase(ids_.end() - permits, ids_.end());
+            }
+        }
+        ids.empty() ? seats_.add_permits(permits) : seats_.release(ids);
+    }
+
+    bool try_set_permits(int permits) { return seats_.try_set_permits(permits); }
+    void add_permits(int permits) { seats_.add_permits(permits); }
+    std::ptrdiff_t available_permits() { return seats_.available_permits(); }
+    void remove() { seats_.remove(); }
+
+private:
+    bool keep(const std::vector<PermitId>& ids) {
+        const std::lock_guard lock(mutex_);
+        ids_.insert(ids_.end(), ids.begin(), ids.end());
+        return !ids.empty();
+    }
+
+    PermitExpirableSemaphore seats_;
+    std::mutex mutex_;  // guards ids_
+    std::vector<PermitId> ids_;
+};
+
+template <class Seats>
+const redlatch::detail::Script& acquire_of = digested<scripts::semaphore_acquire>;
+template <>
+const redlatch::detail::Script& acquire_of<LeasedSemaphore> = digested<scripts::permit_acquire>;
+
 /// A client with the semaphore.
+template <class Seats>
 struct Party {
     explicit Party(const RedisServer& server, ClientOptions options = {}) : Party(server.url(), std::move(options)) {}
     explicit Party(const std::string& url, ClientOptions options = {})
         : client(url, std::move(options)), seats(client, "seats") {}
+    ~Party() { stop.request_stop(); }
 
     /// Waits for permits in a new thread, and keeps them. Returns when it is in the queue, and has asked once more since it
     /// listens.
@@ -61,12 +118,13 @@ struct Party {
     bool enters() { return visit.wait_for(4s) == std::future_status::ready && visit.get(); }
 
     Client client;
-    Semaphore seats;
+    Seats seats;
     std::stop_source stop;
     std::atomic<bool> has_entered = false;
     std::future<bool> visit;
 };
 
+template <class Seats>
 struct Bench {
     explicit Bench(int permits = 0) {
         a.seats.try_set_permits(permits);
@@ -83,13 +141,15 @@ struct Bench {
 
     RedisServer server;
     RawRedis redis{server};
-    Party a{server}, b{server}, c{server}, d{server};
+    Party<Seats> a{server}, b{server}, c{server}, d{server};
 };
 
 /// A client in the queue that hears what it is told, and never asks.
 class Deaf {
 public:
-    Deaf(Bench& bench, char digit) : id_(std::string(8, digit) + "-0000-8000-8000-000000000000"), hears_(bench.server) {
+    template <class Seats>
+    Deaf(Bench<Seats>& bench, char digit)
+        : id_(std::string(8, digit) + "-0000-8000-8000-000000000000"), hears_(bench.server) {
         hears_.call("SUBSCRIBE", channel + ":" + id_);
         bench.redis.integer("HSET", places_key, id_, "7 1 99999999999999 0");
         bench.redis.integer("RPUSH", queue_key, id_);
@@ -110,8 +170,9 @@ private:
 
 }  // namespace
 
-TEST_CASE("a release wakes the first in the queue, and nobody else sends a command") {
-    Bench bench;
+TEST_CASE_TEMPLATE("a release wakes the first in the queue, and nobody else sends a command", Kind, Semaphore,
+                   LeasedSemaphore) {
+    Bench<Kind> bench;
     bench.b.queue_up(bench.redis);
     bench.c.queue_up(bench.redis);
     bench.d.queue_up(bench.redis);
@@ -129,10 +190,11 @@ TEST_CASE("a release wakes the first in the queue, and nobody else sends a comma
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("clients that wait for one permit send few commands, however many they are") {
-    Bench bench{1};
-    std::vector<std::unique_ptr<Party>> parties;
-    for (int i = 0; i < 12; ++i) parties.push_back(std::make_unique<Party>(bench.server));
+TEST_CASE_TEMPLATE("clients that wait for one permit send few commands, however many they are", Kind, Semaphore,
+                   LeasedSemaphore) {
+    Bench<Kind> bench{1};
+    std::vector<std::unique_ptr<Party<Kind>>> parties;
+    for (int i = 0; i < 12; ++i) parties.push_back(std::make_unique<Party<Kind>>(bench.server));
     int inside = 0, visits = 0;
     std::atomic<bool> ended = false;
     CommandMonitor monitor{bench.server};
@@ -157,8 +219,8 @@ TEST_CASE("clients that wait for one permit send few commands, however many they
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("who needs more than there is does not keep the others waiting") {
-    Bench bench;
+TEST_CASE_TEMPLATE("who needs more than there is does not keep the others waiting", Kind, Semaphore, LeasedSemaphore) {
+    Bench<Kind> bench;
     bench.b.queue_up(bench.redis, 3);
     bench.c.queue_up(bench.redis);
     bench.a.seats.release();
@@ -169,8 +231,9 @@ TEST_CASE("who needs more than there is does not keep the others waiting") {
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("who fits is told, also behind others for whom there would be too few") {
-    Bench bench;
+TEST_CASE_TEMPLATE("who fits is told, also behind others for whom there would be too few", Kind, Semaphore,
+                   LeasedSemaphore) {
+    Bench<Kind> bench;
     bench.b.queue_up(bench.redis, 2);
     bench.c.queue_up(bench.redis, 2);
     bench.d.queue_up(bench.redis);
@@ -187,14 +250,14 @@ TEST_CASE("who fits is told, also behind others for whom there would be too few"
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("who was told and gets nothing passes on what is left") {
-    Bench bench;
+TEST_CASE_TEMPLATE("who was told and gets nothing passes on what is left", Kind, Semaphore, LeasedSemaphore) {
+    Bench<Kind> bench;
     Proxy proxy{bench.server.url()};
-    Party slow{proxy.url()};
+    Party<Kind> slow{proxy.url()};
     slow.queue_up(bench.redis, 2);
     Deaf one{bench, '1'}, another{bench, '2'};
     bench.b.queue_up(bench.redis);
-    proxy.hold_next_requests(1, std::string(digested<scripts::semaphore_acquire>.digest()));
+    proxy.hold_next_requests(1, std::string(acquire_of<Kind>.digest()));
     bench.a.seats.release(2);
     REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
     // The others stand in. Somebody is faster than all of them.
@@ -211,8 +274,8 @@ TEST_CASE("who was told and gets nothing passes on what is left") {
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("a process with many waiters does not keep the others waiting") {
-    Bench bench{1};
+TEST_CASE_TEMPLATE("a process with many waiters does not keep the others waiting", Kind, Semaphore, LeasedSemaphore) {
+    Bench<Kind> bench{1};
     std::atomic<bool> ended = false;
     std::vector<std::future<void>> threads;
     for (int i = 0; i < 3; ++i)
@@ -233,12 +296,12 @@ TEST_CASE("a process with many waiters does not keep the others waiting") {
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("nobody waits for the slow poll, whatever each caller wants") {
-    Bench bench{3};
+TEST_CASE_TEMPLATE("nobody waits for the slow poll, whatever each caller wants", Kind, Semaphore, LeasedSemaphore) {
+    Bench<Kind> bench{3};
     std::atomic<bool> ended = false;
     std::atomic<int> late = 0, visits = 0;
     std::vector<std::future<void>> threads;
-    for (Party* party : {&bench.b, &bench.c, &bench.d})
+    for (Party<Kind>* party : {&bench.b, &bench.c, &bench.d})
         for (int i = 0; i < 3; ++i)
             threads.push_back(start([&, party, i] {
                 for (int n = i; !ended; ++n) {
@@ -262,10 +325,11 @@ TEST_CASE("nobody waits for the slow poll, whatever each caller wants") {
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("a long queue of those for whom there are too few does not keep the others waiting") {
+TEST_CASE_TEMPLATE("a long queue of those for whom there are too few does not keep the others waiting", Kind, Semaphore,
+                   LeasedSemaphore) {
     for (const int length : {40, 250}) {
         CAPTURE(length);
-        Bench bench;
+        Bench<Kind> bench;
         for (int i = 0; i < length; ++i) {
             bench.redis.integer("HSET", places_key, "big" + std::to_string(i), "7 10 99999999999999 0");
             bench.redis.integer("RPUSH", queue_key, "big" + std::to_string(i));
@@ -276,9 +340,9 @@ TEST_CASE("a long queue of those for whom there are too few does not keep the ot
     }
 }
 
-TEST_CASE("all for whom there are permits are told at once") {
+TEST_CASE_TEMPLATE("all for whom there are permits are told at once", Kind, Semaphore, LeasedSemaphore) {
     for (const bool sets : {false, true}) {
-        Bench bench;
+        Bench<Kind> bench;
         if (sets) bench.a.seats.remove();
         bench.b.queue_up(bench.redis, 2);
         bench.c.queue_up(bench.redis);
@@ -296,8 +360,8 @@ TEST_CASE("all for whom there are permits are told at once") {
     }
 }
 
-TEST_CASE("a waiter that is gone is passed over at once") {
-    Bench bench;
+TEST_CASE_TEMPLATE("a waiter that is gone is passed over at once", Kind, Semaphore, LeasedSemaphore) {
+    Bench<Kind> bench;
     bench.redis.integer("HSET", places_key, "11111111-0000-8000-8000-000000000000", "7 1 99999999999999 0");
     bench.redis.integer("RPUSH", queue_key, "11111111-0000-8000-8000-000000000000");
     bench.b.queue_up(bench.redis);
@@ -312,8 +376,9 @@ TEST_CASE("a waiter that is gone is passed over at once") {
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("a waiter that is frozen costs the others less than a second, once") {
-    Bench bench;
+TEST_CASE_TEMPLATE("a waiter that is frozen costs the others less than a second, once", Kind, Semaphore,
+                   LeasedSemaphore) {
+    Bench<Kind> bench;
     Deaf frozen{bench, '1'};
     bench.b.queue_up(bench.redis);
     const Stopwatch watch;
@@ -332,8 +397,9 @@ TEST_CASE("a waiter that is frozen costs the others less than a second, once") {
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("a waiter that leaves tells the next one what it may have been told") {
-    Bench bench;
+TEST_CASE_TEMPLATE("a waiter that leaves tells the next one what it may have been told", Kind, Semaphore,
+                   LeasedSemaphore) {
+    Bench<Kind> bench;
     bench.b.queue_up(bench.redis);
     bench.c.queue_up(bench.redis);
     bench.redis.integer("INCR", "seats");  // nobody is told
@@ -343,8 +409,9 @@ TEST_CASE("a waiter that leaves tells the next one what it may have been told") 
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("a process takes what it needs, and the next one is told of the rest") {
-    Bench bench;
+TEST_CASE_TEMPLATE("a process takes what it needs, and the next one is told of the rest", Kind, Semaphore,
+                   LeasedSemaphore) {
+    Bench<Kind> bench;
     bench.b.queue_up(bench.redis, 3);
     bench.c.queue_up(bench.redis, 2);
     // The first of the queue has been told of all of them, and takes a part.
@@ -355,11 +422,12 @@ TEST_CASE("a process takes what it needs, and the next one is told of the rest")
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("those who queue hear the release of a client that knows nothing of the queue") {
-    Bench bench;
-    Party old{bench.server, without_grants()};
+TEST_CASE_TEMPLATE("those who queue hear the release of a client that knows nothing of the queue", Kind, Semaphore,
+                   LeasedSemaphore) {
+    Bench<Kind> bench;
+    Party<Kind> old{bench.server, without_grants()};
     for (const bool is_java : {false, true}) {
-        Party e{bench.server};
+        Party<Kind> e{bench.server};
         e.queue_up(bench.redis);
         if (is_java) {
             bench.redis.integer("INCR", "seats");
@@ -372,9 +440,10 @@ TEST_CASE("those who queue hear the release of a client that knows nothing of th
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("a client that knows nothing of the queue hears the releases of the others") {
-    Bench bench;
-    Party old{bench.server, without_grants()};
+TEST_CASE_TEMPLATE("a client that knows nothing of the queue hears the releases of the others", Kind, Semaphore,
+                   LeasedSemaphore) {
+    Bench<Kind> bench;
+    Party<Kind> old{bench.server, without_grants()};
     Deaf first{bench, '1'};
     auto visit = start([&] { return old.seats.acquire(), true; });
     REQUIRE(eventually([&] { return bench.redis.subscribers(channel) == 1; }, 20s));
@@ -383,8 +452,8 @@ TEST_CASE("a client that knows nothing of the queue hears the releases of the ot
     CHECK(visit.wait_for(4s) == std::future_status::ready);
 }
 
-TEST_CASE("after a lost connection those who queue ask") {
-    Bench bench;
+TEST_CASE_TEMPLATE("after a lost connection those who queue ask", Kind, Semaphore, LeasedSemaphore) {
+    Bench<Kind> bench;
     bench.b.queue_up(bench.redis);
     bench.redis.integer("INCR", "seats");
     REQUIRE(bench.redis.kill_clients("pubsub") == 1);
@@ -392,8 +461,8 @@ TEST_CASE("after a lost connection those who queue ask") {
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("a place for which nobody waits is left when its client is told") {
-    Bench bench;
+TEST_CASE_TEMPLATE("a place for which nobody waits is left when its client is told", Kind, Semaphore, LeasedSemaphore) {
+    Bench<Kind> bench;
     bench.b.queue_up(bench.redis);
     bench.b.stop.request_stop();
     CHECK_FALSE(bench.b.visit.get());
@@ -408,29 +477,31 @@ TEST_CASE("a place for which nobody waits is left when its client is told") {
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("a question that fails leaves no place") {
-    Bench bench;
+TEST_CASE_TEMPLATE("a question that fails leaves no place", Kind, Semaphore, LeasedSemaphore) {
+    Bench<Kind> bench;
     Proxy proxy{bench.server.url()};
-    Party e{proxy.url(), ClientOptions{.command_timeout = 300ms, .unreachable_timeout = 600ms}};
+    Party<Kind> e{proxy.url(), ClientOptions{.command_timeout = 300ms, .unreachable_timeout = 600ms}};
     CHECK_FALSE(e.seats.try_acquire());
-    proxy.drop_next_replies(100, std::string(digested<scripts::semaphore_acquire>.digest()));
+    proxy.drop_next_replies(100, std::string(acquire_of<Kind>.digest()));
     std::error_code ec;
     CHECK_FALSE(e.seats.try_acquire_for(20s, ec));
     CHECK(ec);
     CHECK(bench.is_left_empty());
 }
 
-TEST_CASE("without the rights to the queue's keys, or to its channel, clients wait as ever") {
+TEST_CASE_TEMPLATE("without the rights to the queue's keys, or to its channel, clients wait as ever", Kind, Semaphore,
+                   LeasedSemaphore) {
     using Rights = std::vector<std::string>;
-    for (const Rights& rights : {Rights{"~seats", "~redlatch_semaphore_requests:*", "~redisson_sc:*", "&*"},
+    for (const Rights& rights : {Rights{"~seats", "~{seats}:timeout", "~redlatch_semaphore_requests:*",
+                                        "~redlatch_permit_requests:*", "~redisson_sc:*", "&*"},
                                  Rights{"~*", "resetchannels", "&redisson_sc:{seats}"}}) {
         CAPTURE(rights.front());
-        Bench bench;
+        Bench<Kind> bench;
         bench.redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all");
         for (const std::string& right : rights) bench.redis.text("ACL", "SETUSER", "limited", right);
         std::string url = bench.server.url();
         url.insert(url.find("//") + 2, "limited:secret@");
-        Party limited{url};
+        Party<Kind> limited{url};
         auto visit = start([&] { return limited.seats.acquire(), true; });
         REQUIRE(eventually([&] { return bench.redis.subscribers(channel) == 1; }, 20s));
         commands_when_quiet(limited.client);
@@ -440,4 +511,20 @@ TEST_CASE("without the rights to the queue's keys, or to its channel, clients wa
         limited.seats.release();
         CHECK(bench.b.enters());
     }
+}
+
+TEST_CASE("a client whose user loses the right to the queue's keys gives its permits back all the same") {
+    Bench<LeasedSemaphore> bench;
+    bench.redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~*", "&*");
+    std::string url = bench.server.url();
+    url.insert(url.find("//") + 2, "limited:secret@");
+    Client client{url};
+    PermitExpirableSemaphore seats{client, "seats"};
+    bench.a.seats.release();
+    {
+        const redlatch::Permit permit{seats};
+        bench.redis.text("ACL", "SETUSER", "limited", "resetkeys", "~seats", "~{seats}:timeout",
+                         "~redlatch_permit_requests:*", "~redisson_sc:*");
+    }
+    CHECK(eventually([&] { return bench.redis.text("GET", "seats") == "1"; }, 20s));
 }

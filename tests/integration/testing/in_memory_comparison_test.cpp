@@ -134,10 +134,11 @@ public:
                 all.push_back(sides + ":" + uuid);
                 all.push_back(sides + ":" + uuid + ":write");
             }
-            const std::string seats = prefixed_key("redisson_sc", "semaphore" + key);
-            all.push_back(seats);
-            for (const std::string& uuid : uuids_) all.push_back(seats + ":" + uuid);
-            all.push_back(prefixed_key("redisson_sc", "permits" + key));
+            for (const char* kind : {"semaphore", "permits"}) {
+                const std::string seats = prefixed_key("redisson_sc", kind + key);
+                all.push_back(seats);
+                for (const std::string& uuid : uuids_) all.push_back(seats + ":" + uuid);
+            }
             all.push_back("redisson_countdownlatch__channel__{latch" + key + "}");
         }
         return all;
@@ -225,7 +226,7 @@ private:
             case 4: return words_of(seats.drain(request()));
             case 5: return words_of(seats.available());
             case 6: return marks(seats);
-            case 7: return words_of(seats.leave(request(), below(3)));
+            case 7: return words_of(seats.queue().leave(seats.marks(), request(), below(3)));
             default: return words_of(seats.ask(wants, request(), below(3)));
         }
     }
@@ -242,7 +243,7 @@ private:
             want.lets_pass = below(2) == 0;
         }
         const std::vector<PermitId> ids{permit(), permit()};
-        switch (below(12)) {
+        switch (below(13)) {
             case 0: return words_of(seats.take_back(request(), wants));
             case 1: return words_of(seats.release(request(), ids));
             case 2: return words_of(seats.set_lease(request(), permit(), wants[0].lease));
@@ -253,7 +254,8 @@ private:
             case 7: return words_of(seats.remaining(permit()));
             case 8: return words_of(seats.renew(ids, lease(), until()));
             case 9: return marks(seats);
-            default: return words_of(seats.ask(wants, request()));
+            case 10: return words_of(seats.queue().leave(seats.marks(), request(), below(3)));
+            default: return words_of(seats.ask(wants, request(), below(3)));
         }
     }
 

@@ -72,16 +72,17 @@ TEST_CASE("Semaphore: calls") {
     const std::string queue = channel + "redlatch_semaphore_queue:{seats} redlatch_semaphore_places:{seats} ";
     CHECK(words_of(seats.ask(wants, bench.request, 11)) ==
           keys + queue + request_words + ' ' + uuid + " 11 PUBLISH -5 2");
-    CHECK(words_of(seats.leave(bench.request, 11)) == keys + queue + request_words + ' ' + uuid + " 11 PUBLISH");
+    CHECK(words_of(seats.queue().leave(seats.marks(), bench.request, 11)) ==
+          keys + queue + request_words + ' ' + uuid + " 11 PUBLISH");
     CHECK(words_of(seats.take_back(bench.request, wants)) == keys + queue + request_words + " PUBLISH");
     CHECK(words_of(seats.give_back(bench.request, wants)) == keys + queue + request_words + " 7 PUBLISH 1");
     CHECK(words_of(seats.add(bench.request, -3, false)) == keys + queue + request_words + " -3 PUBLISH 0");
     CHECK(words_of(seats.set(bench.request, 9)) == keys + queue + request_words + " 9 PUBLISH");
     // A user without a right to the keys of the queue does without it, from the first refusal on.
     const Reply no_right = Reply::of(Reply::Kind::error, "NOPERM No permissions to access a key");
-    CHECK_FALSE(seats.is_refused(ask.key_count(), no_right));
-    CHECK(seats.queues());
-    CHECK(seats.is_refused(seats.ask(wants, bench.request, 11).key_count(), no_right));
+    CHECK_FALSE(seats.queue().is_refused(ask.key_count(), no_right));
+    CHECK(seats.queue().is_used());
+    CHECK(seats.queue().is_refused(seats.ask(wants, bench.request, 11).key_count(), no_right));
     CHECK(words_of(seats.ask(wants, bench.request, 11)) == keys + request_words + ' ' + uuid + " 0 PUBLISH -5 2");
     CHECK(words_of(seats.add(bench.request, -3, false)) == keys + channel + request_words + " -3 PUBLISH 0");
     CHECK(words_of(seats.drain(bench.request)) == keys + request_words);
@@ -105,7 +106,9 @@ TEST_CASE("CountDownLatch: calls") {
 TEST_CASE("PermitExpirableSemaphore: calls") {
     Bench bench;
     const PermitProtocol slots(bench.context, "slots");
-    const std::string keys = "slots redlatch_permit_requests:{slots}:" + uuid + " {slots}:timeout redisson_sc:{slots} ";
+    const std::string keys = "slots redlatch_permit_requests:{slots}:" + uuid +
+                             " {slots}:timeout redisson_sc:{slots} redlatch_semaphore_queue:{slots} "
+                             "redlatch_semaphore_places:{slots} ";
     const PermitId a = PermitId::random(), b = PermitId::random();
     const std::string ids = std::string(a.bytes()) + ' ' + std::string(b.bytes());
     std::vector<PermitProtocol::Want> wants(1);
@@ -115,9 +118,9 @@ TEST_CASE("PermitExpirableSemaphore: calls") {
         wants[0].lets_pass = lets_pass;
         return words_of(slots.ask(wants, bench.request));
     };
-    CHECK(asked({.length = 30s}) == keys + request_words + " PUBLISH 2 30000 " + ids);
-    CHECK(asked(PermitLease::of(Lease(2s)), true) == keys + request_words + " PUBLISH -2 2000 " + ids);
-    CHECK(asked(PermitLease::of(Lease::forever())) == keys + request_words + " PUBLISH 2 -1 " + ids);
+    CHECK(asked({.length = 30s}) == keys + request_words + ' ' + uuid + " 0 PUBLISH 2 30000 " + ids);
+    CHECK(asked(PermitLease::of(Lease(2s)), true) == keys + request_words + ' ' + uuid + " 0 PUBLISH -2 2000 " + ids);
+    CHECK(asked(PermitLease::of(Lease::forever())) == keys + request_words + ' ' + uuid + " 0 PUBLISH 2 -1 " + ids);
     CHECK(words_of(slots.take_back(bench.request, wants)) == keys + request_words + " PUBLISH " + ids);
     const std::array<PermitId, 2> both{a, b};
     CHECK(words_of(slots.release(bench.request, both)) == keys + request_words + " PUBLISH " + ids);

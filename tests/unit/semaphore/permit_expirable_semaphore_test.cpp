@@ -94,12 +94,12 @@ TEST_CASE("an acquire command contains the number of permits, the lease, and the
     CHECK(sent[0].key(2) == "{seats}:timeout");
     CHECK(sent[0].key(3) == channel);
     CHECK(sent[0].argument(4) == "0");
-    CHECK(sent[0].argument(6) == "2");
-    CHECK(sent[0].argument(7) == "5000");
-    CHECK(sent[0].argument(8) == two.at(0).bytes());
-    CHECK(sent[0].argument(9) == two.at(1).bytes());
-    CHECK(sent[1].argument(7) == "-1");
-    CHECK(sent[2].argument(7) == "30000");
+    CHECK(sent[0].argument(8) == "2");
+    CHECK(sent[0].argument(9) == "5000");
+    CHECK(sent[0].argument(10) == two.at(0).bytes());
+    CHECK(sent[0].argument(11) == two.at(1).bytes());
+    CHECK(sent[1].argument(9) == "-1");
+    CHECK(sent[2].argument(9) == "30000");
 }
 
 TEST_CASE("a retry uses new ids, so undoing the earlier try cannot take its permits") {
@@ -112,9 +112,9 @@ TEST_CASE("a retry uses new ids, so undoing the earlier try cannot take its perm
     const auto id = waiting.get();
     REQUIRE(id);
     std::set<std::string> ids;
-    for (const SentCommand& command : bench.redis.sent("acquire by id")) ids.insert(command.argument(8));
+    for (const SentCommand& command : bench.redis.sent("acquire by id")) ids.insert(command.argument(10));
     CHECK(ids.size() == 3);
-    CHECK(bench.redis.sent("acquire by id").back().argument(8) == id->bytes());
+    CHECK(bench.redis.sent("acquire by id").back().argument(10) == id->bytes());
 }
 
 TEST_CASE("a waiter asks again when the next lease is over") {
@@ -139,8 +139,8 @@ TEST_CASE("a permit whose lease is over before the reply arrives is released, an
     CHECK(bench.redis.wait_for("take permits back"));
     const auto asked = bench.redis.sent("acquire by id");
     REQUIRE(asked.size() >= 2);
-    CHECK(bench.redis.sent("take permits back").at(0).argument(6) == asked[0].argument(8));
-    CHECK(id->bytes() == asked.back().argument(8));
+    CHECK(bench.redis.sent("take permits back").at(0).argument(6) == asked[0].argument(10));
+    CHECK(id->bytes() == asked.back().argument(10));
 }
 
 TEST_CASE("a renewal without a reply is resent soon, and the permit is kept") {
@@ -236,7 +236,7 @@ TEST_CASE("a Permit that goes out of scope is released without waiting for a rep
     REQUIRE(bench.redis.wait_for("release by id"));
     const SentCommand released = bench.redis.sent("release by id").at(0);
     CHECK(released.posted);
-    CHECK(released.argument(6) == bench.redis.sent("acquire by id").at(0).argument(8));
+    CHECK(released.argument(6) == bench.redis.sent("acquire by id").at(0).argument(10));
     bench.redis.answer(released, number(1));
 }
 
@@ -290,8 +290,8 @@ TEST_CASE("permits of an object that goes out of scope are given back without wa
     const SentCommand back = bench.redis.sent("take permits back").at(0);
     CHECK(back.posted);
     const SentCommand asked = bench.redis.sent("acquire by id").at(0);
-    CHECK(back.argument(6) == asked.argument(8));
-    CHECK(back.argument(7) == asked.argument(9));
+    CHECK(back.argument(6) == asked.argument(10));
+    CHECK(back.argument(7) == asked.argument(11));
     CHECK(bench.redis.count("release by id") == 0);
     bench.redis.answer(back, number(2));
 }
