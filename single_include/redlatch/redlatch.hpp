@@ -14197,6 +14197,14 @@ while i <= #ARGV do
     end
     i = i + 2 + wanted
 end
+-- Before anything changes, because a right may be missing.
+local answer, first = {taken, -1}, never
+if least then
+    -- Permits whose lease has ended bring a removed semaphore back.
+    local exists = taken > 0 or over > 0 or redis.call('exists', semaphore) == 1
+    answer[3] = exists and present + redis.call('zcard', leases)
+    first = tonumber(redis.call('zrange', leases, whole(over), whole(over), 'withscores')[2] or never)
+end
 local refusal
 if taken == 0 then
     refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or
@@ -14211,6 +14219,7 @@ else
     end
     for _, at in ipairs(served) do
         local wanted, lease_ends = math.abs(tonumber(ARGV[at])), ends_at(now, ARGV[at + 1])
+        first = math.min(first, tonumber(lease_ends))
         for k = at + 2, at + 1 + wanted do
             table.insert(changes, {'zadd', leases, lease_ends, ARGV[k], undo = {'zrem', leases, ARGV[k]}})
         end
@@ -14221,14 +14230,7 @@ else
     refusal = all_or_none(changes)
 end
 if refusal then return refusal end
-local answer = {taken, -1}
-if least then
-    -- Permits whose lease has ended bring a removed semaphore back.
-    local exists = taken > 0 or over > 0 or redis.call('exists', semaphore) == 1
-    local first = tonumber(redis.call('zrange', leases, '0', '0', 'withscores')[2] or never)
-    answer = {taken, first < never and math.max(1, first - now) or -1,
-              exists and available - taken + redis.call('zcard', leases)}
-end
+if least and first < never then answer[2] = math.max(1, first - now) end
 if number == '0' and not told then return answer end
 if not told and not least and redis.pcall('hexists', places, id) ~= 1 then return answer end
 )lua"};
@@ -14475,7 +14477,7 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "c992c0685d71728faad2166f813e37883d9d13d7"};
+    "6b54f2a6dcbe1b1c0bb60636b9247721af8b809a"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
     "6d1a8d13818541c0be7216ad40228bb8331fba6b"};
