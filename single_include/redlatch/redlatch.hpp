@@ -13952,9 +13952,9 @@ bool share(std::int64_t taken, std::span<Want> wants) {
 // All times are in milliseconds of the server's clock.
 //
 // Each client listens to a channel of its own, that of the semaphore with its id. The message there, "look <ms> <number>",
-// asks it to ask after that time. It also listens to the common channel: clients that know nothing of the queue send
+// asks it to ask after that time. Before that it listens to the common channel: clients that know nothing of the queue send
 // the number of permits there, and then everybody asks. The others write a 0 before the number, to whose message only
-// those react who have no place.
+// those react who have no place; and they send it only if there may be some.
 //
 // Who has been told may be frozen. So the next two for whom there would be enough are told to ask `stand_in` ms later, and
 // twice as much. A client that was told, and has not asked by then, loses its place when permits become available next.
@@ -13977,18 +13977,35 @@ local channel, queue, places = KEYS[4], KEYS[5], KEYS[6]
 // Follows request_marks. The functions of the queue come last, because most calls do not need them.
 inline constexpr std::string_view semaphore_news{R"lua(
 local publish, now
--- The number of permits of which the queue has to be told; nil if nobody is in it.
-local told
+local most_seen = 200
+-- The first of the queue, and the number of permits of which it has to be told; nil if nobody is in it.
+local waiting, told
 
--- Returns the message to all: there are so many permits now.
-local function news(total)
-    if queue and type(redis.pcall('lindex', queue, '0')) == 'string' then told = total end
-    return (told and '0' or '') .. whole(total)
+-- Returns true if nobody listens to the messages to all but clients in the queue. Replicas pass messages on to listeners who
+-- are not counted. Without a right to look, somebody may.
+local function is_alone()
+    local channels = {}
+    for i, id in ipairs(waiting) do channels[i] = channel .. ':' .. id end
+    local heard = redis.pcall('pubsub', publish == 'SPUBLISH' and 'shardnumsub' or 'numsub', channel, unpack(channels))
+    if heard.err then return false end
+    local others = heard[2]
+    for i = 4, #heard, 2 do others = others - math.min(heard[i], 1) end
+    if others > 0 then return false end
+    local info = redis.pcall('info', 'replication')
+    return type(info) == 'string' and string.find(info, 'connected_slaves:0', 1, true) ~= nil
+end
+
+-- Adds to `changes` the message to all: there are so many permits now.
+local function add_news(changes, total)
+    local ids = queue and redis.pcall('lrange', queue, '0', whole(most_seen - 1))
+    if ids and #ids > 0 then waiting, told = ids, total end
+    if told and is_alone() then return end
+    table.insert(changes, {publish, channel, (told and '0' or '') .. whole(total)})
 end
 )lua"};
 
 inline constexpr std::string_view semaphore_queue{R"lua(
-local stand_in, most_seen = 400, 200
+local stand_in = 400
 
 local function place_text(number, want, asks)
     return string.format('%s %.0f %.0f %.0f', number, want, now + 30000, asks)
@@ -14011,7 +14028,7 @@ end
 -- Returns false if there are so many in the queue that some for whom there may be enough have not been looked at.
 local function tell_places(total)
     local left, told, standing_in = total, 0, 0
-    local ids = redis.call('lrange', queue, '0', whole(most_seen - 1))
+    local ids = waiting or redis.call('lrange', queue, '0', whole(most_seen - 1))
     for _, id in ipairs(ids) do
         if left <= 0 and (told == 0 or standing_in == 2) then return true end
         local number, want, ends, asks =
@@ -14097,7 +14114,7 @@ inline constexpr std::string_view semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "dae6637ec7769386de14035e3a5e34a120fc856c"};
+    "6d9fabcaa83ec6d5eabbd06ac2e4a487cbe6c478"};
 // clang-format on
 
 }  // namespace detail
@@ -14142,7 +14159,7 @@ end
 local function put_back(changes, semaphore, leases, available, permits)
     table.insert(changes, {'zrem', leases, ''})
     table.insert(changes, {'zremrangebyscore', leases, '1', '0'})
-    if available + permits > 0 then table.insert(changes, {publish, channel, news(available + permits)}) end
+    if available + permits > 0 then add_news(changes, available + permits) end
     table.insert(changes, {'incrby', semaphore, whole(permits), undo = {'incrby', semaphore, whole(-permits)}})
 end
 -- Puts back the permits whose lease has ended, and does nothing else. Returns nil, or the error.
@@ -14355,7 +14372,7 @@ local present = redis.call('get', semaphore)
 if not count_in(present or '0') then return no_count() end
 local missing = permits - (present or 0) - (present and redis.call('zcard', leases) or 0)
 local changes = {mark(marks, lane, request, 1), keep(marks, now, wanted_until + margin)}
-if missing > 0 then table.insert(changes, {publish, channel, news(tonumber(permits))}) end
+if missing > 0 then add_news(changes, tonumber(permits)) end
 if not present then
     table.insert(changes, {'set', semaphore, permits})
 elseif missing ~= 0 then
@@ -14386,7 +14403,7 @@ if permits > 0 and total + redis.call('zcard', leases) > most or permits < 0 and
 end
 local ends = wanted_until + margin
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-if total > 0 and permits > 0 then table.insert(changes, {publish, channel, news(total)}) end
+if total > 0 and permits > 0 then add_news(changes, total) end
 table.insert(changes, {'incrby', semaphore, whole(permits)})
 local refusal, answer = all_or_none(changes), 1
 if refusal or not told then return refusal or answer end
@@ -14477,19 +14494,19 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "6b54f2a6dcbe1b1c0bb60636b9247721af8b809a"};
+    "903dd18a814efc8e65c841262fda18f4b28564d4"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "6d1a8d13818541c0be7216ad40228bb8331fba6b"};
+    "60f075da6a0c21e39ff6691fb4fb99c780c9020a"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "adf6b24c640b0c13d34969eddb824802db705abb"};
+    "9620fd99aaa4e4898c0a4b854b68a0eb31ed4fe8"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "074b68fb12c836dbaa82c15e7898081c24a49e91"};
+    "e529e5ccf1ccc7ea2a13fbda1c2ece6e8fc50fdd"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "9d9a55a7d26e4ad22d0729c8995c9d07e0ae64fd"};
+    "e41d4eb62db952a5521f52ec5a61d22e4eb5f9e3"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -14498,13 +14515,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "36a39ca5fe3ae19a80c3f0b9ae517fdaf7aa3952"};
+    "28d01eae8b620f0d61ac705051a4ef8d55759157"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "b0d8971b40a049c63c09aefd1435dfff03c46158"};
+    "4b66b8c213656c959110dd1be2ed86d1480273cd"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "a9c05a730a473cfcdc33093b2b762dcd5739d020"};
+    "5988b03caa13e93336e7688381b652c3bf7973a9"};
 // clang-format on
 
 }  // namespace detail
@@ -16762,8 +16779,9 @@ public:
         // The representative may let this caller pass.
         if (!room_.queue.is_front(me) && !room_.queue.is_within_reach(room_.queue.front()->want, now))
             room_.wake_front();
-        if (place_.listen()) room_.notify();
+        // In this order: see scripts/semaphore_queue.hpp.
         room_.listen();
+        if (place_.listen()) room_.notify();
     }
 
     NextStep next(Member& me, Instant now) {
@@ -29513,7 +29531,7 @@ private:
 // number of permits, if there are any and more than before; with a 0 before it if processes queue (semaphore_queue.hpp). A
 // TTL on the key is kept.
 //
-// A script publishes before it changes the number. Clients cannot tell, because a script is atomic. So nothing has
+// A script publishes to all before it changes the number. Clients cannot tell, because a script is atomic. So nothing has
 // changed yet if the user has no right to publish.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -29601,7 +29619,7 @@ local available = redis.call('get', semaphore)
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 0, taken)}
 if available then
     if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
-    if available + taken > 0 then table.insert(changes, {publish, channel, news(available + taken)}) end
+    if available + taken > 0 then add_news(changes, available + taken) end
     table.insert(changes, {'incrby', semaphore, whole(taken)})
 end
 local refusal, answer = all_or_none(changes), taken
@@ -29629,7 +29647,7 @@ local total = (available or 0) + permits
 if permits > 0 and total > most or permits < 0 and total < -most then return too_many() end
 -- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-if total > 0 and permits > 0 then table.insert(changes, {publish, channel, news(total)}) end
+if total > 0 and permits > 0 then add_news(changes, total) end
 table.insert(changes, {'incrby', semaphore, whole(permits)})
 local refusal, answer = all_or_none(changes), 1
 if refusal or not told then return refusal or answer end
@@ -29651,7 +29669,7 @@ if redis.call('get', semaphore) then
     return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
 local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}
-if permits ~= '0' then table.insert(changes, {publish, channel, news(tonumber(permits))}) end
+if permits ~= '0' then add_news(changes, tonumber(permits)) end
 table.insert(changes, {'set', semaphore, permits, ttl and 'px', ttl})
 local refusal, answer = all_or_none(changes), 1
 if refusal or not told then return refusal or answer end
@@ -29699,19 +29717,19 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<parts::sema
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "a034b35eb3cc0998d925088ae6dc32c5b5bd2c01"};
+    "bb6c6f9c3a1fd4870e95b172ac2386f12d737ea8"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "e966d51827ef0fa3ef7c51e7ede3f290b18bdfde"};
+    "b7dd83b486883af98f98ca4539ee0adf383bb36f"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "bad0af6168bb7512bff4f15a64c6952a84fa8576"};
+    "56279483564a8c941c6656c413f03352db22272c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "8955d57d808f14a8b599721c6ac5cd7fcb2163bb"};
+    "cef823a8506ab26ad05544cf27c860b82090dbd8"};
 // clang-format on
 
 }  // namespace detail

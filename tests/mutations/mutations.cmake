@@ -509,8 +509,8 @@ mutate(semaphore_takes_too_many scripts/semaphore.hpp
 
 # A release is not published.
 mutate(semaphore_release_without_publish scripts/semaphore.hpp
-    "if total > 0 and permits > 0 then table.insert(changes, {publish"
-    "if false then table.insert(changes, {publish"
+    "if total > 0 and permits > 0 then add_news"
+    "if false then add_news"
     "integration/semaphore")
 
 # The permits of an acquire of unknown outcome are not given back.
@@ -688,8 +688,24 @@ mutate(queue_is_not_told scripts/semaphore_queue.hpp
 
 # A release tells everybody.
 mutate(everybody_is_told scripts/semaphore_queue.hpp
-    "return (told and '0' or '') .. whole(total)"
-    "return whole(total)"
+    "{publish, channel, (told and '0' or '') .. whole(total)}"
+    "{publish, channel, whole(total)}"
+    "integration/semaphore_queue")
+
+# Those who know nothing of the queue hear nothing of a release that tells the queue.
+mutate(others_hear_nothing scripts/semaphore_queue.hpp
+    "if others > 0 then return false end"
+    ""
+    "integration/semaphore_queue")
+mutate(listeners_at_replicas_hear_nothing scripts/semaphore_queue.hpp
+    "string.find(info, 'connected_slaves:0', 1, true) ~= nil"
+    "string.find(info, 'connected_slaves:', 1, true) ~= nil"
+    "integration/semaphore_queue")
+
+# A client listens to its own channel first: it counts as the listener that somebody else is.
+mutate(own_channel_comes_first semaphore/synchronizer.hpp
+    "room_.listen();\n        if (place_.listen()) room_.notify();\n    }"
+    "if (place_.listen()) room_.notify();\n    }"
     "integration/semaphore_queue")
 
 # Nobody stands in for a client that is frozen.

@@ -41,7 +41,7 @@ end
 local function put_back(changes, semaphore, leases, available, permits)
     table.insert(changes, {'zrem', leases, ''})
     table.insert(changes, {'zremrangebyscore', leases, '1', '0'})
-    if available + permits > 0 then table.insert(changes, {publish, channel, news(available + permits)}) end
+    if available + permits > 0 then add_news(changes, available + permits) end
     table.insert(changes, {'incrby', semaphore, whole(permits), undo = {'incrby', semaphore, whole(-permits)}})
 end
 -- Puts back the permits whose lease has ended, and does nothing else. Returns nil, or the error.
@@ -254,7 +254,7 @@ local present = redis.call('get', semaphore)
 if not count_in(present or '0') then return no_count() end
 local missing = permits - (present or 0) - (present and redis.call('zcard', leases) or 0)
 local changes = {mark(marks, lane, request, 1), keep(marks, now, wanted_until + margin)}
-if missing > 0 then table.insert(changes, {publish, channel, news(tonumber(permits))}) end
+if missing > 0 then add_news(changes, tonumber(permits)) end
 if not present then
     table.insert(changes, {'set', semaphore, permits})
 elseif missing ~= 0 then
@@ -285,7 +285,7 @@ if permits > 0 and total + redis.call('zcard', leases) > most or permits < 0 and
 end
 local ends = wanted_until + margin
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-if total > 0 and permits > 0 then table.insert(changes, {publish, channel, news(total)}) end
+if total > 0 and permits > 0 then add_news(changes, total) end
 table.insert(changes, {'incrby', semaphore, whole(permits)})
 local refusal, answer = all_or_none(changes), 1
 if refusal or not told then return refusal or answer end
@@ -376,19 +376,19 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "6b54f2a6dcbe1b1c0bb60636b9247721af8b809a"};
+    "903dd18a814efc8e65c841262fda18f4b28564d4"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "6d1a8d13818541c0be7216ad40228bb8331fba6b"};
+    "60f075da6a0c21e39ff6691fb4fb99c780c9020a"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "adf6b24c640b0c13d34969eddb824802db705abb"};
+    "9620fd99aaa4e4898c0a4b854b68a0eb31ed4fe8"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "074b68fb12c836dbaa82c15e7898081c24a49e91"};
+    "e529e5ccf1ccc7ea2a13fbda1c2ece6e8fc50fdd"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "9d9a55a7d26e4ad22d0729c8995c9d07e0ae64fd"};
+    "e41d4eb62db952a5521f52ec5a61d22e4eb5f9e3"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -397,13 +397,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "36a39ca5fe3ae19a80c3f0b9ae517fdaf7aa3952"};
+    "28d01eae8b620f0d61ac705051a4ef8d55759157"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "b0d8971b40a049c63c09aefd1435dfff03c46158"};
+    "4b66b8c213656c959110dd1be2ed86d1480273cd"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "a9c05a730a473cfcdc33093b2b762dcd5739d020"};
+    "5988b03caa13e93336e7688381b652c3bf7973a9"};
 // clang-format on
 
 }  // namespace detail

@@ -9,7 +9,7 @@
 // number of permits, if there are any and more than before; with a 0 before it if processes queue (semaphore_queue.hpp). A
 // TTL on the key is kept.
 //
-// A script publishes before it changes the number. Clients cannot tell, because a script is atomic. So nothing has
+// A script publishes to all before it changes the number. Clients cannot tell, because a script is atomic. So nothing has
 // changed yet if the user has no right to publish.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -97,7 +97,7 @@ local available = redis.call('get', semaphore)
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 0, taken)}
 if available then
     if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
-    if available + taken > 0 then table.insert(changes, {publish, channel, news(available + taken)}) end
+    if available + taken > 0 then add_news(changes, available + taken) end
     table.insert(changes, {'incrby', semaphore, whole(taken)})
 end
 local refusal, answer = all_or_none(changes), taken
@@ -125,7 +125,7 @@ local total = (available or 0) + permits
 if permits > 0 and total > most or permits < 0 and total < -most then return too_many() end
 -- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
-if total > 0 and permits > 0 then table.insert(changes, {publish, channel, news(total)}) end
+if total > 0 and permits > 0 then add_news(changes, total) end
 table.insert(changes, {'incrby', semaphore, whole(permits)})
 local refusal, answer = all_or_none(changes), 1
 if refusal or not told then return refusal or answer end
@@ -147,7 +147,7 @@ if redis.call('get', semaphore) then
     return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
 local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}
-if permits ~= '0' then table.insert(changes, {publish, channel, news(tonumber(permits))}) end
+if permits ~= '0' then add_news(changes, tonumber(permits)) end
 table.insert(changes, {'set', semaphore, permits, ttl and 'px', ttl})
 local refusal, answer = all_or_none(changes), 1
 if refusal or not told then return refusal or answer end
@@ -195,19 +195,19 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<parts::sema
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "a034b35eb3cc0998d925088ae6dc32c5b5bd2c01"};
+    "bb6c6f9c3a1fd4870e95b172ac2386f12d737ea8"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "e966d51827ef0fa3ef7c51e7ede3f290b18bdfde"};
+    "b7dd83b486883af98f98ca4539ee0adf383bb36f"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "bad0af6168bb7512bff4f15a64c6952a84fa8576"};
+    "56279483564a8c941c6656c413f03352db22272c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "8955d57d808f14a8b599721c6ac5cd7fcb2163bb"};
+    "cef823a8506ab26ad05544cf27c860b82090dbd8"};
 // clang-format on
 
 }  // namespace detail

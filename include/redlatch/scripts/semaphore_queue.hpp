@@ -20,9 +20,9 @@
 // All times are in milliseconds of the server's clock.
 //
 // Each client listens to a channel of its own, that of the semaphore with its id. The message there, "look <ms> <number>",
-// asks it to ask after that time. It also listens to the common channel: clients that know nothing of the queue send
+// asks it to ask after that time. Before that it listens to the common channel: clients that know nothing of the queue send
 // the number of permits there, and then everybody asks. The others write a 0 before the number, to whose message only
-// those react who have no place.
+// those react who have no place; and they send it only if there may be some.
 //
 // Who has been told may be frozen. So the next two for whom there would be enough are told to ask `stand_in` ms later, and
 // twice as much. A client that was told, and has not asked by then, loses its place when permits become available next.
@@ -45,18 +45,35 @@ local channel, queue, places = KEYS[4], KEYS[5], KEYS[6]
 // Follows request_marks. The functions of the queue come last, because most calls do not need them.
 inline constexpr std::string_view semaphore_news{R"lua(
 local publish, now
--- The number of permits of which the queue has to be told; nil if nobody is in it.
-local told
+local most_seen = 200
+-- The first of the queue, and the number of permits of which it has to be told; nil if nobody is in it.
+local waiting, told
 
--- Returns the message to all: there are so many permits now.
-local function news(total)
-    if queue and type(redis.pcall('lindex', queue, '0')) == 'string' then told = total end
-    return (told and '0' or '') .. whole(total)
+-- Returns true if nobody listens to the messages to all but clients in the queue. Replicas pass messages on to listeners who
+-- are not counted. Without a right to look, somebody may.
+local function is_alone()
+    local channels = {}
+    for i, id in ipairs(waiting) do channels[i] = channel .. ':' .. id end
+    local heard = redis.pcall('pubsub', publish == 'SPUBLISH' and 'shardnumsub' or 'numsub', channel, unpack(channels))
+    if heard.err then return false end
+    local others = heard[2]
+    for i = 4, #heard, 2 do others = others - math.min(heard[i], 1) end
+    if others > 0 then return false end
+    local info = redis.pcall('info', 'replication')
+    return type(info) == 'string' and string.find(info, 'connected_slaves:0', 1, true) ~= nil
+end
+
+-- Adds to `changes` the message to all: there are so many permits now.
+local function add_news(changes, total)
+    local ids = queue and redis.pcall('lrange', queue, '0', whole(most_seen - 1))
+    if ids and #ids > 0 then waiting, told = ids, total end
+    if told and is_alone() then return end
+    table.insert(changes, {publish, channel, (told and '0' or '') .. whole(total)})
 end
 )lua"};
 
 inline constexpr std::string_view semaphore_queue{R"lua(
-local stand_in, most_seen = 400, 200
+local stand_in = 400
 
 local function place_text(number, want, asks)
     return string.format('%s %.0f %.0f %.0f', number, want, now + 30000, asks)
@@ -79,7 +96,7 @@ end
 -- Returns false if there are so many in the queue that some for whom there may be enough have not been looked at.
 local function tell_places(total)
     local left, told, standing_in = total, 0, 0
-    local ids = redis.call('lrange', queue, '0', whole(most_seen - 1))
+    local ids = waiting or redis.call('lrange', queue, '0', whole(most_seen - 1))
     for _, id in ipairs(ids) do
         if left <= 0 and (told == 0 or standing_in == 2) then return true end
         local number, want, ends, asks =
@@ -165,7 +182,7 @@ inline constexpr std::string_view semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "dae6637ec7769386de14035e3a5e34a120fc856c"};
+    "6d9fabcaa83ec6d5eabbd06ac2e4a487cbe6c478"};
 // clang-format on
 
 }  // namespace detail

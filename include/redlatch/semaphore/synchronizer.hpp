@@ -166,8 +166,9 @@ public:
         // The representative may let this caller pass.
         if (!room_.queue.is_front(me) && !room_.queue.is_within_reach(room_.queue.front()->want, now))
             room_.wake_front();
-        if (place_.listen()) room_.notify();
+        // In this order: see scripts/semaphore_queue.hpp.
         room_.listen();
+        if (place_.listen()) room_.notify();
     }
 
     NextStep next(Member& me, Instant now) {

@@ -81,6 +81,7 @@ private:
             {"hmget", 3, any, &Commands::hmget},
             {"hset", 4, any, &Commands::hset},
             {"incrby", 3, 3, &Commands::incrby},
+            {"info", 2, 2, &Commands::info_of_replication},
             {"lindex", 3, 3, &Commands::lindex},
             {"llen", 2, 2, &Commands::llen},
             {"lpop", 2, 2, &Commands::lpop},
@@ -120,6 +121,11 @@ private:
     }
 
     Reply publish_message(Words words) { return Reply::of(publish ? publish(words[1], words[2]) : 0); }
+
+    // For scripts, and INFO REPLICATION only.
+    Reply info_of_replication(Words) {
+        return Reply::of(std::string("# Replication\r\nrole:master\r\nconnected_slaves:0\r\n"));
+    }
 
     // PUBSUB NUMSUB only.
     Reply pubsub(Words words) {

@@ -139,7 +139,7 @@ struct Bench {
         return eventually([&] { return redis.integer("EXISTS", queue_key, places_key) == 0; }, 20s);
     }
 
-    RedisServer server;
+    RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     Party<Seats> a{server}, b{server}, c{server}, d{server};
 };
@@ -150,6 +150,7 @@ public:
     template <class Seats>
     Deaf(Bench<Seats>& bench, char digit)
         : id_(std::string(8, digit) + "-0000-8000-8000-000000000000"), hears_(bench.server) {
+        hears_.call("SUBSCRIBE", channel);
         hears_.call("SUBSCRIBE", channel + ":" + id_);
         bench.redis.integer("HSET", places_key, id_, "7 1 99999999999999 0");
         bench.redis.integer("RPUSH", queue_key, id_);
@@ -157,10 +158,11 @@ public:
 
     const std::string& id() const { return id_; }
 
-    /// Returns the next message, empty if there is none.
+    /// Returns the next message to it alone, empty if there is none.
     std::string hear() {
-        const auto message = hears_.receive_within(200ms);
-        return message ? message->elements.at(2).string : std::string();
+        while (const auto message = hears_.receive_within(200ms))
+            if (message->elements.at(1).string != channel) return message->elements.at(2).string;
+        return {};
     }
 
 private:
@@ -438,6 +440,39 @@ TEST_CASE_TEMPLATE("those who queue hear the release of a client that knows noth
         CHECK(e.enters());
     }
     CHECK(bench.is_left_empty());
+}
+
+TEST_CASE_TEMPLATE("a release sends the message to all only if somebody may need it", Kind, Semaphore,
+                   LeasedSemaphore) {
+    Bench<Kind> bench;
+    // Returns how many messages to all the release of a permit sends, for which a client queues up.
+    const auto messages_of_release = [&] {
+        Party<Kind> waiting{bench.server};
+        waiting.queue_up(bench.redis);
+        RawRedis monitor{bench.server};
+        monitor.call("MONITOR");
+        bench.a.seats.release();
+        CHECK(waiting.enters());
+        REQUIRE(bench.is_left_empty());
+        bench.redis.text("ECHO", "the end");
+        int count = 0;
+        for (std::string line; line.find("the end") == std::string::npos; line = monitor.receive().string)
+            count += line.find(R"("PUBLISH" "redisson_sc:{seats}" )") != std::string::npos;
+        return count;
+    };
+    CHECK(messages_of_release() == 0);
+    {
+        RawRedis foreign{bench.server};
+        foreign.call("SUBSCRIBE", channel);
+        CHECK(messages_of_release() == 1);
+    }
+    REQUIRE(eventually([&] { return bench.redis.subscribers(channel) == 0; }, 20s));
+    CHECK(messages_of_release() == 0);
+    // Somebody may listen there.
+    const RedisServer replica{{.args = {"--replicaof", "127.0.0.1 " + std::to_string(bench.server.port())}}};
+    REQUIRE(eventually(
+        [&] { return bench.redis.text("INFO", "replication").find("connected_slaves:1") != std::string::npos; }, 20s));
+    CHECK(messages_of_release() == 1);
 }
 
 TEST_CASE_TEMPLATE("a client that knows nothing of the queue hears the releases of the others", Kind, Semaphore,
