@@ -190,12 +190,11 @@ public:
     /// WAIT, MULTI, ...), which is exact, and those named in `also`. Name there the plain commands that the library
     /// sends (HEXISTS, PTTL) and that no script of the test calls. A `CommandMonitor` counts without this limit.
     long long client_commands(const std::vector<std::string>& also = {}) {
-        std::vector<std::string> names{"evalsha",      "eval",       "evalsha_ro",   "eval_ro",     "fcall",
-                                       "fcall_ro",     "script",     "subscribe",    "unsubscribe", "psubscribe",
-                                       "punsubscribe", "ssubscribe", "sunsubscribe", "auth",        "hello",
-                                       "select",       "client",     "quit",         "reset",       "ping",
-                                       "echo",         "wait",       "multi",        "exec",        "watch",
-                                       "role",         "command",    "info",         "config"};
+        std::vector<std::string> names{
+            "evalsha",   "eval",        "evalsha_ro", "eval_ro",      "fcall",      "fcall_ro",     "script",
+            "subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe", "sunsubscribe", "auth",
+            "hello",     "select",      "client",     "quit",         "reset",      "ping",         "echo",
+            "wait",      "multi",       "exec",       "watch",        "role",       "command",      "config"};
         names.insert(names.end(), also.begin(), also.end());
         return sum_of(names);
     }
