@@ -125,8 +125,8 @@ private:
         RequestId request_id = core_.take_lane();
         request_id.wanted_until = 1;  // the script does not look at it, so nobody has to ask for the server's time
         deliveries_.add(lock, PendingRequest::Kind::call_off, request_id,
-                        [&protocol = core_.protocol, number](const RequestId& request_id) {
-                            return protocol.queue().leave(protocol.marks(), request_id, number);
+                        [&protocol = core_.protocol, number](const RequestId& one) {
+                            return protocol.queue().leave(protocol.marks(), one, number);
                         });
     } catch (...) {
         if (!lock.owns_lock()) lock.lock();
