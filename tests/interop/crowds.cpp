@@ -34,13 +34,34 @@ std::vector<CrowdRow> crowd_rows() {
          .look = "",
          .grants = true,
          .most_unfair = 3},
+        {.title = "a crowd with grants",
+         .kind_title = "ReadWriteLock",
+         .add = {"write"},
+         .look = "read",
+         .grants = true,
+         .most_unfair = 3},
+        {.title = "a crowd with grants and one permit",
+         .kind_title = "Semaphore",
+         .add = {"semaphore"},
+         .look = "",
+         .permits = 1,
+         .grants = true,
+         .most_unfair = 3},
+        {.title = "a crowd with grants and one permit",
+         .kind_title = "PermitExpirable",
+         .add = {"permits"},
+         .look = "",
+         .permits = 1,
+         .grants = true,
+         .most_unfair = 3},
         {.title = "a crowd with grants and kills",
          .kind_title = "RLock",
          .add = {"rlock"},
          .look = "",
          .grants = true,
          .kills = true},
-        // No FairLock with kills: a dead waiter of Redisson blocks its queue for five minutes.
+        // No FairLock with kills: a dead waiter of Redisson blocks its queue for five minutes. Nor a semaphore: permits that
+        // Redisson took without a lease never come back.
     };
 }
 
