@@ -14050,11 +14050,12 @@ local function tell_places(total)
     return left <= 0 or #ids < most_seen
 end
 
--- There are so many permits now. Tells the queue; if that is not enough, or without a right to do it, everybody.
-local function tell_queue(total)
+-- There are so many permits now. Tells the queue; if that is not enough, or without a right to do it, everybody. `spares`:
+-- everybody but the queue has been told before.
+local function tell_queue(total, spares)
     if total <= 0 then return end
     local done, is_enough = pcall(tell_places, total)
-    if not (done and is_enough) then redis.pcall(publish, channel, whole(total)) end
+    if not (done and is_enough or spares) then redis.pcall(publish, channel, whole(total)) end
 end
 )lua"};
 
@@ -14066,26 +14067,37 @@ return answer
 
 // Follows a script that takes permits: the client `id` has, or takes, the place of this `number`.
 inline constexpr std::string_view semaphore_queue_up{R"lua(
--- Gives the client a place, or keeps it, until there are as many permits as `least`. One that was served in part queues
--- up anew. Returns true if it has one: it is told when it has to ask. A command in lower case reaches subscribers of other
--- nodes, who cannot be counted: no queue. Without a right to the queue the client hears everything.
-local function queue_up(id, number, least, is_served)
+-- Gives the client a place, or keeps it, until there are as many permits as `least`. `left`: how many are left now. One that
+-- was served in part queues up anew. Returns true if it has one: it is told when it has to ask. A command in lower case reaches
+-- subscribers of other nodes, who cannot be counted: no queue. Without a right to the queue the client hears everything.
+local function queue_up(id, number, least, is_served, left)
     if publish == 'publish' then return false end
     local is_new
     local done = pcall(function()
+        -- The server has evicted one of the keys alone: all queue up anew.
+        if redis.call('llen', queue) ~= redis.call('hlen', places) then
+            redis.call('del', queue, places)
+            redis.call(publish, channel, whole(math.max(left, 0)))
+        end
         is_new = redis.call('hset', places, id, place_text(number, least, 0)) == 1
-        -- The server may have evicted the list alone.
-        local is_lost = not is_new and redis.call('llen', queue) < redis.call('hlen', places)
-        if is_lost or (is_served and not is_new) then redis.call('lrem', queue, '0', id) end
-        if is_new or is_lost or is_served then redis.call('rpush', queue, id) end
+        if is_new or is_served then
+            redis.call('lrem', queue, '0', id)
+            redis.call('rpush', queue, id)
+        end
         redis.call('pexpire', queue, '60000')
         redis.call('pexpire', places, '60000')
     end)
     if not done and is_new then
-        redis.pcall('lrem', queue, '-1', id)
+        redis.pcall('lrem', queue, '0', id)
         redis.pcall('hdel', places, id)
     end
     return done
+end
+
+-- Returns true if the client was told to ask. Then the others rely on it to tell them of what it leaves.
+local function was_told(id)
+    local place = redis.pcall('hget', places, id)
+    return type(place) == 'string' and string.match(place, ' 0$') == nil
 end
 )lua"};
 
@@ -14114,7 +14126,7 @@ inline constexpr std::string_view semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "6d9fabcaa83ec6d5eabbd06ac2e4a487cbe6c478"};
+    "aeb79b831f00efc5af9da10f2f8e6ae1a188b2b4"};
 // clang-format on
 
 }  // namespace detail
@@ -14254,10 +14266,11 @@ if not told and not least and redis.pcall('hexists', places, id) ~= 1 then retur
 
 // Follows semaphore_queue_up.
 inline constexpr std::string_view permit_answer{R"lua(
-if number ~= '0' and least and queue_up(id, number, least, taken > 0) then answer[4] = 1 end
+local left, changes_nothing = available - taken, taken == 0 and over == 0 and not was_told(id)
+if number ~= '0' and least and queue_up(id, number, least, taken > 0, left) then answer[4] = 1 end
 if number ~= '0' and not least then pcall(drop, id) end
 -- It may have been told of more permits than it took.
-tell_queue(available - taken)
+tell_queue(left, changes_nothing)
 return answer
 )lua"};
 
@@ -14494,10 +14507,10 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "903dd18a814efc8e65c841262fda18f4b28564d4"};
+    "75b8492ec19f042e647d47b3f037bacaadf338b3"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "60f075da6a0c21e39ff6691fb4fb99c780c9020a"};
+    "156d3fca5d88111427abc31423fe9620c6530224"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
     "9620fd99aaa4e4898c0a4b854b68a0eb31ed4fe8"};
@@ -14506,7 +14519,7 @@ inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspec
     "e529e5ccf1ccc7ea2a13fbda1c2ece6e8fc50fdd"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "e41d4eb62db952a5521f52ec5a61d22e4eb5f9e3"};
+    "935755fcdb6c292f63ce9fcb89683e6e842d6652"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -14515,13 +14528,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "28d01eae8b620f0d61ac705051a4ef8d55759157"};
+    "b1dbf274e0036ee99a2d3cca886da168901c4f32"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "4b66b8c213656c959110dd1be2ed86d1480273cd"};
+    "c570fd43cba9209765fe6d6536097691160efeee"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "5988b03caa13e93336e7688381b652c3bf7973a9"};
+    "c253f0f1b498788b595c9fde4da0df31da0b7050"};
 // clang-format on
 
 }  // namespace detail
@@ -15817,6 +15830,7 @@ struct RequestWaiter : Waiter {
     bool require_fsync = false;
     std::optional<RefusedQuery> refusal{};  // of its query before it joined the queue
     std::uint64_t refused_at = 0;           // the generation at its last refused query
+    std::uint64_t questions = 0;            // at this query: see WaitingPlace::questions()
     bool is_told = false;                   // True once it was reported that there is nothing to wait for
 };
 
@@ -16184,6 +16198,8 @@ public:
         if (!is_used()) return 0;
         if (number_ == 0) number_ = core_.session.next_request();
         is_asking_ = true;
+        asked_at_ = Clock::now();
+        ++questions_;
         return number_;
     }
 
@@ -16192,7 +16208,12 @@ public:
         if (number != 0) is_asking_ = false;
     }
 
-    bool is_asking() const noexcept { return is_asking_; }
+    // Returns until when the others wait for the question that is under way; a time in the past if there is none. If its
+    // answer does not come, one of them asks without a place.
+    Instant asking_until() const noexcept { return is_asking_ ? asked_at_ + patience : Instant{}; }
+
+    // Changes if somebody has asked under the number, or has left the place: it may stand for what another caller wants.
+    std::uint64_t questions() const noexcept { return questions_; }
 
     // Returns true if a question under this number was the last one that counts: whoever makes permits available knows what
     // its caller wants, or tells everybody.
@@ -16217,6 +16238,7 @@ public:
         if (is_asking_) return;  // who asks leaves
         subscription_.stop();
         is_queued_ = false;
+        ++questions_;
         leave(lock, std::exchange(number_, 0));
     }
 
@@ -16257,6 +16279,8 @@ public:
     Instant told_at() const noexcept { return told_at_; }
 
 private:
+    static constexpr Milliseconds patience{500};
+
     bool is_used() const { return core_.protocol.queue().is_used() && !is_refused_; }
 
     void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number) noexcept try {
@@ -16276,6 +16300,8 @@ private:
     Subscription subscription_;
     std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
     Instant told_at_ = never;
+    Instant asked_at_{};
+    std::uint64_t questions_ = 0;
     bool is_asking_ = false;   // under the number
     bool is_queued_ = false;   // the last answer: this process is told when to ask
     bool is_refused_ = false;  // no right to the channel
@@ -16290,7 +16316,8 @@ public:
 
     std::uint64_t begin() { return 0; }
     void end(std::uint64_t) noexcept {}
-    bool is_asking() const noexcept { return false; }
+    Instant asking_until() const noexcept { return {}; }
+    std::uint64_t questions() const noexcept { return 0; }
     bool covers(std::uint64_t) const { return true; }
     template <class Wants>
     Call question(const Wants& wants, const RequestId& request_id, std::uint64_t) const {
@@ -16731,6 +16758,7 @@ public:
             if (!answer || request.one_try) co_return false;
             me.want = want;
             if (place_.covers(place)) me.refusal = {generation, *answer};
+            me.questions = place_.questions();
             if (begun < request.deadline) tell_if_not_set_up(me, *answer);
         }
         lock.unlock();
@@ -16779,6 +16807,8 @@ public:
         // The representative may let this caller pass.
         if (!room_.queue.is_front(me) && !room_.queue.is_within_reach(room_.queue.front()->want, now))
             room_.wake_front();
+        // Another caller has asked under the number of the place since, and has left.
+        if (me.refusal && room_.queue.is_front(me) && me.questions != place_.questions()) room_.notify();
         // In this order: see scripts/semaphore_queue.hpp.
         room_.listen();
         if (place_.listen()) room_.notify();
@@ -16787,7 +16817,8 @@ public:
     NextStep next(Member& me, Instant now) {
         if (me.is_served()) return {NextStep::Kind::served};
         if (me.error) std::rethrow_exception(me.error);
-        if (!room_.queue.is_front(me) || place_.is_asking()) return {NextStep::Kind::sleep};
+        if (!room_.queue.is_front(me)) return {NextStep::Kind::sleep};
+        if (const Instant until = place_.asking_until(); now < until) return {NextStep::Kind::sleep, until};
         const QueueStep step = room_.queue.step(now);
         if (step.ask || now >= place_.told_at()) return {NextStep::Kind::ask};
         return {NextStep::Kind::sleep, std::min(step.sleep_until, place_.told_at()), room_.is_subscribed()};
@@ -16821,7 +16852,10 @@ public:
         if (!answer) co_return;
         tell_if_not_set_up(me, *answer);
         hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
-        if (place_.listen()) room_.notify();
+        try {
+            if (place_.listen()) room_.notify();
+        } catch (...) {  // no memory, no thread: the server drops the place when nobody hears what it is told
+        }
     }
 
     void left(std::unique_lock<std::mutex>& lock, Member&) {
@@ -29588,14 +29622,15 @@ if number == '0' and taken == 0 then return refused() end
 
 // Follows semaphore_queue_up.
 inline constexpr std::string_view semaphore_answer{R"lua(
+local left, changes_nothing = available - taken, taken == 0 and not was_told(id)
 local is_queued
 if least then
-    is_queued = queue_up(id, number, least, taken > 0)
+    is_queued = queue_up(id, number, least, taken > 0, left)
 else
     pcall(drop, id)
 end
 -- It may have been told of more permits than it took.
-tell_queue(available - taken)
+tell_queue(left, changes_nothing)
 if is_queued then return {math.max(available - taken, 0), is_there and 1 or 0, taken} end
 return taken > 0 and taken or refused()
 )lua"};
@@ -29717,19 +29752,19 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<parts::sema
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "bb6c6f9c3a1fd4870e95b172ac2386f12d737ea8"};
+    "b7bca88b7cc5fe04f7213cba9cfd46f2e5f1e565"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "b7dd83b486883af98f98ca4539ee0adf383bb36f"};
+    "8e8fcedb1dbd056ea72302503614674d7688bbdc"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "56279483564a8c941c6656c413f03352db22272c"};
+    "287db86835117fb677729a23fec13c850e094eb8"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "cef823a8506ab26ad05544cf27c860b82090dbd8"};
+    "df402aef9e7ee51a742134f9039ca03bac847b83"};
 // clang-format on
 
 }  // namespace detail
@@ -31144,8 +31179,8 @@ local function grant_or_notify(left, message)
         end
         return -3
     end
-    -- The writer that keeps readers out may be gone.
-    tell_head(now + math.max(marked or 0, 0))
+    -- A writer that keeps readers out has its turn. It may be gone, or may leave without telling the queue.
+    tell_head(now + math.max(math.min(marked or 0, stand_in), 0))
     return redis.call(publish, channel, message)
 end
 )lua"};
@@ -31671,16 +31706,16 @@ inline constexpr std::string_view write_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "6b3858f20c705add09aff54e71ac1f94f1e17543"};
+    "3245bca918a5098f48f1c8bed2d36a360d2b6603"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "e37c1b03b164e9b830f3dde57a982df19d43597e"};
+    "74dfd41b747d69834a653ba5de0a72ed71531a2b"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "82924bc415a7f5a5a43f68d2cb60ad0c005befeb"};
+    "281f27631992ccd23369333b2d9a39b788c5e112"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "2594e604fcbdfad741f489a8a0d813fdc8ac1609"};
+    "963dc33f778b44e12e9071fb6c3e0d8d9d899a7d"};
 // clang-format on
 
 }  // namespace detail

@@ -45,8 +45,8 @@
 //
 // Delays that the design accepts: one tick because a waiter asks soon anyway (STAND_IN); the turn of those who do not
 // queue; with DEATHS up to half a lease more, because a reader that leaves tells those who wait only if the others have
-// less than half of its time left. OLD: a head of the queue that waits for the end of a mark does not hear the release
-// of the writer that left it. So the lock may be free for MARK ticks and one more.
+// less than half of its time left. OLD: the head of the queue does not hear the release of a writer that has marked the
+// lock and does not queue. So the lock may be free for STAND_IN ticks and one more.
 //
 // verify: safety -DLEAVES=1 -DDEAF=1 -DDEATHS=1
 // verify: safety -DLEAVES=1 -DCOLD -DAGAIN -DLOUD=1 -DDEATHS=1 -DCLIENTS=2
@@ -67,7 +67,7 @@
 // verify: safety -DURGENT -DJAVA=0 -DIDLE=1
 // verify: safety -DURGENT -DJAVA=0 -DLIMIT=1 -DWRITES=3 -DLEAVES=1 -DIDLE=1 -DASLEEP=1
 // verify: safety -DURGENT -DJAVA=0 -DLIMIT=1 -DPRECEDES=1 -DLEAVES=1 -DIDLE=2 -DASLEEP=1
-// verify: safety -DURGENT -DJAVA=2 -DOLD -DIDLE=3
+// verify: safety -DURGENT -DJAVA=2 -DOLD -DIDLE=2
 // verify: liveness java_served -DURGENT -DJAVA=1 -DLIMIT=2 -DIDLE=1 -DASLEEP=1
 // verify: liveness java_served -DURGENT -DJAVA=2 -DLIMIT=2 -DWRITES=3 -DIDLE=1 -DASLEEP=1
 // verify: liveness served -DURGENT -DWHO=1
@@ -93,6 +93,7 @@
 // bug: BUG_FOREIGN_UNKNOWN safety -DURGENT -DJAVA=0 -DIDLE=1    nobody learns that only Java is left
 // bug: BUG_NOT_LISTENING safety -DURGENT -DJAVA=0 -DIDLE=1    nobody listens to the common channel while Java holds
 // bug: BUG_SUBSCRIBED_IN_SILENCE safety -DURGENT -DJAVA=0 -DIDLE=1    it does not ask when that subscription stands
+// bug: BUG_WAITS_FOR_MARK safety -DURGENT -DJAVA=2 -DOLD -DIDLE=2    the head waits for the end of another's mark
 // bug: BUG_NO_PLAIN liveness java_served -DURGENT -DJAVA=1 -DLIMIT=2 -DIDLE=1 -DASLEEP=1    no release is plain
 // bug: BUG_NO_KEEP_OUT liveness java_served -DURGENT -DJAVA=1 -DLIMIT=2 -DIDLE=1 -DASLEEP=1    nobody keeps out
 // bug: BUG_NO_MARK liveness served -DURGENT -DWHO=0 -DPRECEDES=1    readers do not yield to a mark
@@ -412,7 +413,11 @@ inline choose_next() {
     if
     :: lasts > 0 || mark == 0 -> next = queue[0]
     :: lasts == 0 && mark > 0 && place[marker - 1] != 0 -> next = marker
+#ifndef BUG_WAITS_FOR_MARK
+    :: lasts == 0 && mark > 0 && place[marker - 1] == 0 -> next = 0; tell_in = (mark < STAND_IN -> mark : STAND_IN)
+#else
     :: lasts == 0 && mark > 0 && place[marker - 1] == 0 -> next = 0; tell_in = mark
+#endif
     fi
 #ifdef BUG_READERS_FIRST
     ;

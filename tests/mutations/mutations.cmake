@@ -678,6 +678,12 @@ mutate(release_does_not_write_first scripts/semaphore.hpp
     "local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}"
     "integration.semaphore")
 
+# The head of the queue waits for the end of the mark of a writer that does not queue, and has come and gone.
+mutate(head_waits_for_a_mark scripts/read_write_queue.hpp
+    "math.min(marked or 0, stand_in)"
+    "(marked or 0)"
+    "integration/read_write_grants")
+
 # --- the queue of a semaphore ------------------------------------------------------------------------------------------
 
 # A release tells nobody in the queue.
@@ -708,6 +714,18 @@ mutate(own_channel_comes_first semaphore/synchronizer.hpp
     "if (place_.listen()) room_.notify();\n    }"
     "integration/semaphore_queue")
 
+# A caller for whom there are too few permits tells everybody of them, itself included.
+mutate(refused_caller_tells_everybody scripts/semaphore_queue.hpp
+    "if not (done and is_enough or spares) then"
+    "if not (done and is_enough) then"
+    "integration/semaphore_queue")
+
+# Half of the queue is lost, and nobody notices.
+mutate(half_a_queue_is_kept scripts/semaphore_queue.hpp
+    "if redis.call('llen', queue) ~= redis.call('hlen', places) then"
+    "if false then"
+    "integration/semaphore_queue")
+
 # Nobody stands in for a client that is frozen.
 mutate(nobody_stands_in scripts/semaphore_queue.hpp
     "elseif told > 0 and want <= total and standing_in < 2 then"
@@ -734,11 +752,11 @@ mutate(told_client_leaves_in_silence scripts/semaphore_queue.hpp
 
 # Who takes a part of the permits keeps for itself that there are more.
 mutate(rest_is_not_told scripts/semaphore.hpp
-    "tell_queue(available - taken)\n"
+    "tell_queue(left, changes_nothing)\n"
     ""
     "integration/semaphore_queue")
 mutate(rest_of_leased_permits_is_not_told scripts/permit_expirable_semaphore.hpp
-    "tell_queue(available - taken)\n"
+    "tell_queue(left, changes_nothing)\n"
     ""
     "integration/semaphore_queue")
 
@@ -756,8 +774,8 @@ mutate(background_insists_on_the_queue semaphore/request_deliveries.hpp
 
 # A process that is served in part keeps its place before the others.
 mutate(served_process_stays_first scripts/semaphore_queue.hpp
-    "if is_lost or (is_served and not is_new) then redis.call('lrem', queue, '0', id) end\n        if is_new or is_lost or is_served then"
-    "if is_lost then redis.call('lrem', queue, '0', id) end\n        if is_new or is_lost then"
+    "if is_new or is_served then"
+    "if is_new then"
     "integration/semaphore_queue|faults/semaphore")
 
 # A process that no longer waits keeps its place.

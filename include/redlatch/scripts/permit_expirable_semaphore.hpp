@@ -136,10 +136,11 @@ if not told and not least and redis.pcall('hexists', places, id) ~= 1 then retur
 
 // Follows semaphore_queue_up.
 inline constexpr std::string_view permit_answer{R"lua(
-if number ~= '0' and least and queue_up(id, number, least, taken > 0) then answer[4] = 1 end
+local left, changes_nothing = available - taken, taken == 0 and over == 0 and not was_told(id)
+if number ~= '0' and least and queue_up(id, number, least, taken > 0, left) then answer[4] = 1 end
 if number ~= '0' and not least then pcall(drop, id) end
 -- It may have been told of more permits than it took.
-tell_queue(available - taken)
+tell_queue(left, changes_nothing)
 return answer
 )lua"};
 
@@ -376,10 +377,10 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "903dd18a814efc8e65c841262fda18f4b28564d4"};
+    "75b8492ec19f042e647d47b3f037bacaadf338b3"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "60f075da6a0c21e39ff6691fb4fb99c780c9020a"};
+    "156d3fca5d88111427abc31423fe9620c6530224"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
     "9620fd99aaa4e4898c0a4b854b68a0eb31ed4fe8"};
@@ -388,7 +389,7 @@ inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspec
     "e529e5ccf1ccc7ea2a13fbda1c2ece6e8fc50fdd"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "e41d4eb62db952a5521f52ec5a61d22e4eb5f9e3"};
+    "935755fcdb6c292f63ce9fcb89683e6e842d6652"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -397,13 +398,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "28d01eae8b620f0d61ac705051a4ef8d55759157"};
+    "b1dbf274e0036ee99a2d3cca886da168901c4f32"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "4b66b8c213656c959110dd1be2ed86d1480273cd"};
+    "c570fd43cba9209765fe6d6536097691160efeee"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "5988b03caa13e93336e7688381b652c3bf7973a9"};
+    "c253f0f1b498788b595c9fde4da0df31da0b7050"};
 // clang-format on
 
 }  // namespace detail

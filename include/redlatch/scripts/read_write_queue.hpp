@@ -175,8 +175,8 @@ local function grant_or_notify(left, message)
         end
         return -3
     end
-    -- The writer that keeps readers out may be gone.
-    tell_head(now + math.max(marked or 0, 0))
+    -- A writer that keeps readers out has its turn. It may be gone, or may leave without telling the queue.
+    tell_head(now + math.max(math.min(marked or 0, stand_in), 0))
     return redis.call(publish, channel, message)
 end
 )lua"};

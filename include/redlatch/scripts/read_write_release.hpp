@@ -177,16 +177,16 @@ inline constexpr std::string_view write_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "6b3858f20c705add09aff54e71ac1f94f1e17543"};
+    "3245bca918a5098f48f1c8bed2d36a360d2b6603"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "e37c1b03b164e9b830f3dde57a982df19d43597e"};
+    "74dfd41b747d69834a653ba5de0a72ed71531a2b"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "82924bc415a7f5a5a43f68d2cb60ad0c005befeb"};
+    "281f27631992ccd23369333b2d9a39b788c5e112"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "2594e604fcbdfad741f489a8a0d813fdc8ac1609"};
+    "963dc33f778b44e12e9071fb6c3e0d8d9d899a7d"};
 // clang-format on
 
 }  // namespace detail

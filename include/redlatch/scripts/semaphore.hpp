@@ -66,14 +66,15 @@ if number == '0' and taken == 0 then return refused() end
 
 // Follows semaphore_queue_up.
 inline constexpr std::string_view semaphore_answer{R"lua(
+local left, changes_nothing = available - taken, taken == 0 and not was_told(id)
 local is_queued
 if least then
-    is_queued = queue_up(id, number, least, taken > 0)
+    is_queued = queue_up(id, number, least, taken > 0, left)
 else
     pcall(drop, id)
 end
 -- It may have been told of more permits than it took.
-tell_queue(available - taken)
+tell_queue(left, changes_nothing)
 if is_queued then return {math.max(available - taken, 0), is_there and 1 or 0, taken} end
 return taken > 0 and taken or refused()
 )lua"};
@@ -195,19 +196,19 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<parts::sema
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "bb6c6f9c3a1fd4870e95b172ac2386f12d737ea8"};
+    "b7bca88b7cc5fe04f7213cba9cfd46f2e5f1e565"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "b7dd83b486883af98f98ca4539ee0adf383bb36f"};
+    "8e8fcedb1dbd056ea72302503614674d7688bbdc"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "56279483564a8c941c6656c413f03352db22272c"};
+    "287db86835117fb677729a23fec13c850e094eb8"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "cef823a8506ab26ad05544cf27c860b82090dbd8"};
+    "df402aef9e7ee51a742134f9039ca03bac847b83"};
 // clang-format on
 
 }  // namespace detail

@@ -118,11 +118,12 @@ local function tell_places(total)
     return left <= 0 or #ids < most_seen
 end
 
--- There are so many permits now. Tells the queue; if that is not enough, or without a right to do it, everybody.
-local function tell_queue(total)
+-- There are so many permits now. Tells the queue; if that is not enough, or without a right to do it, everybody. `spares`:
+-- everybody but the queue has been told before.
+local function tell_queue(total, spares)
     if total <= 0 then return end
     local done, is_enough = pcall(tell_places, total)
-    if not (done and is_enough) then redis.pcall(publish, channel, whole(total)) end
+    if not (done and is_enough or spares) then redis.pcall(publish, channel, whole(total)) end
 end
 )lua"};
 
@@ -134,26 +135,37 @@ return answer
 
 // Follows a script that takes permits: the client `id` has, or takes, the place of this `number`.
 inline constexpr std::string_view semaphore_queue_up{R"lua(
--- Gives the client a place, or keeps it, until there are as many permits as `least`. One that was served in part queues
--- up anew. Returns true if it has one: it is told when it has to ask. A command in lower case reaches subscribers of other
--- nodes, who cannot be counted: no queue. Without a right to the queue the client hears everything.
-local function queue_up(id, number, least, is_served)
+-- Gives the client a place, or keeps it, until there are as many permits as `least`. `left`: how many are left now. One that
+-- was served in part queues up anew. Returns true if it has one: it is told when it has to ask. A command in lower case reaches
+-- subscribers of other nodes, who cannot be counted: no queue. Without a right to the queue the client hears everything.
+local function queue_up(id, number, least, is_served, left)
     if publish == 'publish' then return false end
     local is_new
     local done = pcall(function()
+        -- The server has evicted one of the keys alone: all queue up anew.
+        if redis.call('llen', queue) ~= redis.call('hlen', places) then
+            redis.call('del', queue, places)
+            redis.call(publish, channel, whole(math.max(left, 0)))
+        end
         is_new = redis.call('hset', places, id, place_text(number, least, 0)) == 1
-        -- The server may have evicted the list alone.
-        local is_lost = not is_new and redis.call('llen', queue) < redis.call('hlen', places)
-        if is_lost or (is_served and not is_new) then redis.call('lrem', queue, '0', id) end
-        if is_new or is_lost or is_served then redis.call('rpush', queue, id) end
+        if is_new or is_served then
+            redis.call('lrem', queue, '0', id)
+            redis.call('rpush', queue, id)
+        end
         redis.call('pexpire', queue, '60000')
         redis.call('pexpire', places, '60000')
     end)
     if not done and is_new then
-        redis.pcall('lrem', queue, '-1', id)
+        redis.pcall('lrem', queue, '0', id)
         redis.pcall('hdel', places, id)
     end
     return done
+end
+
+-- Returns true if the client was told to ask. Then the others rely on it to tell them of what it leaves.
+local function was_told(id)
+    local place = redis.pcall('hget', places, id)
+    return type(place) == 'string' and string.match(place, ' 0$') == nil
 end
 )lua"};
 
@@ -182,7 +194,7 @@ inline constexpr std::string_view semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "6d9fabcaa83ec6d5eabbd06ac2e4a487cbe6c478"};
+    "aeb79b831f00efc5af9da10f2f8e6ae1a188b2b4"};
 // clang-format on
 
 }  // namespace detail

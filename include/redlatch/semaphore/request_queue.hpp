@@ -32,6 +32,7 @@ struct RequestWaiter : Waiter {
     bool require_fsync = false;
     std::optional<RefusedQuery> refusal{};  // of its query before it joined the queue
     std::uint64_t refused_at = 0;           // the generation at its last refused query
+    std::uint64_t questions = 0;            // at this query: see WaitingPlace::questions()
     bool is_told = false;                   // True once it was reported that there is nothing to wait for
 };
 

@@ -118,6 +118,7 @@ public:
             if (!answer || request.one_try) co_return false;
             me.want = want;
             if (place_.covers(place)) me.refusal = {generation, *answer};
+            me.questions = place_.questions();
             if (begun < request.deadline) tell_if_not_set_up(me, *answer);
         }
         lock.unlock();
@@ -166,6 +167,8 @@ public:
         // The representative may let this caller pass.
         if (!room_.queue.is_front(me) && !room_.queue.is_within_reach(room_.queue.front()->want, now))
             room_.wake_front();
+        // Another caller has asked under the number of the place since, and has left.
+        if (me.refusal && room_.queue.is_front(me) && me.questions != place_.questions()) room_.notify();
         // In this order: see scripts/semaphore_queue.hpp.
         room_.listen();
         if (place_.listen()) room_.notify();
@@ -174,7 +177,8 @@ public:
     NextStep next(Member& me, Instant now) {
         if (me.is_served()) return {NextStep::Kind::served};
         if (me.error) std::rethrow_exception(me.error);
-        if (!room_.queue.is_front(me) || place_.is_asking()) return {NextStep::Kind::sleep};
+        if (!room_.queue.is_front(me)) return {NextStep::Kind::sleep};
+        if (const Instant until = place_.asking_until(); now < until) return {NextStep::Kind::sleep, until};
         const QueueStep step = room_.queue.step(now);
         if (step.ask || now >= place_.told_at()) return {NextStep::Kind::ask};
         return {NextStep::Kind::sleep, std::min(step.sleep_until, place_.told_at()), room_.is_subscribed()};
@@ -208,7 +212,10 @@ public:
         if (!answer) co_return;
         tell_if_not_set_up(me, *answer);
         hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
-        if (place_.listen()) room_.notify();
+        try {
+            if (place_.listen()) room_.notify();
+        } catch (...) {  // no memory, no thread: the server drops the place when nobody hears what it is told
+        }
     }
 
     void left(std::unique_lock<std::mutex>& lock, Member&) {

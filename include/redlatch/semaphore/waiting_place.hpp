@@ -45,6 +45,8 @@ public:
         if (!is_used()) return 0;
         if (number_ == 0) number_ = core_.session.next_request();
         is_asking_ = true;
+        asked_at_ = Clock::now();
+        ++questions_;
         return number_;
     }
 
@@ -53,7 +55,12 @@ public:
         if (number != 0) is_asking_ = false;
     }
 
-    bool is_asking() const noexcept { return is_asking_; }
+    // Returns until when the others wait for the question that is under way; a time in the past if there is none. If its
+    // answer does not come, one of them asks without a place.
+    Instant asking_until() const noexcept { return is_asking_ ? asked_at_ + patience : Instant{}; }
+
+    // Changes if somebody has asked under the number, or has left the place: it may stand for what another caller wants.
+    std::uint64_t questions() const noexcept { return questions_; }
 
     // Returns true if a question under this number was the last one that counts: whoever makes permits available knows what
     // its caller wants, or tells everybody.
@@ -78,6 +85,7 @@ public:
         if (is_asking_) return;  // who asks leaves
         subscription_.stop();
         is_queued_ = false;
+        ++questions_;
         leave(lock, std::exchange(number_, 0));
     }
 
@@ -118,6 +126,8 @@ public:
     Instant told_at() const noexcept { return told_at_; }
 
 private:
+    static constexpr Milliseconds patience{500};
+
     bool is_used() const { return core_.protocol.queue().is_used() && !is_refused_; }
 
     void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number) noexcept try {
@@ -137,6 +147,8 @@ private:
     Subscription subscription_;
     std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
     Instant told_at_ = never;
+    Instant asked_at_{};
+    std::uint64_t questions_ = 0;
     bool is_asking_ = false;   // under the number
     bool is_queued_ = false;   // the last answer: this process is told when to ask
     bool is_refused_ = false;  // no right to the channel
@@ -151,7 +163,8 @@ public:
 
     std::uint64_t begin() { return 0; }
     void end(std::uint64_t) noexcept {}
-    bool is_asking() const noexcept { return false; }
+    Instant asking_until() const noexcept { return {}; }
+    std::uint64_t questions() const noexcept { return 0; }
     bool covers(std::uint64_t) const { return true; }
     template <class Wants>
     Call question(const Wants& wants, const RequestId& request_id, std::uint64_t) const {

@@ -467,6 +467,26 @@ TEST_CASE("a writer that becomes a reader lets all readers in, also those behind
     CHECK(is_left_empty(f.redis));
 }
 
+TEST_CASE(
+    "a writer with precedence that does not queue, and has come and gone, does not keep the lock from the queue") {
+    Fixture f;
+    f.a.lock.lock_shared();
+    Client old{f.server.url(), without_grants()};
+    ReadWriteLock theirs{old, lock_key, {.writer_preference = true}};
+    auto visit = start([&] {
+        theirs.lock();
+        theirs.unlock();
+    });
+    REQUIRE(eventually([&] { return f.redis.exists(mark); }, 20s));
+    f.b.queue_up(f.server, As::writer);
+    const Stopwatch watch;
+    f.a.lock.unlock_shared();
+    CHECK(f.b.enters());
+    CHECK(watch.within(1500ms));
+    f.b.leave();
+    visit.get();
+}
+
 TEST_CASE("a writer with precedence marks the lock as soon as readers have it") {
     SUBCASE("because they were before it in the queue") {
         Fixture f;

@@ -342,6 +342,43 @@ TEST_CASE_TEMPLATE("a long queue of those for whom there are too few does not ke
     }
 }
 
+TEST_CASE_TEMPLATE("those for whom there are too few permits do not wake each other", Kind, Semaphore,
+                   LeasedSemaphore) {
+    Bench<Kind> bench;
+    for (int i = 0; i < 200; ++i) {
+        bench.redis.integer("HSET", places_key, "big" + std::to_string(i), "7 10 99999999999999 0");
+        bench.redis.integer("RPUSH", queue_key, "big" + std::to_string(i));
+    }
+    bench.a.seats.release();
+    bench.b.queue_up(bench.redis, 2);
+    bench.c.queue_up(bench.redis, 2);
+    // Nobody has told them of the permit that is left.
+    const auto before = bench.b.client.stats().commands + bench.c.client.stats().commands;
+    CHECK_FALSE(
+        eventually([&] { return bench.b.client.stats().commands + bench.c.client.stats().commands > before + 4; }, 1s));
+    bench.a.seats.add_permits(3);
+    CHECK(bench.b.enters());
+    CHECK(bench.c.enters());
+}
+
+TEST_CASE_TEMPLATE("the server evicts a key of the queue: all queue up anew", Kind, Semaphore, LeasedSemaphore) {
+    for (const std::string& key : {queue_key, places_key}) {
+        CAPTURE(key);
+        Bench<Kind> bench;
+        bench.b.queue_up(bench.redis);
+        bench.c.queue_up(bench.redis);
+        bench.redis.integer("DEL", key);
+        bench.d.queue_up(bench.redis);
+        REQUIRE(eventually([&] { return bench.queued() == 3; }, 20s));
+        CHECK(bench.redis.integer("HLEN", places_key) == 3);
+        for (int i = 0; i < 3; ++i) bench.a.seats.add_permits(1);
+        CHECK(bench.b.enters());
+        CHECK(bench.c.enters());
+        CHECK(bench.d.enters());
+        CHECK(bench.is_left_empty());
+    }
+}
+
 TEST_CASE_TEMPLATE("all for whom there are permits are told at once", Kind, Semaphore, LeasedSemaphore) {
     for (const bool sets : {false, true}) {
         Bench<Kind> bench;
