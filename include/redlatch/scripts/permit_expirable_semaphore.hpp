@@ -139,6 +139,7 @@ inline constexpr std::string_view permit_answer{R"lua(
 local left, changes_nothing = available - taken, taken == 0 and over == 0 and not was_told(id)
 if number ~= '0' and least and queue_up(id, number, least, taken > 0, left) then answer[4] = 1 end
 if number ~= '0' and not least then pcall(drop, id) end
+waiting = nil
 -- It may have been told of more permits than it took.
 tell_queue(left, changes_nothing)
 return answer
@@ -377,7 +378,7 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "75b8492ec19f042e647d47b3f037bacaadf338b3"};
+    "bbbba3488f1aa1a6e3ce24c2ec8229c33ba417cc"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
     "156d3fca5d88111427abc31423fe9620c6530224"};
