@@ -461,7 +461,7 @@ public:
                 ++found.scripts;
                 const auto keys = static_cast<std::ptrdiff_t>(std::stoul(words.at(2)));
                 declared.assign(words.begin() + 3, words.begin() + 3 + keys);
-            } else if (words[0] != "time" && words[0] != "publish" && words[0] != "pubsub") {
+            } else if (words[0] != "time" && words[0] != "publish" && words[0] != "pubsub" && words[0] != "info") {
                 ++found.commands;
                 const std::size_t last = words[0] == "del" ? words.size() : 2;
                 for (std::size_t i = 1; i < last; ++i)
