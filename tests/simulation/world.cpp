@@ -82,7 +82,7 @@ World::Process& World::start_process() {
                                     .command_timeout = command_timeout_,
                                     .unreachable_timeout = std::chrono::seconds(10),
                                     .local_handoff_limit = static_cast<unsigned>(random().below(4)),
-                                    .grants = random().below(4) > 0,
+                                    .grants = random().below(3) > 0,
                                     .on_event = [](const redlatch::Event& event) {
                                         if (scheduler().tracing())
                                             scheduler().trace("event of " + event.name + ": " + event.detail);
