@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 # Runs the library's code against a modelled server, with a virtual clock and a seeded scheduler: cmake -P cmake/simulation.cmake
 # A seed repeats its run exactly, switch by switch. Prints the seeds that failed, a line `simulation: ... failures=0`, and
-# how often each command arrived later than all marks and leases. Of 14,000 seeds, each must have done so. Then forces each
+# how often each command arrived later than all marks and leases. Of 20,000 seeds, each must have done so. Then forces each
 # pair of what can happen to an operation at each step of its life, and prints a line `pairs: ... failures=0`.
 #   -DSEED=n       runs only this seed
-#   -DCOUNT=n      runs n seeds, from SEED on (default: 14,000 seeds from 1 on)
+#   -DCOUNT=n      runs n seeds, from SEED on (default: 20,000 seeds from 1 on)
 #   -DKIND=rlock   runs one kind of primitive; with -DKIND=pairs a seed is the number of a run of pairs
 #   -DTRACE=ON     prints all events
 cmake_minimum_required(VERSION 3.25)
