@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
     // If this were 1, the standard library would skip the synchronization that only several threads need.
     __libc_single_threaded = 0;
     std::uint64_t first = 1;
-    constexpr std::uint64_t all = 14'000;
+    constexpr std::uint64_t all = 20'000;
     std::optional<std::uint64_t> wanted;
     std::string only;
     bool trace = false;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Proves that the simulation finds bugs: cmake -P tests/simulation/mutants/run.cmake
-# Breaks the library on purpose, one way at a time, and expects one of 14,000 seeds to fail. Prints a line for each
+# Breaks the library on purpose, one way at a time, and expects one of 20,000 seeds to fail. Prints a line for each
 # mutant and `simulation mutants: caught=N survived=0`. Fails if one survives. `-DONLY=regex`, `-DSHARE=1/2` and `-DCHECK=ON`: see
 # ../../mutations/tree.cmake.
 cmake_minimum_required(VERSION 3.25)
