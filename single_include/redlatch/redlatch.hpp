@@ -14050,12 +14050,12 @@ local function tell_places(total)
     return left <= 0 or #ids < most_seen
 end
 
--- There are so many permits now. Tells the queue; if that is not enough, or without a right to do it, everybody. `spares`:
--- everybody but the queue has been told before.
-local function tell_queue(total, spares)
+-- There are so many permits now. Tells the queue; if that is not enough, or without a right to do it, everybody. `is_known`:
+-- there have been as many before, and whoever made them available has done that.
+local function tell_queue(total, is_known)
     if total <= 0 then return end
     local done, is_enough = pcall(tell_places, total)
-    if not (done and is_enough or spares) then redis.pcall(publish, channel, whole(total)) end
+    if not (done and is_enough or is_known) then redis.pcall(publish, channel, whole(total)) end
 end
 )lua"};
 
@@ -14126,7 +14126,7 @@ inline constexpr std::string_view semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "aeb79b831f00efc5af9da10f2f8e6ae1a188b2b4"};
+    "a316770e08b8fcf72a64a7397c30874bdd2b912d"};
 // clang-format on
 
 }  // namespace detail
@@ -14266,12 +14266,12 @@ if not told and not least and redis.pcall('hexists', places, id) ~= 1 then retur
 
 // Follows semaphore_queue_up.
 inline constexpr std::string_view permit_answer{R"lua(
-local left, changes_nothing = available - taken, taken == 0 and over == 0 and not was_told(id)
+local left, is_known = available - taken, taken == 0 and over == 0 and not was_told(id)
 if number ~= '0' and least and queue_up(id, number, least, taken > 0, left) then answer[4] = 1 end
 if number ~= '0' and not least then pcall(drop, id) end
 waiting = nil
 -- It may have been told of more permits than it took.
-tell_queue(left, changes_nothing)
+tell_queue(left, is_known)
 return answer
 )lua"};
 
@@ -14508,10 +14508,10 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "bbbba3488f1aa1a6e3ce24c2ec8229c33ba417cc"};
+    "d0b891fef42ac79560e47307e020808c39d93da7"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "156d3fca5d88111427abc31423fe9620c6530224"};
+    "29f6db58a7943fe304c8a72be777efe6024103cd"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
     "9620fd99aaa4e4898c0a4b854b68a0eb31ed4fe8"};
@@ -14520,7 +14520,7 @@ inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspec
     "e529e5ccf1ccc7ea2a13fbda1c2ece6e8fc50fdd"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "935755fcdb6c292f63ce9fcb89683e6e842d6652"};
+    "53ccdea5e80017a95e896acab75cd8c5e351b33e"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -14529,13 +14529,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "b1dbf274e0036ee99a2d3cca886da168901c4f32"};
+    "e385560bdb28523f1e76c4d57f8f01f37456877e"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "c570fd43cba9209765fe6d6536097691160efeee"};
+    "b48a52f0744d3a57bd468b491eab2d62c4743da7"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "c253f0f1b498788b595c9fde4da0df31da0b7050"};
+    "40bd98856d1257d8f4f7093bd65c14fcfba4517b"};
 // clang-format on
 
 }  // namespace detail
@@ -14876,6 +14876,155 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/protocol/claim.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The contents of one acquire command.
+struct Claim {
+    OwnerNumber owner = 0;
+    std::uint64_t hold = 0;   // the number of the hold on the server: new for each first level
+    std::uint32_t count = 1;  // the level
+    Milliseconds lease{};
+    std::int64_t until = 0;      // the time until which it is wanted, by the server's clock
+    std::int64_t lease_end = 0;  // the end of a lease that begins when it is sent, by the same clock; never late
+    std::uint64_t writer = 0;    // for a reader: the number of its owner's hold as the writer
+    bool queues = false;         // true to join the server's queue if it is blocked
+    bool listens = false;        // true if it queues, and hears of a grant
+    bool polls = false;          // true if it will be asked for again and again, without a place in a queue
+    bool announced = false;      // true if new readers must stay out while it waits
+    bool first = true;           // true if it was not sent before and the lock is not known to be held
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/queue_keys.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The keys of the queue in which clients wait for a lock on the server (scripts/lock_queue.hpp), and whether this client
+// uses them: if it is to, unless its user turns out to have no right to them.
+class QueueKeys {
+public:
+    QueueKeys(bool wanted, NativeCommands& native, NativeCommands::Queue of, std::string queue, std::string places)
+        : wanted_(wanted), native_(native), of_(of), queue_(std::move(queue)), places_(std::move(places)) {}
+
+    bool are_used() const noexcept { return wanted_ && native_.may_use(of_); }
+
+    const std::string& queue() const noexcept { return queue_; }
+    const std::string& places() const noexcept { return places_; }
+
+    // How a claim waits, as the acquire scripts know it.
+    static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
+
+    // Returns true if the user has no right to the keys, which a script with so many keys has. From then on this client does
+    // without. Says so to each caller whose call had them.
+    bool are_refused(std::size_t keys, const Reply& reply) const {
+        if (keys < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM")) return false;
+        native_.refused(of_);
+        return true;
+    }
+
+    // The same for a release. An error of a command inside the script leaves open what the script has done before.
+    bool are_refused_at_release(std::size_t keys, const Reply& reply) const {
+        return reply.text.find("@user_script") == std::string::npos && are_refused(keys, reply);
+    }
+
+private:
+    const bool wanted_;
+    NativeCommands& native_;
+    const NativeCommands::Queue of_;
+    const std::string queue_;
+    const std::string places_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/protocol/semaphore_queue.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The queue on the server of the processes that wait for permits of a semaphore (scripts/semaphore_queue.hpp), for the
+// protocols of both kinds of semaphores.
+class SemaphoreQueue {
+public:
+    SemaphoreQueue(const ProtocolContext& context, const std::string& key)
+        : client_(context.uuid),
+          channel_(prefixed_key("redisson_sc", key)),
+          keys_(context.options.grants, context.native, NativeCommands::Queue::semaphores,
+                prefixed_key("redlatch_semaphore_queue", key), prefixed_key("redlatch_semaphore_places", key)) {}
+
+    // Returns true if this client uses it.
+    bool is_used() const noexcept { return keys_.are_used(); }
+
+    const std::string& client() const noexcept { return client_; }
+
+    // Returns the channel of the messages to all.
+    const std::string& channel() const noexcept { return channel_; }
+
+    // Returns the channel on which this client is told to ask.
+    std::string place_channel() const { return channel_ + ":" + client_; }
+
+    // Returns true if the message to all is for those alone who have no place: it is that of a client that told the queue.
+    static bool is_for_others(std::string_view payload) { return payload.size() > 1 && payload.front() == '0'; }
+
+    // Returns true if the user has no right to the keys of the queue, which a call with so many keys has. From then on this
+    // client does without: the call is to be made once more, and has four keys at most.
+    bool is_refused(std::size_t keys, const Reply& reply) const {
+        return keys > 4 && keys_.are_refused_at_release(keys, reply);
+    }
+
+    // Makes the call of a script that tells the queue what there is: with the keys of the queue, if this client uses it.
+    // `more_keys`: those before the channel.
+    Call call(const RequestMarks& marks, const Script& script, const RequestId& request_id,
+              std::initializer_list<Word> more_keys, std::initializer_list<Word> arguments,
+              Effect effect = Effect::any) const {
+        Call call = marks.with_keys(script, more_keys, effect);
+        call.append_key(channel_);
+        if (is_used()) {
+            call.append_key(keys_.queue());
+            call.append_key(keys_.places());
+        }
+        marks.append_request(call, request_id);
+        call.append(arguments);
+        return call;
+    }
+
+    // Makes the call of a script that takes permits, up to what its callers want. `place`: the number of the place at which
+    // this process waits if it is refused; 0 for none.
+    Call ask(const RequestMarks& marks, const Script& script, const RequestId& request_id,
+             std::initializer_list<Word> more_keys, std::uint64_t place) const {
+        return call(marks, script, request_id, more_keys,
+                    {client_, Word(static_cast<std::int64_t>(is_used() ? place : 0)), PublishCommand()},
+                    Effect::grants);
+    }
+
+    // Leaves the place of this number.
+    Call leave(const RequestMarks& marks, const RequestId& request_id, std::uint64_t place) const {
+        return call(marks, digested<scripts::semaphore_leave>, request_id, {},
+                    {client_, Word(static_cast<std::int64_t>(place)), PublishCommand()});
+    }
+
+private:
+    const std::string client_;
+    const std::string channel_;
+    const QueueKeys keys_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/semaphore/idempotent_sender.hpp
 
 namespace redlatch {
@@ -14888,11 +15037,14 @@ using MakeCall = std::function<Call(const RequestId&)>;
 // Sends requests that take effect at most once, and records in their ids what the replies reveal.
 class IdempotentSender {
 public:
-    IdempotentSender(Session& session, const RequestMarks& marks) : session_(session), marks_(marks) {}
+    // `queue`: that of the semaphore on the server; null for what has none.
+    IdempotentSender(Session& session, const RequestMarks& marks, const SemaphoreQueue* queue)
+        : session_(session), marks_(marks), queue_(queue) {}
 
     // Sends the request that `make(request_id)` builds. If it certainly did not take effect because it came too late,
-    // sends it again as a new request, up to three tries in all. If the outcome is unknown, sets
-    // request_id.is_unknowable and returns a final reply. All arguments must outlive the task.
+    // sends it again as a new request, up to three tries in all. If the user has no right to the keys of the queue, makes it
+    // once more, without these. If the outcome is unknown, sets request_id.is_unknowable and returns a final reply. All
+    // arguments must outlive the task.
     Task<Reply> send(RequestId& request_id, WaitBy by, Instant deadline, const MakeCall& make) const {
         for (int tries = 1;; ++tries) {
             if (request_id.wanted_until == 0) {
@@ -14905,8 +15057,18 @@ public:
             const Instant sent = Clock::now();
             const Call call = make(std::as_const(request_id));
             Reply reply = co_await ReplyTo(session_, by, call, deadline);
+            if (is_queue_refused(call.key_count(), reply)) {
+                --tries;
+                continue;
+            }
             if (!note(request_id, sent, reply) || tries == 3 || Clock::now() >= deadline) co_return reply;
         }
+    }
+
+    // Returns true if the user turns out to have no right to the keys of the queue, which a call with so many keys has: then
+    // it has to be made once more, and does without.
+    bool is_queue_refused(std::size_t keys, const Reply& reply) const {
+        return queue_ && queue_->is_refused(keys, reply);
     }
 
     // Applies the reply to a sending at `sent` to the request id. Returns true if the request certainly did not take
@@ -14942,6 +15104,7 @@ public:
 private:
     Session& session_;
     const RequestMarks& marks_;
+    const SemaphoreQueue* const queue_;
 };
 
 }  // namespace detail
@@ -14971,7 +15134,7 @@ public:
 template <class Protocol>
 struct SynchronizerCore {
     SynchronizerCore(SynchronizerTask& state, Session& of, const std::string& key)
-        : task(state), session(of), protocol(of.protocol_context(), key), sender(of, protocol.marks()) {}
+        : task(state), session(of), protocol(of.protocol_context(), key), sender(of, protocol.marks(), queue()) {}
 
     const std::string& key() const noexcept { return protocol.key(); }
 
@@ -14986,13 +15149,12 @@ struct SynchronizerCore {
     // Returns true if a resend is useless: the request is done or can never succeed.
     static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
 
-    // Returns true if the user turns out to have no right to the keys of the queue on the server, which a call with so many
-    // keys has: then it has to be made once more, and does without.
-    bool is_queue_refused(std::size_t keys, const Reply& reply) const {
+    // Returns the queue on the server; null if there is none.
+    const SemaphoreQueue* queue() const noexcept {
         if constexpr (requires { protocol.queue(); })
-            return protocol.queue().is_refused(keys, reply);
+            return &protocol.queue();
         else
-            return false;
+            return nullptr;
     }
 
     SynchronizerTask& task;
@@ -15335,7 +15497,7 @@ private:
     void post_stamped(const PendingRequest& request) {
         const Call call = request.make(request.request_id);
         Completion done = [this, keep = core_.keep(), number = request.number, keys = call.key_count()](Reply reply) {
-            if (core_.is_queue_refused(keys, reply)) return failed(number);
+            if (core_.sender.is_queue_refused(keys, reply)) return failed(number);
             delivered(number, std::move(reply));
         };
         {
@@ -15471,16 +15633,7 @@ public:
 private:
     Reply make_once(RequestId& request_id, const MakeCall& make, Instant deadline) try {
         deliveries_.deliver_first();
-        std::size_t keys = 0;
-        const MakeCall counted = [&](const RequestId& one) {
-            Call call = make(one);
-            keys = call.key_count();
-            return call;
-        };
-        Reply reply;
-        do reply = core_.sender.send(request_id, by_thread, deadline, counted).run();
-        while (core_.is_queue_refused(keys, reply));
-        return reply;
+        return core_.sender.send(request_id, by_thread, deadline, make).run();
     } catch (const std::bad_alloc&) {
         return detail::short_of_memory();
     }
@@ -15932,155 +16085,6 @@ private:
     Instant passed_until_{};  // the end of the turn of the last query that let others pass, and the last waiter then
     std::uint64_t passed_number_ = 0;
     Backoff poll_{slow_poll * 2, slow_poll * 2};  // each pause is between half and all of it
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/protocol/claim.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The contents of one acquire command.
-struct Claim {
-    OwnerNumber owner = 0;
-    std::uint64_t hold = 0;   // the number of the hold on the server: new for each first level
-    std::uint32_t count = 1;  // the level
-    Milliseconds lease{};
-    std::int64_t until = 0;      // the time until which it is wanted, by the server's clock
-    std::int64_t lease_end = 0;  // the end of a lease that begins when it is sent, by the same clock; never late
-    std::uint64_t writer = 0;    // for a reader: the number of its owner's hold as the writer
-    bool queues = false;         // true to join the server's queue if it is blocked
-    bool listens = false;        // true if it queues, and hears of a grant
-    bool polls = false;          // true if it will be asked for again and again, without a place in a queue
-    bool announced = false;      // true if new readers must stay out while it waits
-    bool first = true;           // true if it was not sent before and the lock is not known to be held
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/protocol/queue_keys.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The keys of the queue in which clients wait for a lock on the server (scripts/lock_queue.hpp), and whether this client
-// uses them: if it is to, unless its user turns out to have no right to them.
-class QueueKeys {
-public:
-    QueueKeys(bool wanted, NativeCommands& native, NativeCommands::Queue of, std::string queue, std::string places)
-        : wanted_(wanted), native_(native), of_(of), queue_(std::move(queue)), places_(std::move(places)) {}
-
-    bool are_used() const noexcept { return wanted_ && native_.may_use(of_); }
-
-    const std::string& queue() const noexcept { return queue_; }
-    const std::string& places() const noexcept { return places_; }
-
-    // How a claim waits, as the acquire scripts know it.
-    static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
-
-    // Returns true if the user has no right to the keys, which a script with so many keys has. From then on this client does
-    // without. Says so to each caller whose call had them.
-    bool are_refused(std::size_t keys, const Reply& reply) const {
-        if (keys < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM")) return false;
-        native_.refused(of_);
-        return true;
-    }
-
-    // The same for a release. An error of a command inside the script leaves open what the script has done before.
-    bool are_refused_at_release(std::size_t keys, const Reply& reply) const {
-        return reply.text.find("@user_script") == std::string::npos && are_refused(keys, reply);
-    }
-
-private:
-    const bool wanted_;
-    NativeCommands& native_;
-    const NativeCommands::Queue of_;
-    const std::string queue_;
-    const std::string places_;
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/protocol/semaphore_queue.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The queue on the server of the processes that wait for permits of a semaphore (scripts/semaphore_queue.hpp), for the
-// protocols of both kinds of semaphores.
-class SemaphoreQueue {
-public:
-    SemaphoreQueue(const ProtocolContext& context, const std::string& key)
-        : client_(context.uuid),
-          channel_(prefixed_key("redisson_sc", key)),
-          keys_(context.options.grants, context.native, NativeCommands::Queue::semaphores,
-                prefixed_key("redlatch_semaphore_queue", key), prefixed_key("redlatch_semaphore_places", key)) {}
-
-    // Returns true if this client uses it.
-    bool is_used() const noexcept { return keys_.are_used(); }
-
-    const std::string& client() const noexcept { return client_; }
-
-    // Returns the channel of the messages to all.
-    const std::string& channel() const noexcept { return channel_; }
-
-    // Returns the channel on which this client is told to ask.
-    std::string place_channel() const { return channel_ + ":" + client_; }
-
-    // Returns true if the message to all is for those alone who have no place: it is that of a client that told the queue.
-    static bool is_for_others(std::string_view payload) { return payload.size() > 1 && payload.front() == '0'; }
-
-    // Returns true if the user has no right to the keys of the queue, which a call with so many keys has. From then on this
-    // client does without: the call is to be made once more, and has four keys at most.
-    bool is_refused(std::size_t keys, const Reply& reply) const {
-        return keys > 4 && keys_.are_refused_at_release(keys, reply);
-    }
-
-    // Makes the call of a script that tells the queue what there is: with the keys of the queue, if this client uses it.
-    // `more_keys`: those before the channel.
-    Call call(const RequestMarks& marks, const Script& script, const RequestId& request_id,
-              std::initializer_list<Word> more_keys, std::initializer_list<Word> arguments,
-              Effect effect = Effect::any) const {
-        Call call = marks.with_keys(script, more_keys, effect);
-        call.append_key(channel_);
-        if (is_used()) {
-            call.append_key(keys_.queue());
-            call.append_key(keys_.places());
-        }
-        marks.append_request(call, request_id);
-        call.append(arguments);
-        return call;
-    }
-
-    // Makes the call of a script that takes permits, up to what its callers want. `place`: the number of the place at which
-    // this process waits if it is refused; 0 for none.
-    Call ask(const RequestMarks& marks, const Script& script, const RequestId& request_id,
-             std::initializer_list<Word> more_keys, std::uint64_t place) const {
-        return call(marks, script, request_id, more_keys,
-                    {client_, Word(static_cast<std::int64_t>(is_used() ? place : 0)), PublishCommand()},
-                    Effect::grants);
-    }
-
-    // Leaves the place of this number.
-    Call leave(const RequestMarks& marks, const RequestId& request_id, std::uint64_t place) const {
-        return call(marks, digested<scripts::semaphore_leave>, request_id, {},
-                    {client_, Word(static_cast<std::int64_t>(place)), PublishCommand()});
-    }
-
-private:
-    const std::string client_;
-    const std::string channel_;
-    const QueueKeys keys_;
 };
 
 }  // namespace detail
@@ -17014,15 +17018,12 @@ private:
             const Instant deadline = retry.deadline();
             try {
                 if constexpr (Protocol::takes) {
-                    std::size_t keys = 0;
                     const MakeCall make = [&](const RequestId& one) {
                         Call call = place_.question(wants, one, place);
                         call.replication = request.settings.replication();
-                        keys = call.key_count();
                         return call;
                     };
-                    do reply = co_await core_.sender.send(request_id, request.by, deadline, make);
-                    while (core_.is_queue_refused(keys, reply));
+                    reply = co_await core_.sender.send(request_id, request.by, deadline, make);
                 } else {
                     const Call call = core_.protocol.ask(wants, request_id);
                     reply = co_await ReplyTo(core_.session, request.by, call, deadline);
@@ -29623,7 +29624,7 @@ if number == '0' and taken == 0 then return refused() end
 
 // Follows semaphore_queue_up.
 inline constexpr std::string_view semaphore_answer{R"lua(
-local left, changes_nothing = available - taken, taken == 0 and not was_told(id)
+local left, is_known = available - taken, taken == 0 and not was_told(id)
 local is_queued
 if least then
     is_queued = queue_up(id, number, least, taken > 0, left)
@@ -29631,7 +29632,7 @@ else
     pcall(drop, id)
 end
 -- It may have been told of more permits than it took.
-tell_queue(left, changes_nothing)
+tell_queue(left, is_known)
 if is_queued then return {math.max(available - taken, 0), is_there and 1 or 0, taken} end
 return taken > 0 and taken or refused()
 )lua"};
@@ -29753,19 +29754,19 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<parts::sema
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "b7bca88b7cc5fe04f7213cba9cfd46f2e5f1e565"};
+    "1bd8ba7d92b94ea6db63ba5b15119cafbf60aab3"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "8e8fcedb1dbd056ea72302503614674d7688bbdc"};
+    "3f41074b2e33c75910ac926631a47a23c0c79beb"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "287db86835117fb677729a23fec13c850e094eb8"};
+    "22d6ab178db9d45f67e2cb4ed737d642ecb83749"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "df402aef9e7ee51a742134f9039ca03bac847b83"};
+    "001acb094a35394e754d211cf0c50a4dad89d412"};
 // clang-format on
 
 }  // namespace detail

@@ -716,7 +716,7 @@ mutate(own_channel_comes_first semaphore/synchronizer.hpp
 
 # A caller for whom there are too few permits tells everybody of them, itself included.
 mutate(refused_caller_tells_everybody scripts/semaphore_queue.hpp
-    "if not (done and is_enough or spares) then"
+    "if not (done and is_enough or is_known) then"
     "if not (done and is_enough) then"
     "integration/semaphore_queue")
 
@@ -752,11 +752,11 @@ mutate(told_client_leaves_in_silence scripts/semaphore_queue.hpp
 
 # Who takes a part of the permits keeps for itself that there are more.
 mutate(rest_is_not_told scripts/semaphore.hpp
-    "tell_queue(left, changes_nothing)\n"
+    "tell_queue(left, is_known)\n"
     ""
     "integration/semaphore_queue")
 mutate(rest_of_leased_permits_is_not_told scripts/permit_expirable_semaphore.hpp
-    "tell_queue(left, changes_nothing)\n"
+    "tell_queue(left, is_known)\n"
     ""
     "integration/semaphore_queue")
 
@@ -768,7 +768,7 @@ mutate(unserved_caller_knows_no_end scripts/permit_expirable_semaphore.hpp
 
 # A client that may not use the keys of the queue sends a release of the background again and again.
 mutate(background_insists_on_the_queue semaphore/request_deliveries.hpp
-    "if (core_.is_queue_refused(keys, reply)) return failed(number);"
+    "if (core_.sender.is_queue_refused(keys, reply)) return failed(number);"
     "static_cast<void>(keys);"
     "integration/semaphore_queue")
 
@@ -797,8 +797,8 @@ mutate(told_client_sleeps_on semaphore/synchronizer.hpp
     "integration/semaphore_queue")
 
 # A user without a right to the keys of the queue cannot wait.
-mutate(semaphore_insists_on_its_queue semaphore/synchronizer_core.hpp
-    "return protocol.queue().is_refused(keys, reply);"
+mutate(semaphore_insists_on_its_queue semaphore/idempotent_sender.hpp
+    "return queue_ && queue_->is_refused(keys, reply);"
     "return false;"
     "integration/semaphore_queue")
 

@@ -61,6 +61,8 @@ public:
     ~RedisServer() = default;
 
     std::string url() const { return "unix://" + socket_path(); }
+    /// Returns the URL for a user with the password "secret".
+    std::string url_of(const std::string& user) const { return "unix://" + user + ":secret@" + socket_path(); }
     std::string tcp_url() const { return Endpoint{{}, port()}.url(); }
     std::string socket_path() const { return dir_.file("redis.sock"); }
     int port() const {

@@ -136,12 +136,12 @@ if not told and not least and redis.pcall('hexists', places, id) ~= 1 then retur
 
 // Follows semaphore_queue_up.
 inline constexpr std::string_view permit_answer{R"lua(
-local left, changes_nothing = available - taken, taken == 0 and over == 0 and not was_told(id)
+local left, is_known = available - taken, taken == 0 and over == 0 and not was_told(id)
 if number ~= '0' and least and queue_up(id, number, least, taken > 0, left) then answer[4] = 1 end
 if number ~= '0' and not least then pcall(drop, id) end
 waiting = nil
 -- It may have been told of more permits than it took.
-tell_queue(left, changes_nothing)
+tell_queue(left, is_known)
 return answer
 )lua"};
 
@@ -378,10 +378,10 @@ inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "bbbba3488f1aa1a6e3ce24c2ec8229c33ba417cc"};
+    "d0b891fef42ac79560e47307e020808c39d93da7"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "156d3fca5d88111427abc31423fe9620c6530224"};
+    "29f6db58a7943fe304c8a72be777efe6024103cd"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
     "9620fd99aaa4e4898c0a4b854b68a0eb31ed4fe8"};
@@ -390,7 +390,7 @@ inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspec
     "e529e5ccf1ccc7ea2a13fbda1c2ece6e8fc50fdd"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "935755fcdb6c292f63ce9fcb89683e6e842d6652"};
+    "53ccdea5e80017a95e896acab75cd8c5e351b33e"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -399,13 +399,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "b1dbf274e0036ee99a2d3cca886da168901c4f32"};
+    "e385560bdb28523f1e76c4d57f8f01f37456877e"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "c570fd43cba9209765fe6d6536097691160efeee"};
+    "b48a52f0744d3a57bd468b491eab2d62c4743da7"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "c253f0f1b498788b595c9fde4da0df31da0b7050"};
+    "40bd98856d1257d8f4f7093bd65c14fcfba4517b"};
 // clang-format on
 
 }  // namespace detail

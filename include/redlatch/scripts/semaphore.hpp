@@ -66,7 +66,7 @@ if number == '0' and taken == 0 then return refused() end
 
 // Follows semaphore_queue_up.
 inline constexpr std::string_view semaphore_answer{R"lua(
-local left, changes_nothing = available - taken, taken == 0 and not was_told(id)
+local left, is_known = available - taken, taken == 0 and not was_told(id)
 local is_queued
 if least then
     is_queued = queue_up(id, number, least, taken > 0, left)
@@ -74,7 +74,7 @@ else
     pcall(drop, id)
 end
 -- It may have been told of more permits than it took.
-tell_queue(left, changes_nothing)
+tell_queue(left, is_known)
 if is_queued then return {math.max(available - taken, 0), is_there and 1 or 0, taken} end
 return taken > 0 and taken or refused()
 )lua"};
@@ -196,19 +196,19 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<parts::sema
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "b7bca88b7cc5fe04f7213cba9cfd46f2e5f1e565"};
+    "1bd8ba7d92b94ea6db63ba5b15119cafbf60aab3"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "8e8fcedb1dbd056ea72302503614674d7688bbdc"};
+    "3f41074b2e33c75910ac926631a47a23c0c79beb"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "287db86835117fb677729a23fec13c850e094eb8"};
+    "22d6ab178db9d45f67e2cb4ed737d642ecb83749"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "df402aef9e7ee51a742134f9039ca03bac847b83"};
+    "001acb094a35394e754d211cf0c50a4dad89d412"};
 // clang-format on
 
 }  // namespace detail

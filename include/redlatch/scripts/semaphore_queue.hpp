@@ -118,12 +118,12 @@ local function tell_places(total)
     return left <= 0 or #ids < most_seen
 end
 
--- There are so many permits now. Tells the queue; if that is not enough, or without a right to do it, everybody. `spares`:
--- everybody but the queue has been told before.
-local function tell_queue(total, spares)
+-- There are so many permits now. Tells the queue; if that is not enough, or without a right to do it, everybody. `is_known`:
+-- there have been as many before, and whoever made them available has done that.
+local function tell_queue(total, is_known)
     if total <= 0 then return end
     local done, is_enough = pcall(tell_places, total)
-    if not (done and is_enough or spares) then redis.pcall(publish, channel, whole(total)) end
+    if not (done and is_enough or is_known) then redis.pcall(publish, channel, whole(total)) end
 end
 )lua"};
 
@@ -194,7 +194,7 @@ inline constexpr std::string_view semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "aeb79b831f00efc5af9da10f2f8e6ae1a188b2b4"};
+    "a316770e08b8fcf72a64a7397c30874bdd2b912d"};
 // clang-format on
 
 }  // namespace detail

@@ -16,7 +16,6 @@
 #include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -91,16 +90,7 @@ public:
 private:
     Reply make_once(RequestId& request_id, const MakeCall& make, Instant deadline) try {
         deliveries_.deliver_first();
-        std::size_t keys = 0;
-        const MakeCall counted = [&](const RequestId& one) {
-            Call call = make(one);
-            keys = call.key_count();
-            return call;
-        };
-        Reply reply;
-        do reply = core_.sender.send(request_id, by_thread, deadline, counted).run();
-        while (core_.is_queue_refused(keys, reply));
-        return reply;
+        return core_.sender.send(request_id, by_thread, deadline, make).run();
     } catch (const std::bad_alloc&) {
         return detail::short_of_memory();
     }

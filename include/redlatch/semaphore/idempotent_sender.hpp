@@ -7,11 +7,13 @@
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/request_lanes.hpp"
 #include "redlatch/protocol/request_marks.hpp"
+#include "redlatch/protocol/semaphore_queue.hpp"
 #include "redlatch/session/awaiting.hpp"
 #include "redlatch/session/remote_clock.hpp"
 #include "redlatch/session/session.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -26,11 +28,14 @@ using MakeCall = std::function<Call(const RequestId&)>;
 // Sends requests that take effect at most once, and records in their ids what the replies reveal.
 class IdempotentSender {
 public:
-    IdempotentSender(Session& session, const RequestMarks& marks) : session_(session), marks_(marks) {}
+    // `queue`: that of the semaphore on the server; null for what has none.
+    IdempotentSender(Session& session, const RequestMarks& marks, const SemaphoreQueue* queue)
+        : session_(session), marks_(marks), queue_(queue) {}
 
     // Sends the request that `make(request_id)` builds. If it certainly did not take effect because it came too late,
-    // sends it again as a new request, up to three tries in all. If the outcome is unknown, sets
-    // request_id.is_unknowable and returns a final reply. All arguments must outlive the task.
+    // sends it again as a new request, up to three tries in all. If the user has no right to the keys of the queue, makes it
+    // once more, without these. If the outcome is unknown, sets request_id.is_unknowable and returns a final reply. All
+    // arguments must outlive the task.
     Task<Reply> send(RequestId& request_id, WaitBy by, Instant deadline, const MakeCall& make) const {
         for (int tries = 1;; ++tries) {
             if (request_id.wanted_until == 0) {
@@ -43,8 +48,18 @@ public:
             const Instant sent = Clock::now();
             const Call call = make(std::as_const(request_id));
             Reply reply = co_await ReplyTo(session_, by, call, deadline);
+            if (is_queue_refused(call.key_count(), reply)) {
+                --tries;
+                continue;
+            }
             if (!note(request_id, sent, reply) || tries == 3 || Clock::now() >= deadline) co_return reply;
         }
+    }
+
+    // Returns true if the user turns out to have no right to the keys of the queue, which a call with so many keys has: then
+    // it has to be made once more, and does without.
+    bool is_queue_refused(std::size_t keys, const Reply& reply) const {
+        return queue_ && queue_->is_refused(keys, reply);
     }
 
     // Applies the reply to a sending at `sent` to the request id. Returns true if the request certainly did not take
@@ -80,6 +95,7 @@ public:
 private:
     Session& session_;
     const RequestMarks& marks_;
+    const SemaphoreQueue* const queue_;
 };
 
 }  // namespace detail

@@ -105,7 +105,7 @@ private:
     void post_stamped(const PendingRequest& request) {
         const Call call = request.make(request.request_id);
         Completion done = [this, keep = core_.keep(), number = request.number, keys = call.key_count()](Reply reply) {
-            if (core_.is_queue_refused(keys, reply)) return failed(number);
+            if (core_.sender.is_queue_refused(keys, reply)) return failed(number);
             delivered(number, std::move(reply));
         };
         {

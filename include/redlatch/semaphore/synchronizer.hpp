@@ -373,15 +373,12 @@ private:
             const Instant deadline = retry.deadline();
             try {
                 if constexpr (Protocol::takes) {
-                    std::size_t keys = 0;
                     const MakeCall make = [&](const RequestId& one) {
                         Call call = place_.question(wants, one, place);
                         call.replication = request.settings.replication();
-                        keys = call.key_count();
                         return call;
                     };
-                    do reply = co_await core_.sender.send(request_id, request.by, deadline, make);
-                    while (core_.is_queue_refused(keys, reply));
+                    reply = co_await core_.sender.send(request_id, request.by, deadline, make);
                 } else {
                     const Call call = core_.protocol.ask(wants, request_id);
                     reply = co_await ReplyTo(core_.session, request.by, call, deadline);

@@ -8,7 +8,6 @@
 #include "redlatch/session/session.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
-#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,7 +33,7 @@ public:
 template <class Protocol>
 struct SynchronizerCore {
     SynchronizerCore(SynchronizerTask& state, Session& of, const std::string& key)
-        : task(state), session(of), protocol(of.protocol_context(), key), sender(of, protocol.marks()) {}
+        : task(state), session(of), protocol(of.protocol_context(), key), sender(of, protocol.marks(), queue()) {}
 
     const std::string& key() const noexcept { return protocol.key(); }
 
@@ -49,13 +48,12 @@ struct SynchronizerCore {
     // Returns true if a resend is useless: the request is done or can never succeed.
     static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
 
-    // Returns true if the user turns out to have no right to the keys of the queue on the server, which a call with so many
-    // keys has: then it has to be made once more, and does without.
-    bool is_queue_refused(std::size_t keys, const Reply& reply) const {
+    // Returns the queue on the server; null if there is none.
+    const SemaphoreQueue* queue() const noexcept {
         if constexpr (requires { protocol.queue(); })
-            return protocol.queue().is_refused(keys, reply);
+            return &protocol.queue();
         else
-            return false;
+            return nullptr;
     }
 
     SynchronizerTask& task;

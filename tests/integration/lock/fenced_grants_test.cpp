@@ -204,8 +204,7 @@ TEST_CASE("without the rights to the queue's keys fenced locks wait as ever") {
     RedisServer server;
     RawRedis redis{server};
     redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~orders", "~redisson_*", "&*");
-    std::string url = server.url();
-    url.insert(url.find("//") + 2, "limited:secret@");
+    const std::string url = server.url_of("limited");
     Party one{url}, two{url};
     std::int64_t last = 0;
     for (int round = 0; round < 3; ++round) {

@@ -815,8 +815,7 @@ TEST_CASE("without the rights to the queue's keys clients wait as ever") {
     RedisServer server;
     RawRedis redis{server};
     redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~orders", "~redisson_*", "&*");
-    std::string url = server.url();
-    url.insert(url.find("//") + 2, "limited:secret@");
+    const std::string url = server.url_of("limited");
     Client one{url}, two{url};
     RLock mine{one, lock_key}, theirs{two, lock_key};
     for (int round = 0; round < 3; ++round) {

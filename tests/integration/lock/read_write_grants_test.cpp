@@ -415,8 +415,7 @@ TEST_CASE("without the rights to the queue's keys readers and writers wait as ev
     Fixture f;
     f.redis.text("ACL", "SETUSER", "plain", "on", ">secret", "~orders", "~{orders}:*", "~redisson_rwlock:*", "&*",
                  "+@all");
-    std::string url = f.server.url();
-    url.insert(url.find("//") + 2, "plain:secret@");
+    const std::string url = f.server.url_of("plain");
     Party limited{url}, other{url};
     limited.lock.lock();
     limited.lock.unlock();
@@ -580,8 +579,7 @@ TEST_CASE("without a right to one of the commands of the queue those who wait ar
         CAPTURE(right);
         Fixture f;
         f.redis.text("ACL", "SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all");
-        std::string url = f.server.url();
-        url.insert(url.find("//") + 2, "limited:secret@");
+        const std::string url = f.server.url_of("limited");
         Party limited{url};
         limited.lock.lock();
         f.b.queue_up(f.server, As::reader);

@@ -132,6 +132,13 @@ struct Bench {
         a.seats.acquire();  // from here on the scripts are cached
     }
 
+    /// Gives this client a place in the queue, as its question does.
+    void put(const std::string& id, int want, int number = 7) {
+        redis.integer("HSET", places_key, id,
+                      std::to_string(number) + ' ' + std::to_string(want) + " 99999999999999 0");
+        redis.integer("RPUSH", queue_key, id);
+    }
+
     long long queued() { return redis.integer("LLEN", queue_key); }
 
     // Nothing is left of the queue. The marks of requests are.
@@ -152,8 +159,7 @@ public:
         : id_(std::string(8, digit) + "-0000-8000-8000-000000000000"), hears_(bench.server) {
         hears_.call("SUBSCRIBE", channel);
         hears_.call("SUBSCRIBE", channel + ":" + id_);
-        bench.redis.integer("HSET", places_key, id_, "7 1 99999999999999 0");
-        bench.redis.integer("RPUSH", queue_key, id_);
+        bench.put(id_, 1);
     }
 
     const std::string& id() const { return id_; }
@@ -172,7 +178,7 @@ private:
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("a release wakes the first in the queue, and nobody else sends a command", Kind, Semaphore,
+TEST_CASE_TEMPLATE("a release wakes the first in the queue, and two others ask later, once each", Kind, Semaphore,
                    LeasedSemaphore) {
     Bench<Kind> bench;
     bench.b.queue_up(bench.redis);
@@ -332,10 +338,7 @@ TEST_CASE_TEMPLATE("a long queue of those for whom there are too few does not ke
     for (const int length : {40, 250}) {
         CAPTURE(length);
         Bench<Kind> bench;
-        for (int i = 0; i < length; ++i) {
-            bench.redis.integer("HSET", places_key, "big" + std::to_string(i), "7 10 99999999999999 0");
-            bench.redis.integer("RPUSH", queue_key, "big" + std::to_string(i));
-        }
+        for (int i = 0; i < length; ++i) bench.put("big" + std::to_string(i), 10);
         bench.b.queue_up(bench.redis);
         bench.a.seats.release();
         CHECK(bench.b.enters());
@@ -345,10 +348,7 @@ TEST_CASE_TEMPLATE("a long queue of those for whom there are too few does not ke
 TEST_CASE_TEMPLATE("those for whom there are too few permits do not wake each other", Kind, Semaphore,
                    LeasedSemaphore) {
     Bench<Kind> bench;
-    for (int i = 0; i < 200; ++i) {
-        bench.redis.integer("HSET", places_key, "big" + std::to_string(i), "7 10 99999999999999 0");
-        bench.redis.integer("RPUSH", queue_key, "big" + std::to_string(i));
-    }
+    for (int i = 0; i < 200; ++i) bench.put("big" + std::to_string(i), 10);
     bench.a.seats.release();
     bench.b.queue_up(bench.redis, 2);
     bench.c.queue_up(bench.redis, 2);
@@ -401,8 +401,7 @@ TEST_CASE_TEMPLATE("all for whom there are permits are told at once", Kind, Sema
 
 TEST_CASE_TEMPLATE("a waiter that is gone is passed over at once", Kind, Semaphore, LeasedSemaphore) {
     Bench<Kind> bench;
-    bench.redis.integer("HSET", places_key, "11111111-0000-8000-8000-000000000000", "7 1 99999999999999 0");
-    bench.redis.integer("RPUSH", queue_key, "11111111-0000-8000-8000-000000000000");
+    bench.put("11111111-0000-8000-8000-000000000000", 1);
     bench.b.queue_up(bench.redis);
     CHECK(bench.queued() == 2);
     // On a busy machine a thread may wait for the processor.
@@ -540,8 +539,7 @@ TEST_CASE_TEMPLATE("a place for which nobody waits is left when its client is to
     CHECK_FALSE(bench.b.visit.get());
     REQUIRE(bench.is_left_empty());
     // A question that arrives late. The client listens for a while.
-    bench.redis.integer("HSET", places_key, bench.b.client.id(), "99 1 99999999999999 0");
-    bench.redis.integer("RPUSH", queue_key, bench.b.client.id());
+    bench.put(bench.b.client.id(), 1, 99);
     bench.c.queue_up(bench.redis);
     const Stopwatch watch;
     bench.a.seats.release();
@@ -571,8 +569,7 @@ TEST_CASE_TEMPLATE("without the rights to the queue's keys, or to its channel, c
         Bench<Kind> bench;
         bench.redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all");
         for (const std::string& right : rights) bench.redis.text("ACL", "SETUSER", "limited", right);
-        std::string url = bench.server.url();
-        url.insert(url.find("//") + 2, "limited:secret@");
+        const std::string url = bench.server.url_of("limited");
         Party<Kind> limited{url};
         auto visit = start([&] { return limited.seats.acquire(), true; });
         REQUIRE(eventually([&] { return bench.redis.subscribers(channel) == 1; }, 20s));
@@ -588,8 +585,7 @@ TEST_CASE_TEMPLATE("without the rights to the queue's keys, or to its channel, c
 TEST_CASE("a client whose user loses the right to the queue's keys gives its permits back all the same") {
     Bench<LeasedSemaphore> bench;
     bench.redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~*", "&*");
-    std::string url = bench.server.url();
-    url.insert(url.find("//") + 2, "limited:secret@");
+    const std::string url = bench.server.url_of("limited");
     Client client{url};
     PermitExpirableSemaphore seats{client, "seats"};
     bench.a.seats.release();
