@@ -37,7 +37,7 @@ static void print(const char* name, std::string_view text) {
 int main() {
 ]])
 foreach(name IN LISTS names)
-    string(APPEND program "    print(\"${name}\", scripts::${name});\n")
+    string(APPEND program "    print(\"${name}\", scripts::${name}.join());\n")
 endforeach()
 file(WRITE ${work}/digests.cpp "${program}}\n")
 execute_process(COMMAND ${compiler} -std=c++20 -I${root}/include ${work}/digests.cpp -o ${work}/digests
@@ -53,7 +53,7 @@ foreach(header IN LISTS headers)
     set(lines "")
     foreach(name IN LISTS names)
         # The text that a call names is in namespace scripts, not in scripts::parts: the last one of that name.
-        if(bare MATCHES "inline constexpr std::string_view ${name}[ {=]")
+        if(bare MATCHES "inline constexpr ScriptText ${name}[ {=]")
             if(NOT "\n${digests}" MATCHES "\n${name}=([0-9a-f]+)")
                 message(FATAL_ERROR "no digest of ${name}")
             endif()

@@ -37,8 +37,6 @@ inline namespace REDLATCH_ABI {
 
 namespace detail {
 
-using ElectionState = RecordState<LeaderRecord>;
-
 struct TermAccess {
     static Term make(HeldLevel level) noexcept { return Term(HoldAccess::make(std::move(level))); }
 };
@@ -64,7 +62,7 @@ namespace detail {
 // Acquires the lock for a candidate and announces its name: the work of an operation, see SimpleWork.
 class Campaigning {
 public:
-    Campaigning(std::shared_ptr<HoldKeeper> lock, LockRequest request, KeptState<ElectionState> record,
+    Campaigning(std::shared_ptr<HoldKeeper> lock, LockRequest request, KeptState<RecordState> record,
                 std::string candidate)
         : lock_(std::move(lock)),
           record_(std::move(record)),
@@ -104,7 +102,7 @@ private:
     }
 
     std::shared_ptr<HoldKeeper> lock_;
-    KeptState<ElectionState> record_;
+    KeptState<RecordState> record_;
     LockRequest request_;
     const std::string candidate_;
     HoldKeeper::Facts facts_{};
@@ -120,7 +118,7 @@ inline Campaigning candidacy(FencedLock& lock, StateHandle& record, const std::s
     request.one_try = wanted.one_try;
     LockAccess::prepare(lock, request);
     return {LockAccess::keeper_of_holds(lock).keeper, std::move(request),
-            KeptState(record.session_handle(), record_of<LeaderRecord>(record), record.settings()), candidate};
+            KeptState(record.session_handle(), record_of(record), record.settings()), candidate};
 }
 
 inline const std::string& checked_candidate(const std::string& candidate, std::string_view name) {
@@ -142,7 +140,7 @@ REDLATCH_INLINE LeaderElection::LeaderElection(Client& client, std::string_view 
 REDLATCH_INLINE LeaderElection::LeaderElection(Client& client, std::string_view name, std::string_view candidate,
                                                const ObjectOptions& options)
     : lock_(client, name, options),
-      record_(detail::ClientAccess::session(client), detail::ElectionState::maker, name, options),
+      record_(detail::ClientAccess::session(client), detail::record_maker<detail::leader_record>, name, options),
       candidate_(detail::checked_candidate(std::string(candidate), name)) {}
 
 REDLATCH_INLINE Term LeaderElection::elect(detail::WaitRequest request) {
@@ -198,9 +196,9 @@ inline std::optional<Leader> leader_in(const RecordView& view) {
                   view.last_token.value_or(0), view.holder->lease};
 }
 
-inline Task<std::optional<Leader>> leader_after(KeptState<ElectionState> state, std::optional<Leader> seen,
+inline Task<std::optional<Leader>> leader_after(KeptState<RecordState> state, std::optional<Leader> seen,
                                                 WaitRequest request, std::stop_token stop, WaitBy by) {
-    ElectionState::Want want;
+    RecordState::Want want;
     want.differs = [seen = std::move(seen)](const RecordView& view) { return leader_in(view) != seen; };
     // A stop leaves a thread with no leader, as the result of an operation that was stopped.
     static_cast<void>(co_await state.obtain(want, std::move(request), std::move(stop), by));
@@ -210,16 +208,16 @@ inline Task<std::optional<Leader>> leader_after(KeptState<ElectionState> state, 
 }  // namespace detail
 
 REDLATCH_INLINE std::optional<Leader> LeaderElection::leader() {
-    return detail::leader_in(detail::look_at_record<detail::LeaderRecord>(record_));
+    return detail::leader_in(detail::look_at_record(record_));
 }
 
 REDLATCH_INLINE bool LeaderElection::await_change(std::optional<Leader>& seen, const detail::WaitRequest& request) {
-    detail::ElectionState::Want want;
+    detail::RecordState::Want want;
     // A copy: whoever asks for all waiters may look at it when this caller has given up.
     want.differs = [seen](const detail::RecordView& view) { return detail::leader_in(view) != seen; };
     detail::WaitRequest wanted = request;
     wanted.settings = record_.settings();
-    if (!detail::record_of<detail::LeaderRecord>(record_).obtain(want, wanted).run()) return false;
+    if (!detail::record_of(record_).obtain(want, wanted).run()) return false;
     seen = detail::leader_in(want.found);
     return true;
 }
@@ -227,8 +225,7 @@ REDLATCH_INLINE bool LeaderElection::await_change(std::optional<Leader>& seen, c
 REDLATCH_INLINE Operation<std::optional<Leader>> LeaderElection::change_later(const std::optional<Leader>& seen,
                                                                               detail::WaitRequest request) {
     std::stop_token stop = std::exchange(request.stop, {});
-    const detail::KeptState state(record_.session_handle(), detail::record_of<detail::LeaderRecord>(record_),
-                                  record_.settings());
+    const detail::KeptState state(record_.session_handle(), detail::record_of(record_), record_.settings());
     return detail::OperationAccess::make_simple<std::optional<Leader>>(
         record_.session_handle(),
         [state, seen, request](const detail::Course& course) {

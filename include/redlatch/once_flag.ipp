@@ -17,7 +17,7 @@ inline namespace REDLATCH_ABI {
 REDLATCH_INLINE OnceFlag::OnceFlag(Client& client, std::string_view name, const OnceOptions& options,
                                    const ObjectOptions& own)
     : lock_(client, name, own),
-      record_(detail::ClientAccess::session(client), detail::RecordState<detail::OnceRecord>::maker, name, own),
+      record_(detail::ClientAccess::session(client), detail::record_maker<detail::once_record>, name, own),
       keep_(options.keep ? detail::checked_stay(*options.keep, name) : Milliseconds(0)) {}
 
 REDLATCH_INLINE bool OnceFlag::run(const Work& work, const detail::WaitRequest& request) {
@@ -25,14 +25,12 @@ REDLATCH_INLINE bool OnceFlag::run(const Work& work, const detail::WaitRequest& 
         work(ending);
         return std::string();
     };
-    return detail::work_or_wait<detail::OnceRecord>(lock_, record_, keep_, done, request).record.has_value();
+    return detail::work_or_wait(lock_, record_, keep_, done, request).record.has_value();
 }
 
-REDLATCH_INLINE bool OnceFlag::is_done() {
-    return detail::look_at_record<detail::OnceRecord>(record_).record.has_value();
-}
+REDLATCH_INLINE bool OnceFlag::is_done() { return detail::look_at_record(record_).record.has_value(); }
 
-REDLATCH_INLINE bool OnceFlag::reset() { return detail::remove_record<detail::OnceRecord>(record_); }
+REDLATCH_INLINE bool OnceFlag::reset() { return detail::remove_record(record_); }
 
 REDLATCH_INLINE bool OnceFlag::is_done(std::error_code& ec) {
     return detail::answer([&] { return is_done(); }, false, ec);

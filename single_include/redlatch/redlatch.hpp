@@ -3026,46 +3026,68 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// A Lua script and its SHA-1 digest, by which EVALSHA calls it.
-struct Script {
-    std::string_view text;
-    std::array<char, 40> sha1;
+// The text of a script: a literal, or other texts in their order, which scripts share. The compiler does not join them: g++
+// would take seconds for each source file that includes the library. join() does, when a server has to learn the script.
+class ScriptText {
+public:
+    // NOLINTNEXTLINE(google-explicit-constructor)
+    consteval ScriptText(const char* literal) : literal_(literal) {}
+    consteval explicit ScriptText(std::span<const ScriptText* const> parts) : parts_(parts) {}
 
-    consteval explicit Script(std::string_view source) : text(source), sha1(sha1_hex(source)) {}
-
-    // With a digest that was computed before.
-    consteval Script(std::string_view source, const char (&digest)[41]) : text(source), sha1{} {
-        for (std::size_t i = 0; i < sha1.size(); ++i) sha1[i] = digest[i];
+    std::string join() const {
+        std::string text;
+        append_to(text);
+        return text;
     }
 
-    constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
+private:
+    void append_to(std::string& text) const {
+        text += literal_;
+        for (const ScriptText* part : parts_) part->append_to(text);
+    }
+
+    std::string_view literal_;
+    std::span<const ScriptText* const> parts_;
 };
 
-// The script of a text. The compiler computes the digest, slowly. The library's own scripts have theirs beside the text.
-template <const std::string_view& text>
-inline constexpr Script digested{text};
+// A Lua script and its SHA-1 digest, by which EVALSHA calls it.
+class Script {
+public:
+    consteval explicit Script(const char* literal) : text_(literal), sha1_(sha1_hex(literal)) {}
+
+    // With a digest that was computed before.
+    consteval Script(const ScriptText& text, const char (&digest)[41]) : text_(text), sha1_{} {
+        for (std::size_t i = 0; i < sha1_.size(); ++i) sha1_[i] = digest[i];
+    }
+
+    std::string text() const { return text_.join(); }
+    constexpr std::string_view digest() const { return {sha1_.data(), sha1_.size()}; }
+
+private:
+    ScriptText text_;
+    std::array<char, 40> sha1_;
+};
+
+// Is never defined: the compiler names it if a digest is missing. `cmake -P cmake/digests.cmake` writes that.
+template <const ScriptText& text>
+struct DigestIsMissing;
+
+// The script of a text. Each text that a call names has its digest beside it.
+template <const ScriptText& text>
+inline constexpr Script digested{DigestIsMissing<text>::script};
 
 namespace scripts {
 
 namespace parts {
 
-template <const std::string_view&... parts>
-inline constexpr auto joined_array = [] {
-    // Plain loops: compilers evaluate them several times as fast as string_view::copy().
-    std::array<char, (0 + ... + parts.size())> all{};
-    char* to = all.data();
-    const auto copy = [&to](const char* from, std::size_t size) {
-        for (std::size_t i = 0; i < size; ++i) *to++ = from[i];
-    };
-    (copy(parts.data(), parts.size()), ...);
-    return all;
-}();
+template <const ScriptText&... parts>
+inline constexpr std::array<const ScriptText*, sizeof...(parts)> in_order{&parts...};
 
 }  // namespace parts
 
 // The text of a script that shares its first parts with others.
-template <const std::string_view&... parts>
-inline constexpr std::string_view joined{parts::joined_array<parts...>.data(), parts::joined_array<parts...>.size()};
+template <const ScriptText&... parts>
+inline constexpr ScriptText joined{std::span<const ScriptText* const>(parts::in_order<parts...>)};
 
 }  // namespace scripts
 
@@ -3277,9 +3299,10 @@ public:
     Command command() const { return {words_, script_ ? std::size_t{3} : std::size_t{1}}; }
 
     // Returns the command that sends the text of the script. It replaces the one of command().
-    Command by_text() const {
+    Command by_text() {
+        text_ = script_->text();
         words_[0] = "EVAL";
-        words_[1] = script_->text;
+        words_[1] = text_;
         return {words_, 3};
     }
 
@@ -3289,6 +3312,7 @@ public:
 private:
     const Script* const script_;
     const NumberText key_count_;
+    std::string text_;  // of the script, if it is sent
     std::array<std::string_view, 16> few_;
     std::vector<std::string_view> many_;
     std::span<std::string_view> words_;
@@ -4393,7 +4417,8 @@ public:
              done = std::move(done)](Reply reply) mutable {
                 if (classify(reply) != ReplyClass::no_script) return finish_post(done, std::move(reply));
                 try {
-                    std::vector<std::string_view> again{"EVAL", script.text};
+                    const std::string text = script.text();
+                    std::vector<std::string_view> again{"EVAL", text};
                     const std::vector<std::string_view> rest = kept.words();
                     again.insert(again.end(), rest.begin(), rest.end());
                     post(Command{again, 3}, done, Receiver::background, replicas);
@@ -6513,7 +6538,7 @@ namespace detail {
 namespace scripts {
 
 // Tries the commands that the other scripts use, on a key of its own, which it deletes.
-inline constexpr std::string_view server_check{R"lua(
+inline constexpr ScriptText server_check{R"lua(
 -- KEYS: a key that is not in use.  ARGV: the channel and the command of a message.
 -- Answer: the names of the commands that this user has no right to.
 local key = KEYS[1]
@@ -13662,7 +13687,7 @@ namespace detail {
 namespace scripts::parts {
 
 // Precedes the scripts that use it.
-inline constexpr std::string_view all_or_none{R"lua(
+inline constexpr ScriptText all_or_none{R"lua(
 -- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
 -- the command that undoes it. Returns nil, or the error.
 local function all_or_none(changes)
@@ -13694,7 +13719,7 @@ namespace detail {
 namespace scripts::parts {
 
 // Precedes the scripts that use it.
-inline constexpr std::string_view exact_count{R"lua(
+inline constexpr ScriptText exact_count{R"lua(
 -- Returns the whole number in the text; nil if there is none, or none that Lua represents exactly.
 local function count_in(text)
     if text ~= '0' and not string.find(text, '^-?[1-9]%d*$') then return nil end
@@ -13721,7 +13746,7 @@ namespace detail {
 namespace scripts::parts {
 
 // Precedes the scripts that use it.
-inline constexpr std::string_view wanted_until{R"lua(
+inline constexpr ScriptText wanted_until{R"lua(
 -- Milliseconds since 1970.
 local function time_in_ms()
     local time = redis.call('time')
@@ -13755,7 +13780,7 @@ namespace scripts {
 namespace parts {
 
 // Precedes the scripts that use it.
-inline constexpr std::string_view request_marks{R"lua(
+inline constexpr ScriptText request_marks{R"lua(
 local function whole(number) return string.format('%.0f', number) end
 -- Returns the outcome of this request if it was carried out, or of a later one of its lane; nil if it was not carried
 -- out. And whether the outcome is that of this very request.
@@ -13793,7 +13818,7 @@ local most = 2147483647
 local function too_many() return redis.error_reply('TOOMANY there would be more than 2147483647') end
 )lua"};
 
-inline constexpr std::string_view request_void{R"lua(
+inline constexpr ScriptText request_void{R"lua(
 -- KEYS: marks.  ARGV: lane, request whose outcome its sender does not know, wanted until, margin in ms.
 -- Answer: 1 = it has not been carried out, and copies in flight will not be; 0 = it has been.
 local marks = KEYS[1]
@@ -13808,11 +13833,11 @@ return all_or_none({keep(marks, now, wanted_until + margin), mark(marks, lane, r
 }  // namespace parts
 
 // A script that uses request_marks, and numbers that keys hold.
-template <const std::string_view& Body>
-inline constexpr std::string_view with_request_marks =
+template <const ScriptText& Body>
+inline constexpr ScriptText with_request_marks =
     joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count, Body>;
 
-inline constexpr std::string_view request_void{with_request_marks<parts::request_void>};
+inline constexpr ScriptText request_void{with_request_marks<parts::request_void>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -13967,15 +13992,15 @@ namespace scripts {
 namespace parts {
 
 // Precede semaphore_news. `queue` and `places` are nil for a client that does without.
-inline constexpr std::string_view semaphore_queue_keys{R"lua(
+inline constexpr ScriptText semaphore_queue_keys{R"lua(
 local channel, queue, places = KEYS[3], KEYS[4], KEYS[5]
 )lua"};
-inline constexpr std::string_view permit_queue_keys{R"lua(
+inline constexpr ScriptText permit_queue_keys{R"lua(
 local channel, queue, places = KEYS[4], KEYS[5], KEYS[6]
 )lua"};
 
 // Follows request_marks. The functions of the queue come last, because most calls do not need them.
-inline constexpr std::string_view semaphore_news{R"lua(
+inline constexpr ScriptText semaphore_news{R"lua(
 local publish, now
 local most_seen = 200
 -- The first of the queue, and the number of permits of which it has to be told; nil if nobody is in it.
@@ -14004,7 +14029,7 @@ local function add_news(changes, total)
 end
 )lua"};
 
-inline constexpr std::string_view semaphore_queue{R"lua(
+inline constexpr ScriptText semaphore_queue{R"lua(
 local stand_in = 400
 
 local function place_text(number, want, asks)
@@ -14060,13 +14085,13 @@ end
 )lua"};
 
 // Follows a script that makes permits available, and has nothing else to do: `answer`, once the queue is told.
-inline constexpr std::string_view semaphore_tell_queue{R"lua(
+inline constexpr ScriptText semaphore_tell_queue{R"lua(
 tell_queue(told)
 return answer
 )lua"};
 
 // Follows a script that takes permits: the client `id` has, or takes, the place of this `number`.
-inline constexpr std::string_view semaphore_queue_up{R"lua(
+inline constexpr ScriptText semaphore_queue_up{R"lua(
 -- Gives the client a place, or keeps it, until there are as many permits as `least`. `left`: how many are left now. One that
 -- was served in part queues up anew. Returns true if it has one: it is told when it has to ask. A command in lower case reaches
 -- subscribers of other nodes, who cannot be counted: no queue. Without a right to the queue the client hears everything.
@@ -14101,7 +14126,7 @@ local function was_told(id)
 end
 )lua"};
 
-inline constexpr std::string_view semaphore_leave{R"lua(
+inline constexpr ScriptText semaphore_leave{R"lua(
 -- KEYS: semaphore, marks, channel, queue, places.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, client
 -- id, number of the place, publish command.
 -- Answer: 1. The client waits no longer; what it was told, the next one is told. May be repeated: needs no mark.
@@ -14116,7 +14141,7 @@ return 1
 
 }  // namespace parts
 
-inline constexpr std::string_view semaphore_leave =
+inline constexpr ScriptText semaphore_leave =
     joined<parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_queue_keys,
            parts::semaphore_news, parts::semaphore_queue, parts::semaphore_leave>;
 
@@ -14147,7 +14172,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view permit_clock{R"lua(
+inline constexpr ScriptText permit_clock{R"lua(
 -- The end of a permit without a lease, as in Redisson.
 local never = 922337203685477
 local function ends_at(now, lease)
@@ -14155,7 +14180,7 @@ local function ends_at(now, lease)
 end
 )lua"};
 
-inline constexpr std::string_view permit_sweep{R"lua(
+inline constexpr ScriptText permit_sweep{R"lua(
 local function no_count() return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 -- Returns how many permits have an ended lease, and the change that removes their ids. That change must come last,
 -- because nothing undoes it. If there would be more permits than Redisson can read, the permits stay until there is
@@ -14186,14 +14211,14 @@ end
 )lua"};
 
 // A script that reads permits, or makes some available: it tells the queue of that, with the keys of the queue.
-template <const std::string_view& QueueKeys, const std::string_view& Body>
-inline constexpr std::string_view sees_permits = joined<all_or_none, request_marks, wanted_until, exact_count,
-                                                        permit_clock, QueueKeys, semaphore_news, permit_sweep, Body>;
-template <const std::string_view& Body>
-inline constexpr std::string_view changes_permits =
+template <const ScriptText& QueueKeys, const ScriptText& Body>
+inline constexpr ScriptText sees_permits = joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock,
+                                                  QueueKeys, semaphore_news, permit_sweep, Body>;
+template <const ScriptText& Body>
+inline constexpr ScriptText changes_permits =
     joined<sees_permits<permit_queue_keys, Body>, semaphore_queue, semaphore_tell_queue>;
 
-inline constexpr std::string_view permit_acquire{R"lua(
+inline constexpr ScriptText permit_acquire{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
 -- resend, client id, number of its place in the queue ('0' = takes none), publish command; then for each caller, in the
 -- order of service: how many permits (negative if callers behind may be served when there are too few for this one), their
@@ -14265,7 +14290,7 @@ if not told and not least and redis.pcall('hexists', places, id) ~= 1 then retur
 )lua"};
 
 // Follows semaphore_queue_up.
-inline constexpr std::string_view permit_answer{R"lua(
+inline constexpr ScriptText permit_answer{R"lua(
 local left, is_known = available - taken, taken == 0 and over == 0 and not was_told(id)
 if number ~= '0' and least and queue_up(id, number, least, taken > 0, left) then answer[4] = 1 end
 if number ~= '0' and not least then pcall(drop, id) end
@@ -14275,7 +14300,7 @@ tell_queue(left, is_known)
 return answer
 )lua"};
 
-inline constexpr std::string_view permit_take_back{R"lua(
+inline constexpr ScriptText permit_take_back{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request of an acquire whose outcome its sender
 -- does not know, wanted until of that acquire, margin in ms, '1' for a resend, publish command, the ids that it may have
 -- taken.
@@ -14305,7 +14330,7 @@ local refusal, answer = all_or_none(changes), #held
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view permit_release{R"lua(
+inline constexpr ScriptText permit_release{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
 -- resend, publish command, permit ids.
 -- Answer: 1 = all were released; 0 = at least one is unknown or its lease has ended, and none was released.
@@ -14340,7 +14365,7 @@ end
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view permit_set_lease{R"lua(
+inline constexpr ScriptText permit_set_lease{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
 -- resend, publish command, permit id, lease in ms (-1 = without a lease).
 -- Answer: 1 = done; 0 = the permit is unknown or its lease has ended.
@@ -14371,7 +14396,7 @@ end
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view permit_set_total{R"lua(
+inline constexpr ScriptText permit_set_total{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
 -- resend, publish command, number of permits, including those that are taken.
 -- Answer: 1.
@@ -14397,7 +14422,7 @@ if refusal or not told then return refusal or answer end
 told = (present or 0) + missing
 )lua"};
 
-inline constexpr std::string_view permit_add{R"lua(
+inline constexpr ScriptText permit_add{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
 -- resend, publish command, the change of the number of permits.
 -- Answer: 1.
@@ -14423,7 +14448,7 @@ local refusal, answer = all_or_none(changes), 1
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view permit_count{R"lua(
+inline constexpr ScriptText permit_count{R"lua(
 -- KEYS: semaphore, leases, channel.  ARGV: publish command.
 -- Answer: how many permits are available, how many are taken; nil for the first = there is no such semaphore.
 local semaphore, leases = KEYS[1], KEYS[2]
@@ -14435,7 +14460,7 @@ local refusal = sweep(semaphore, leases, present)
 return refusal or {redis.call('get', semaphore), taken}
 )lua"};
 
-inline constexpr std::string_view permit_inspect{R"lua(
+inline constexpr ScriptText permit_inspect{R"lua(
 -- KEYS: semaphore, leases.
 -- Answer: how many permits are available, a text, nil = there is no such semaphore; how many are taken; PTTL; then for
 -- each taken one, the first 1,000 to expire, its id and how many ms its lease has left, -1 = it never ends. Changes
@@ -14454,7 +14479,7 @@ end
 return {present and whole(available + over), redis.call('zcard', leases) - over, redis.call('pttl', semaphore), held}
 )lua"};
 
-inline constexpr std::string_view permit_remaining{R"lua(
+inline constexpr ScriptText permit_remaining{R"lua(
 -- KEYS: leases.  ARGV: permit id.
 -- Answer: how many ms its lease has left, -1 = it has no lease, nil = it is unknown or its lease has ended.
 local ends = tonumber(redis.call('zscore', KEYS[1], ARGV[1]) or '0')
@@ -14464,7 +14489,7 @@ if left <= 0 then return nil end
 return left
 )lua"};
 
-inline constexpr std::string_view permit_renew{R"lua(
+inline constexpr ScriptText permit_renew{R"lua(
 -- KEYS: leases.  ARGV: lease in ms, wanted until, up to 1,000 permit ids.
 -- Answer: for each permit 1 = renewed, 0 = it is not held any more. Never shortens a lease.
 local leases, lease, wanted_until = KEYS[1], ARGV[1], tonumber(ARGV[2])
@@ -14487,21 +14512,19 @@ return renewed
 
 }  // namespace parts
 
-inline constexpr std::string_view permit_acquire =
+inline constexpr ScriptText permit_acquire =
     joined<parts::sees_permits<parts::permit_queue_keys, parts::permit_acquire>, parts::semaphore_queue,
            parts::semaphore_queue_up, parts::permit_answer>;
-inline constexpr std::string_view permit_take_back = parts::changes_permits<parts::permit_take_back>;
-inline constexpr std::string_view permit_release = parts::changes_permits<parts::permit_release>;
-inline constexpr std::string_view permit_set_lease = parts::changes_permits<parts::permit_set_lease>;
-inline constexpr std::string_view permit_set_total = parts::changes_permits<parts::permit_set_total>;
-inline constexpr std::string_view permit_add = parts::changes_permits<parts::permit_add>;
+inline constexpr ScriptText permit_take_back = parts::changes_permits<parts::permit_take_back>;
+inline constexpr ScriptText permit_release = parts::changes_permits<parts::permit_release>;
+inline constexpr ScriptText permit_set_lease = parts::changes_permits<parts::permit_set_lease>;
+inline constexpr ScriptText permit_set_total = parts::changes_permits<parts::permit_set_total>;
+inline constexpr ScriptText permit_add = parts::changes_permits<parts::permit_add>;
 // Without the keys of the queue: if it finds permits whose lease has ended, all waiters are told.
-inline constexpr std::string_view permit_count = parts::sees_permits<parts::semaphore_queue_keys, parts::permit_count>;
-inline constexpr std::string_view permit_inspect =
-    parts::sees_permits<parts::semaphore_queue_keys, parts::permit_inspect>;
-inline constexpr std::string_view permit_remaining{
-    joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
-inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
+inline constexpr ScriptText permit_count = parts::sees_permits<parts::semaphore_queue_keys, parts::permit_count>;
+inline constexpr ScriptText permit_inspect = parts::sees_permits<parts::semaphore_queue_keys, parts::permit_inspect>;
+inline constexpr ScriptText permit_remaining{joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
+inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -14557,7 +14580,7 @@ namespace scripts {
 namespace parts {
 
 // Precedes the scripts that use it.
-inline constexpr std::string_view barrier_state{R"lua(
+inline constexpr ScriptText barrier_state{R"lua(
 local function no_barrier() return redis.error_reply('WRONGTYPE the key holds no barrier') end
 -- Returns the state of the barrier: without `born` if there is none; nil if the key holds something else.
 local function state_of(barrier)
@@ -14574,11 +14597,11 @@ local function state_of(barrier)
 end
 )lua"};
 
-template <const std::string_view& Body>
-inline constexpr std::string_view of_barrier =
+template <const ScriptText& Body>
+inline constexpr ScriptText of_barrier =
     joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, barrier_state, Body>;
 
-inline constexpr std::string_view barrier_arrive{R"lua(
+inline constexpr ScriptText barrier_arrive{R"lua(
 -- KEYS: barrier, marks, arrivals, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
 -- command, number of parties, id of the arrival, its lease in ms, '1' if the party drops out.
 -- Answer: the phase of the arrival, `born`, the phase after it. With 0 for the phase of the arrival: nothing was done,
@@ -14637,7 +14660,7 @@ table.insert(changes, {'zremrangebyscore', arrivals, '0', whole(never)})
 return all_or_none(changes) or {phase, born, phase + 1}
 )lua"};
 
-inline constexpr std::string_view barrier_call_off{R"lua(
+inline constexpr ScriptText barrier_call_off{R"lua(
 -- KEYS: barrier, marks, arrivals.  ARGV: lane, request of an arrival whose outcome its sender does not know, wanted until
 -- of that arrival, margin in ms, '1' for a resend, id of the arrival.
 -- Answer: 1. The arrival is taken back unless it has ended its phase, and copies in flight will not arrive.
@@ -14653,7 +14676,7 @@ table.insert(changes, {'zrem', arrivals, id})
 return all_or_none(changes) or 1
 )lua"};
 
-inline constexpr std::string_view barrier_remove{R"lua(
+inline constexpr ScriptText barrier_remove{R"lua(
 -- KEYS: barrier, marks, arrivals, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
 -- command.
 -- Answer: 1 = removed; 0 = there was none.
@@ -14674,7 +14697,7 @@ return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 1), keep(
                     {publish, channel, '0'}, {'del', barrier, arrivals}}) or 1
 )lua"};
 
-inline constexpr std::string_view barrier_look{R"lua(
+inline constexpr ScriptText barrier_look{R"lua(
 -- KEYS: barrier, arrivals.  ARGV: ids of arrivals.
 -- Answer: `born` and the phase, nil = there is no barrier; then for each id 1 = it is an arrival of this phase, 0 = not, or
 -- its lease has ended.
@@ -14687,14 +14710,14 @@ end
 return answer
 )lua"};
 
-inline constexpr std::string_view barrier_withdraw{R"lua(
+inline constexpr ScriptText barrier_withdraw{R"lua(
 -- KEYS: barrier, arrivals.  ARGV: id of an arrival.
 -- Answer: `born` and the phase, nil = there is no barrier. The arrival counts no more in this phase.
 redis.call('zrem', KEYS[2], ARGV[1])
 return {redis.call('hget', KEYS[1], 'born'), redis.call('hget', KEYS[1], 'phase')}
 )lua"};
 
-inline constexpr std::string_view barrier_inspect{R"lua(
+inline constexpr ScriptText barrier_inspect{R"lua(
 -- KEYS: barrier, arrivals.
 -- Answer: the phase, 0 = there is no barrier; the number of parties; how many have arrived in this phase.
 local state = state_of(KEYS[1])
@@ -14706,12 +14729,12 @@ return {state.phase, state.parties, alive + state.drops}
 
 }  // namespace parts
 
-inline constexpr std::string_view barrier_arrive = parts::of_barrier<parts::barrier_arrive>;
-inline constexpr std::string_view barrier_call_off = parts::of_barrier<parts::barrier_call_off>;
-inline constexpr std::string_view barrier_remove = parts::of_barrier<parts::barrier_remove>;
-inline constexpr std::string_view barrier_look{joined<parts::wanted_until, parts::barrier_look>};
-inline constexpr std::string_view barrier_withdraw{parts::barrier_withdraw};
-inline constexpr std::string_view barrier_inspect = parts::of_barrier<parts::barrier_inspect>;
+inline constexpr ScriptText barrier_arrive = parts::of_barrier<parts::barrier_arrive>;
+inline constexpr ScriptText barrier_call_off = parts::of_barrier<parts::barrier_call_off>;
+inline constexpr ScriptText barrier_remove = parts::of_barrier<parts::barrier_remove>;
+inline constexpr ScriptText barrier_look{joined<parts::wanted_until, parts::barrier_look>};
+inline constexpr ScriptText barrier_withdraw{parts::barrier_withdraw};
+inline constexpr ScriptText barrier_inspect = parts::of_barrier<parts::barrier_inspect>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -15133,8 +15156,12 @@ public:
 // code runs.
 template <class Protocol>
 struct SynchronizerCore {
-    SynchronizerCore(SynchronizerTask& state, Session& of, const std::string& key)
-        : task(state), session(of), protocol(of.protocol_context(), key), sender(of, protocol.marks(), queue()) {}
+    template <class... More>
+    SynchronizerCore(SynchronizerTask& state, Session& of, const std::string& key, const More&... more)
+        : task(state),
+          session(of),
+          protocol(of.protocol_context(), key, more...),
+          sender(of, protocol.marks(), queue()) {}
 
     const std::string& key() const noexcept { return protocol.key(); }
 
@@ -16715,8 +16742,10 @@ public:
     using Queue = RequestQueue<Want>;
     using Member = typename Queue::Member;
 
-    Synchronizer(Session& session, const std::string& key)
-        : core_(*this, session, key), room_(core_.mutex, session, *this, core_.protocol.channel()) {
+    // `more` is for the constructor of the protocol.
+    template <class... More>
+    Synchronizer(Session& session, const std::string& key, const More&... more)
+        : core_(*this, session, key, more...), room_(core_.mutex, session, *this, core_.protocol.channel()) {
         // Redisson's latches cannot have such names in a cluster, either.
         if (session.transport().route(room_.channel()) != session.transport().route(core_.key()))
             throw Error(errc::invalid_argument, core_.key(),
@@ -16729,7 +16758,7 @@ public:
         core_.session.losses().timers().forget(*this);
     }
 
-    std::string_view kind() const noexcept override { return Protocol::kind; }
+    std::string_view kind() const noexcept override { return core_.protocol.kind; }
     const std::string& key() const noexcept override { return core_.key(); }
     Session& session() const noexcept override { return core_.session; }
     Protocol& protocol() noexcept { return core_.protocol; }
@@ -18629,7 +18658,7 @@ namespace scripts {
 namespace parts {
 
 // Precedes the scripts that use it.
-inline constexpr std::string_view condition_settle{R"lua(
+inline constexpr ScriptText condition_settle{R"lua(
 local last_place = '9007199254740991'
 local function place_of(waiters, id) return tonumber(redis.call('zscore', waiters, id) or '0') end
 -- Adds to `changes`: `notify` waiters are notified, and one more for each notified waiter whose lease has ended. The latter
@@ -18674,11 +18703,11 @@ local function marked(changes, marks, lane, request, outcome, now, ends)
 end
 )lua"};
 
-template <const std::string_view& Body>
-inline constexpr std::string_view of_condition =
+template <const ScriptText& Body>
+inline constexpr ScriptText of_condition =
     joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, condition_settle, Body>;
 
-inline constexpr std::string_view condition_register{R"lua(
+inline constexpr ScriptText condition_register{R"lua(
 -- KEYS: waiters, marks, leases.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, id of the waiter, its
 -- lease in ms.
 -- Answer: 1.
@@ -18697,7 +18726,7 @@ return all_or_none({mark(marks, lane, request, 1), keep(marks, now, wanted_until
                     {'zadd', leases, ends_at(now, lease), id}}) or 1
 )lua"};
 
-inline constexpr std::string_view condition_call_off{R"lua(
+inline constexpr ScriptText condition_call_off{R"lua(
 -- KEYS: waiters, marks, leases, channel.  ARGV: lane, request of a registration whose outcome its sender does not know,
 -- wanted until of that, margin in ms, '1' for a resend, publish command, id of the waiter.
 -- Answer: 1. The waiter is removed, its notification is passed on, and copies in flight will not register it.
@@ -18713,7 +18742,7 @@ end
 return all_or_none(changes) or 1
 )lua"};
 
-inline constexpr std::string_view condition_leave{R"lua(
+inline constexpr ScriptText condition_leave{R"lua(
 -- KEYS: waiters, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
 -- command, id of the waiter, '1' if it gives up, so that its notification is passed on.
 -- Answer: 0 = it was not notified; 1 = it was, and nobody else waits; 2 = it was, and the notification is passed on; 3 = all
@@ -18734,7 +18763,7 @@ if place == 0 then outcome = 3 elseif place < 0 then outcome = passes_on and tol
 return all_or_none(marked(changes, marks, lane, request, outcome, now, wanted_until + margin)) or outcome
 )lua"};
 
-inline constexpr std::string_view condition_notify{R"lua(
+inline constexpr ScriptText condition_notify{R"lua(
 -- KEYS: waiters, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
 -- command, '1' = notify one waiter, 'all' = all of them.
 -- Answer: how many are notified.
@@ -18766,7 +18795,7 @@ if told == 0 and gone == 0 and again ~= '1' then return 0 end
 return all_or_none(marked(changes, marks, lane, request, told, now, ends)) or told
 )lua"};
 
-inline constexpr std::string_view condition_look{R"lua(
+inline constexpr ScriptText condition_look{R"lua(
 -- KEYS: waiters, leases, channel.  ARGV: publish command, ids of waiters.
 -- Answer: after how many ms the next lease ends, -1 = there is none; then for each id 2 = notified, 1 = waiting, 0 = all
 -- were notified, or its lease has ended. Passes on the notifications of waiters whose lease has ended.
@@ -18789,11 +18818,11 @@ return answer
 
 }  // namespace parts
 
-inline constexpr std::string_view condition_register = parts::of_condition<parts::condition_register>;
-inline constexpr std::string_view condition_call_off = parts::of_condition<parts::condition_call_off>;
-inline constexpr std::string_view condition_leave = parts::of_condition<parts::condition_leave>;
-inline constexpr std::string_view condition_notify = parts::of_condition<parts::condition_notify>;
-inline constexpr std::string_view condition_look = parts::of_condition<parts::condition_look>;
+inline constexpr ScriptText condition_register = parts::of_condition<parts::condition_register>;
+inline constexpr ScriptText condition_call_off = parts::of_condition<parts::condition_call_off>;
+inline constexpr ScriptText condition_leave = parts::of_condition<parts::condition_leave>;
+inline constexpr ScriptText condition_notify = parts::of_condition<parts::condition_notify>;
+inline constexpr ScriptText condition_look = parts::of_condition<parts::condition_look>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -19211,13 +19240,13 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts::parts {
 
-inline constexpr std::string_view release_levels{R"lua(
+inline constexpr ScriptText release_levels{R"lua(
 -- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag (if there is one).
 return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
 )lua"};
 
 // For owners of which no client knows what they hold, because a reply did not come.
-inline constexpr std::string_view give_up{R"lua(
+inline constexpr ScriptText give_up{R"lua(
 -- ARGV: publish command, tag (if there is one), owners that give up.
 -- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
 local now, refusal = time_in_ms(), nil
@@ -19229,7 +19258,7 @@ return refusal or now
 )lua"};
 
 // For a key that never becomes free.
-inline constexpr std::string_view no_lease{R"lua(
+inline constexpr ScriptText no_lease{R"lua(
 local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
 )lua"};
 
@@ -19251,7 +19280,7 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts::parts {
 
-inline constexpr std::string_view first_level{R"lua(
+inline constexpr ScriptText first_level{R"lua(
 -- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
 local function give_lease(lock, lease)
     local limited = redis.pcall('pexpire', lock, lease)
@@ -19261,7 +19290,7 @@ local function give_lease(lock, lease)
 end
 )lua"};
 
-inline constexpr std::string_view more_levels{R"lua(
+inline constexpr ScriptText more_levels{R"lua(
 -- Sets the count of an existing hold; its lease becomes no shorter. Returns nil, or the error.
 local function enter_again(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
@@ -19274,7 +19303,7 @@ local function enter_again(lock, owner, current, count, lease)
 end
 )lua"};
 
-inline constexpr std::string_view fewer_levels{R"lua(
+inline constexpr ScriptText fewer_levels{R"lua(
 -- The same with fewer levels. Returns -1 = still held, or the error.
 local function leave_level(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
@@ -19285,7 +19314,7 @@ local function leave_level(lock, owner, current, count, lease)
 end
 )lua"};
 
-inline constexpr std::string_view next_owner{R"lua(
+inline constexpr ScriptText next_owner{R"lua(
 -- Restores the hold of the owner, whatever was written since.
 local function put_back(lock, owner, count, left)
     redis.pcall('del', lock)
@@ -19304,7 +19333,7 @@ end
 )lua"};
 
 // Follows next_owner.
-inline constexpr std::string_view staying{R"lua(
+inline constexpr ScriptText staying{R"lua(
 -- Leaves the lock taken by the heir, for `rest` ms at most and never for longer than by the owner. Returns nil or the
 -- error, the new lease, and the earlier one.
 local function stay(lock, owner, count, heir, rest)
@@ -19314,8 +19343,8 @@ local function stay(lock, owner, count, heir, rest)
 end
 )lua"};
 
-inline constexpr std::string_view levels{joined<first_level, more_levels>};
-inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
+inline constexpr ScriptText levels{joined<first_level, more_levels>};
+inline constexpr ScriptText leaving_levels{joined<all_or_none, fewer_levels>};
 
 }  // namespace scripts::parts
 }  // namespace detail
@@ -19339,7 +19368,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view rlock_acquire{R"lua(
+inline constexpr ScriptText rlock_acquire{R"lua(
 -- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
 -- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold to re-enter is gone.
 local lock = KEYS[1]
@@ -19367,7 +19396,7 @@ return enter_again(lock, owner, current, count, lease)
 
 // Releases levels of a hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners; n = released,
 // n listeners notified; -1 = still held.
-inline constexpr std::string_view rlock_release{R"lua(
+inline constexpr ScriptText rlock_release{R"lua(
 -- KEYS: lock, channel.
 local lock, channel = KEYS[1], KEYS[2]
 local function release(owner, count, lease, publish)
@@ -19379,7 +19408,7 @@ local function release(owner, count, lease, publish)
 end
 )lua"};
 
-inline constexpr std::string_view rlock_hand_over{R"lua(
+inline constexpr ScriptText rlock_hand_over{R"lua(
 -- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
 -- Answer: 1 = the next owner holds it; nil = neither of them does.
 local lock, channel = KEYS[1], KEYS[2]
@@ -19398,7 +19427,7 @@ if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return 1
 )lua"};
 
-inline constexpr std::string_view rlock_stay{R"lua(
+inline constexpr ScriptText rlock_stay{R"lua(
 -- KEYS: lock, channel.  ARGV: owner, the owner that takes its place, its lease in ms, publish command.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
 local lock, channel = KEYS[1], KEYS[2]
@@ -19413,7 +19442,7 @@ if lease ~= left then redis.pcall(publish, channel, '0') end
 return now
 )lua"};
 
-inline constexpr std::string_view rlock_renew{R"lua(
+inline constexpr ScriptText rlock_renew{R"lua(
 -- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
@@ -19434,19 +19463,17 @@ return renewed
 
 }  // namespace parts
 
-inline constexpr std::string_view rlock_acquire =
+inline constexpr ScriptText rlock_acquire =
     joined<parts::wanted_until, parts::no_lease, parts::levels, parts::rlock_acquire>;
-inline constexpr std::string_view rlock_release =
-    joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
-inline constexpr std::string_view rlock_give_up =
+inline constexpr ScriptText rlock_release = joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
+inline constexpr ScriptText rlock_give_up =
     joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
-inline constexpr std::string_view rlock_hand_over =
-    joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
-inline constexpr std::string_view rlock_stay =
+inline constexpr ScriptText rlock_hand_over = joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
+inline constexpr ScriptText rlock_stay =
     joined<parts::wanted_until, parts::next_owner, parts::staying, parts::rlock_stay>;
-inline constexpr std::string_view rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
+inline constexpr ScriptText rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
 
-inline constexpr std::string_view rlock_remaining_lease{R"lua(
+inline constexpr ScriptText rlock_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = not held.
 if redis.call('hlen', KEYS[1]) == 0 then return -2 end
 return redis.call('pttl', KEYS[1])
@@ -19550,7 +19577,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view holders_in_hash{R"lua(
+inline constexpr ScriptText holders_in_hash{R"lua(
 -- Returns the owner of the lock and its count, in turn; nil and the error if the hash is no lock of this kind.
 local function holders_in(lock)
     if redis.call('hexists', lock, 'mode') == 1 then
@@ -19561,7 +19588,7 @@ local function holders_in(lock)
 end
 )lua"};
 
-inline constexpr std::string_view hash_inspect{R"lua(
+inline constexpr ScriptText hash_inspect{R"lua(
 -- KEYS: lock, and for a fenced lock the token counter.
 -- Answer: PTTL, -2 = free; owner and count; the last token, a text, nil = none.
 local lock, counter = KEYS[1], KEYS[2]
@@ -19570,7 +19597,7 @@ if refusal then return refusal end
 return {redis.call('pttl', lock), holders, counter and redis.call('get', counter)}
 )lua"};
 
-inline constexpr std::string_view fair_inspect{R"lua(
+inline constexpr ScriptText fair_inspect{R"lua(
 -- KEYS: lock, queue, timeouts, slots.
 -- Answer: PTTL, -2 = free; owner and count; each waiter that is alive, in the order of service, and for how many ms it
 -- certainly is. At most the first 1,000 places.
@@ -19590,11 +19617,10 @@ return {redis.call('pttl', lock), holders, waiting}
 
 }  // namespace parts
 
-inline constexpr std::string_view hash_inspect = joined<parts::holders_in_hash, parts::hash_inspect>;
-inline constexpr std::string_view fair_inspect =
-    joined<parts::wanted_until, parts::holders_in_hash, parts::fair_inspect>;
+inline constexpr ScriptText hash_inspect = joined<parts::holders_in_hash, parts::hash_inspect>;
+inline constexpr ScriptText fair_inspect = joined<parts::wanted_until, parts::holders_in_hash, parts::fair_inspect>;
 
-inline constexpr std::string_view value_inspect{R"lua(
+inline constexpr ScriptText value_inspect{R"lua(
 -- KEYS: a string.  Answer: the text, nil = none; PTTL.
 return {redis.call('get', KEYS[1]), redis.call('pttl', KEYS[1])}
 )lua"};
@@ -19786,7 +19812,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view count_down_latch_set{R"lua(
+inline constexpr ScriptText count_down_latch_set{R"lua(
 -- KEYS: latch, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
 -- publish command.
 -- Answer: 1 = set; 0 = there is a count already.
@@ -19805,7 +19831,7 @@ return all_or_none({mark(marks, lane, request, 1), keep(marks, now, ends), {publ
                     {'set', latch, count}}) or 1
 )lua"};
 
-inline constexpr std::string_view count_down_latch_lower{R"lua(
+inline constexpr ScriptText count_down_latch_lower{R"lua(
 -- KEYS: latch, marks, round.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, by how much
 -- ('all' = delete), channel, publish command.
 -- Answer: the count before, 0 = there was none; and the round, a text, if the count goes on, nil for none. If the
@@ -19842,11 +19868,11 @@ return all_or_none(changes) or {count, false}
 
 }  // namespace parts
 
-inline constexpr std::string_view count_down_latch_set{with_request_marks<parts::count_down_latch_set>};
+inline constexpr ScriptText count_down_latch_set{with_request_marks<parts::count_down_latch_set>};
 
-inline constexpr std::string_view count_down_latch_lower{with_request_marks<parts::count_down_latch_lower>};
+inline constexpr ScriptText count_down_latch_lower{with_request_marks<parts::count_down_latch_lower>};
 
-inline constexpr std::string_view count_down_latch_look{R"lua(
+inline constexpr ScriptText count_down_latch_look{R"lua(
 -- KEYS: latch, round.  Answer: the count as text, nil for none; and the round, a text, nil for none.
 return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
 )lua"};
@@ -19880,7 +19906,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view counter_remove{R"lua(
+inline constexpr ScriptText counter_remove{R"lua(
 -- KEYS: counter, marks, and the leases of permits if there are any.
 -- ARGV: lane, request, wanted until, margin in ms, '1' for a resend.
 -- Answer: 1 = deleted; 0 = there was nothing.
@@ -19901,7 +19927,7 @@ return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 1), keep(
                     {'del', counter, leases}}) or 1
 )lua"};
 
-inline constexpr std::string_view counter_expire{R"lua(
+inline constexpr ScriptText counter_expire{R"lua(
 -- KEYS: counter, marks, and the leases of permits if there are any.
 -- ARGV: lane, request, wanted until, margin in ms, '1' for a resend, after how many ms to expire.
 -- Answer: 1 = done; 0 = there is no counter.
@@ -19929,8 +19955,8 @@ return all_or_none(changes) or 1
 
 }  // namespace parts
 
-inline constexpr std::string_view counter_remove{with_request_marks<parts::counter_remove>};
-inline constexpr std::string_view counter_expire{with_request_marks<parts::counter_expire>};
+inline constexpr ScriptText counter_remove{with_request_marks<parts::counter_remove>};
+inline constexpr ScriptText counter_expire{with_request_marks<parts::counter_expire>};
 
 }  // namespace scripts
 
@@ -23344,7 +23370,11 @@ private:
         const Claim& successor = handed.claim;
         if (parts_.leases.live_hold(successor.owner)) return false;
         try {
-            parts_.leases.record(successor.owner, successor.hold, sent, lease, token, handed.settings);
+            HoldRecord& hold =
+                parts_.leases.record(successor.owner, successor.hold, sent, lease, token, handed.settings);
+            // Late copies of the acquire and of the hand-over, in this order, make this number hold the lock.
+            if (handed.unknown && handed.leaving.unsettled != 0)
+                hold.unsettled = std::max(handed.leaving.unsettled, successor.until);
             return true;
         } catch (...) {
             parts_.leases.forget(successor.owner);
@@ -23972,14 +24002,14 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view fair_keys = R"lua(
+inline constexpr ScriptText fair_keys = R"lua(
 local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, channel = ARGV[1], ARGV[2]
 )lua";
 
 // A free lock that nobody waits for comes before the functions of the other cases: to define them costs as much as three
 // commands.
-inline constexpr std::string_view fair_acquire_free = R"lua(
+inline constexpr ScriptText fair_acquire_free = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted count
 -- (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), wanted until, '0.5' = can be granted the lock,
 -- '0' = not.
@@ -23993,7 +24023,7 @@ if count == '1' and redis.call('exists', lock, queue) == 0 then
 end
 )lua";
 
-inline constexpr std::string_view fair_release_free = R"lua(
+inline constexpr ScriptText fair_release_free = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, remaining count,
 -- lease in ms for a remaining hold.
 -- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners of the next waiter notified;
@@ -24007,12 +24037,12 @@ end
 local now = time_in_ms()
 )lua";
 
-inline constexpr std::string_view fair_now = R"lua(
+inline constexpr ScriptText fair_now = R"lua(
 local now = time_in_ms()
 )lua";
 
 // Follows a part that sets `now`.
-inline constexpr std::string_view fair_queue = R"lua(
+inline constexpr ScriptText fair_queue = R"lua(
 local foreign_patience, offer, most_tries = 300000, 2000, 32
 
 local function text(number) return string.format('%.0f', number) end
@@ -24072,7 +24102,7 @@ local function limit_keys(changes, ends)
 end
 )lua";
 
-inline constexpr std::string_view fair_acquire = R"lua(
+inline constexpr ScriptText fair_acquire = R"lua(
 local current = redis.call('hget', lock, owner)
 if current then return enter_again(lock, owner, current, count, lease) end
 local left = redis.call('pttl', lock)
@@ -24124,7 +24154,7 @@ if free then return rest end
 return left + rest
 )lua";
 
-inline constexpr std::string_view fair_release = R"lua(
+inline constexpr ScriptText fair_release = R"lua(
 -- Writes the hold of a waiter that listens, and tells it. Returns nil if that is not possible; otherwise the answer.
 local function grant(waiter, alive_until)
     local patient_until = redis.call('zscore', timeouts, waiter)
@@ -24175,7 +24205,7 @@ redis.call('del', lock)
 return hand_on(head)
 )lua";
 
-inline constexpr std::string_view fair_stay = R"lua(
+inline constexpr ScriptText fair_stay = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, the owner that
 -- takes its place, its lease in ms.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
@@ -24189,7 +24219,7 @@ tell_next(true)
 return now
 )lua";
 
-inline constexpr std::string_view fair_leave = R"lua(
+inline constexpr ScriptText fair_leave = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owners that give up:
 -- both their place and a hold of which no reply came.
 -- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
@@ -24211,7 +24241,7 @@ if free then wake(first_alive()) else tell_next() end
 return now
 )lua";
 
-inline constexpr std::string_view fair_refresh = R"lua(
+inline constexpr ScriptText fair_refresh = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, wanted
 -- until, then up to 100 waiters.
 -- Answer: for each of them 1 = still waiting, 0 = it has no place any more.
@@ -24257,22 +24287,21 @@ if head and free then wake(head) end
 return waits
 )lua";
 
-template <const std::string_view&... Bodies>
-inline constexpr std::string_view with_fair_queue =
+template <const ScriptText&... Bodies>
+inline constexpr ScriptText with_fair_queue =
     joined<wanted_until, fair_keys, fair_now, all_or_none, fair_queue, Bodies...>;
 
 }  // namespace parts
 
-inline constexpr std::string_view fair_acquire =
+inline constexpr ScriptText fair_acquire =
     joined<parts::wanted_until, parts::first_level, parts::fair_keys, parts::fair_acquire_free, parts::all_or_none,
            parts::fair_queue, parts::no_lease, parts::more_levels, parts::fair_acquire>;
-inline constexpr std::string_view fair_release =
+inline constexpr ScriptText fair_release =
     joined<parts::wanted_until, parts::fair_keys, parts::fair_release_free, parts::all_or_none, parts::fair_queue,
            parts::fewer_levels, parts::fair_release>;
-inline constexpr std::string_view fair_stay =
-    parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
-inline constexpr std::string_view fair_leave = parts::with_fair_queue<parts::fair_leave>;
-inline constexpr std::string_view fair_refresh = parts::with_fair_queue<parts::fair_refresh>;
+inline constexpr ScriptText fair_stay = parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
+inline constexpr ScriptText fair_leave = parts::with_fair_queue<parts::fair_leave>;
+inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_refresh>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -24929,12 +24958,12 @@ namespace scripts {
 namespace parts {
 
 // Precedes lock_queue. A fenced lock has the functions of these names: see scripts/fenced_queue.hpp.
-inline constexpr std::string_view unfenced{R"lua(
+inline constexpr ScriptText unfenced{R"lua(
 local next_token, last_token, no_token
 )lua"};
 
 // Follows the names of the keys. `publish` and `now` are set before the functions are called.
-inline constexpr std::string_view queue_words{R"lua(
+inline constexpr ScriptText queue_words{R"lua(
 local function place_text(number, lease, ends, asks, kind)
     return string.format('%s %s %.0f %.0f %s', number, lease, ends, asks, kind)
 end
@@ -24944,14 +24973,14 @@ local function is_foreign(holder) return not holder or string.sub(holder, 15, 15
 )lua"};
 
 // Precedes the others.
-inline constexpr std::string_view queue_names{R"lua(
+inline constexpr ScriptText queue_names{R"lua(
 -- `counter` is that of the tokens, nil for a lock without them.
 local lock, channel, queue, places, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local publish, now
 )lua"};
-inline constexpr std::string_view queue_keys = joined<queue_names, queue_words>;
+inline constexpr ScriptText queue_keys = joined<queue_names, queue_words>;
 
-inline constexpr std::string_view lock_queue{R"lua(
+inline constexpr ScriptText lock_queue{R"lua(
 local offer, most_grants, turn_length, most_tries, stand_in = 2000, 16, 20, 32, 400
 
 local function text(number) return string.format('%.0f', number) end
@@ -25027,7 +25056,7 @@ end)
 )lua"};
 
 // Precedes the scripts that leave a place.
-inline constexpr std::string_view queue_places{R"lua(
+inline constexpr ScriptText queue_places{R"lua(
 -- Returns the time until which a field of `places` says that something is so.
 local function until_of(field) return tonumber(redis.call('hget', places, field) or '0') end
 
@@ -25041,7 +25070,7 @@ local leave_place = if_permitted(function(id, number)
 end)
 )lua"};
 
-inline constexpr std::string_view queue_stay{R"lua(
+inline constexpr ScriptText queue_stay{R"lua(
 -- KEYS: lock, channel, queue, places.  ARGV: owner, the owner that takes its place, its lease in ms, publish command.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
 local owner, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -25058,7 +25087,7 @@ end
 return now
 )lua"};
 
-inline constexpr std::string_view queue_hand_over{R"lua(
+inline constexpr ScriptText queue_hand_over{R"lua(
 -- KEYS: lock, channel, queue, places (, token counter).  ARGV: owner, next owner, the next owner's lease in ms, publish
 -- command, wanted until.
 -- Answer: 1 = the next owner holds it; of a fenced lock {1, token}; nil = neither of them does.
@@ -25089,7 +25118,7 @@ local answer = counter and {1, token} or 1
 if left <= tonumber(lease) then return answer end
 )lua"};
 
-inline constexpr std::string_view queue_shorter_lease{R"lua(
+inline constexpr ScriptText queue_shorter_lease{R"lua(
 -- Other waiters rely on the earlier, longer lease: wake them.
 redis.pcall(publish, channel, '0')
 tell_head(now + lease)
@@ -25098,9 +25127,9 @@ return answer
 
 }  // namespace parts
 
-inline constexpr std::string_view queue_stay = joined<parts::wanted_until, parts::next_owner, parts::staying,
-                                                      parts::queue_keys, parts::lock_queue, parts::queue_stay>;
-inline constexpr std::string_view queue_hand_over =
+inline constexpr ScriptText queue_stay = joined<parts::wanted_until, parts::next_owner, parts::staying,
+                                                parts::queue_keys, parts::lock_queue, parts::queue_stay>;
+inline constexpr ScriptText queue_hand_over =
     joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::unfenced, parts::queue_hand_over,
            parts::lock_queue, parts::queue_shorter_lease>;
 
@@ -25132,28 +25161,28 @@ namespace scripts {
 namespace parts {
 
 // Precedes queue_acquire_free. Each writes the hold and returns the answer.
-inline constexpr std::string_view unfenced_enter{R"lua(
+inline constexpr ScriptText unfenced_enter{R"lua(
 local function enter(lock, counter, owner, lease)
     redis.call('hincrby', lock, owner, '1')
     return give_lease(lock, lease)
 end
 )lua"};
-inline constexpr std::string_view unfenced_blocked{R"lua(
+inline constexpr ScriptText unfenced_blocked{R"lua(
 local function gone() return -2 end
 local function blocked(left, foreign)
     if foreign then return {left, foreign} end
     return left
 end
 )lua"};
-inline constexpr std::string_view unfenced_acquire = joined<unfenced_enter, unfenced_blocked>;
+inline constexpr ScriptText unfenced_acquire = joined<unfenced_enter, unfenced_blocked>;
 
-inline constexpr std::string_view unfenced_answers{R"lua(
+inline constexpr ScriptText unfenced_answers{R"lua(
 local function reenter(owner, current, count, lease) return enter_again(lock, owner, current, count, lease) end
 local function is_refusal(answer) return answer ~= nil end
 )lua"};
 
 // The lock is free, and nobody queues.
-inline constexpr std::string_view queue_acquire_free{R"lua(
+inline constexpr ScriptText queue_acquire_free{R"lua(
 -- KEYS: lock, channel, queue, places (, token counter).  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted
 -- until, publish command, way ('0' = asks once, '1' = queues up, '2' = polls).
 -- Answer: nil = held; n >= 0 = blocked for n ms, with no place in the queue; {n, 0} = blocked, with a place;
@@ -25169,12 +25198,12 @@ end
 )lua"};
 
 // Precedes queue_up.
-inline constexpr std::string_view queue_entry{R"lua(
+inline constexpr ScriptText queue_entry{R"lua(
 local id, number, kind = string.sub(owner, 1, 36), string.sub(owner, 38), counter and 'f' or 'p'
 )lua"};
 
 // Gives a waiter a place.
-inline constexpr std::string_view queue_up{R"lua(
+inline constexpr ScriptText queue_up{R"lua(
 local keys_last = '120000'
 
 -- Returns the answer to one that has to ask again after `left` ms. Queues it up if it wants that.
@@ -25202,7 +25231,7 @@ end
 )lua"};
 
 // Another client holds the lock.
-inline constexpr std::string_view queue_wait{R"lua(
+inline constexpr ScriptText queue_wait{R"lua(
 local holders = redis.call('hkeys', lock)
 local holder, is_shared = holders[1], #holders > 1
 local function wait_for_holder()
@@ -25213,7 +25242,7 @@ end
 if holder and holder ~= owner and not is_shared then return count == '1' and wait_for_holder() or gone() end
 )lua"};
 
-inline constexpr std::string_view queue_acquire{R"lua(
+inline constexpr ScriptText queue_acquire{R"lua(
 local current = holder and redis.call('hget', lock, owner)
 if not current and count ~= '1' then return gone() end
 -- In a read-write lock this owner may be a reader, which is not a hold of this lock.
@@ -25234,7 +25263,7 @@ return answer
 
 }  // namespace parts
 
-inline constexpr std::string_view queue_acquire =
+inline constexpr ScriptText queue_acquire =
     joined<parts::wanted_until, parts::first_level, parts::queue_keys, parts::unfenced_acquire,
            parts::queue_acquire_free, parts::no_lease, parts::queue_entry, parts::queue_up, parts::queue_wait,
            parts::more_levels, parts::unfenced, parts::lock_queue, parts::queue_places, parts::unfenced_answers,
@@ -25264,7 +25293,7 @@ namespace scripts {
 namespace parts {
 
 // Releases levels of a hold.
-inline constexpr std::string_view queue_leave{R"lua(
+inline constexpr ScriptText queue_leave{R"lua(
 -- KEYS: lock, channel, queue, places (, token counter).
 -- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners notified; -1 = still held;
 -- -3 = released and granted to a waiter.
@@ -25285,14 +25314,14 @@ end
 )lua"};
 
 // Nobody queues.
-inline constexpr std::string_view queue_release_free{R"lua(
+inline constexpr ScriptText queue_release_free{R"lua(
 -- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command.
 local is_done, answer = leave(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
 if is_done then return answer end
 )lua"};
 
 // Precedes a `grant_or_notify`.
-inline constexpr std::string_view queue_turn{R"lua(
+inline constexpr ScriptText queue_turn{R"lua(
 -- Undoes the write of a hold that nobody knows of. Access rights may allow one of these commands and not the other.
 local function undo_write(key)
     if type(redis.pcall('del', key)) == 'table' then redis.call('pexpire', key, '0') end
@@ -25309,7 +25338,7 @@ end
 )lua"};
 
 // Follows it.
-inline constexpr std::string_view queue_notify{R"lua(
+inline constexpr ScriptText queue_notify{R"lua(
 -- Does the same as grant_or_notify(), also without a right to read or change the queue: the lock is free, so those who wait
 -- have to ask.
 local function hand_on(left, message)
@@ -25326,7 +25355,7 @@ end
 )lua"};
 
 // Hands the free lock on.
-inline constexpr std::string_view queue_hand_on{R"lua(
+inline constexpr ScriptText queue_hand_on{R"lua(
 -- Writes the hold of the head of the queue, and tells it. Returns for how long it holds the lock; false if it was not told,
 -- and does not hold it; nil if it may not hold the lock.
 local function grant(head, number, lease, ends, kind)
@@ -25400,11 +25429,11 @@ local function grant_or_notify(left, message)
 end
 )lua"};
 
-inline constexpr std::string_view queue_release{R"lua(
+inline constexpr ScriptText queue_release{R"lua(
 return hand_on(answer, '0')
 )lua"};
 
-inline constexpr std::string_view queue_give_up{R"lua(
+inline constexpr ScriptText queue_give_up{R"lua(
 -- Releases a number of which no client knows whether it has a hold or a place.
 local function release(owner, count, lease, command)
     publish, now = command, time_in_ms()
@@ -25430,11 +25459,11 @@ end
 
 }  // namespace parts
 
-inline constexpr std::string_view queue_release =
+inline constexpr ScriptText queue_release =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
            parts::unfenced, parts::lock_queue, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
            parts::queue_release>;
-inline constexpr std::string_view queue_give_up =
+inline constexpr ScriptText queue_give_up =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::unfenced,
            parts::lock_queue, parts::queue_places, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
            parts::queue_give_up, parts::give_up>;
@@ -25570,7 +25599,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view fenced_token{R"lua(
+inline constexpr ScriptText fenced_token{R"lua(
 -- Returns the last token, 0 for none yet; nil if the counter does not hold a token.
 local function last_token(counter)
     local last = count_in(redis.call('get', counter) or '0')
@@ -25591,7 +25620,7 @@ local function no_token()
 end
 )lua"};
 
-inline constexpr std::string_view fenced_acquire{R"lua(
+inline constexpr ScriptText fenced_acquire{R"lua(
 -- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
 -- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold to re-enter is gone.
 local lock, counter = KEYS[1], KEYS[2]
@@ -25629,7 +25658,7 @@ if not token then return no_token() end
 return enter_again(lock, owner, current, count, lease) or {1, token}
 )lua"};
 
-inline constexpr std::string_view fenced_hand_over{R"lua(
+inline constexpr ScriptText fenced_hand_over{R"lua(
 -- KEYS: lock, token counter, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted
 -- until.
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.
@@ -25662,10 +25691,9 @@ return {1, token}
 
 }  // namespace parts
 
-inline constexpr std::string_view fenced_acquire{
-    joined<parts::wanted_until, parts::no_lease, parts::levels, parts::exact_count, parts::fenced_token,
-           parts::fenced_acquire>};
-inline constexpr std::string_view fenced_hand_over{
+inline constexpr ScriptText fenced_acquire{joined<parts::wanted_until, parts::no_lease, parts::levels,
+                                                  parts::exact_count, parts::fenced_token, parts::fenced_acquire>};
+inline constexpr ScriptText fenced_hand_over{
     joined<parts::wanted_until, parts::next_owner, parts::exact_count, parts::fenced_token, parts::fenced_hand_over>};
 
 }  // namespace scripts
@@ -25695,10 +25723,10 @@ namespace scripts {
 namespace parts {
 
 // Precedes the others.
-inline constexpr std::string_view fenced = joined<exact_count, fenced_token>;
+inline constexpr ScriptText fenced = joined<exact_count, fenced_token>;
 
 // Precedes queue_acquire_free. Each writes the hold and returns the answer.
-inline constexpr std::string_view fenced_queue_acquire{R"lua(
+inline constexpr ScriptText fenced_queue_acquire{R"lua(
 local function enter(lock, counter, owner, lease)
     local token = next_token(counter)
     if not token then return no_token() end
@@ -25716,7 +25744,7 @@ local function gone() return {-2, 0} end
 local function blocked(left, foreign) return {0, left, foreign} end
 )lua"};
 
-inline constexpr std::string_view fenced_queue_answers{R"lua(
+inline constexpr ScriptText fenced_queue_answers{R"lua(
 -- The token is that of the hold, because none was drawn since.
 local function reenter(owner, current, count, lease)
     local token = last_token(counter)
@@ -25728,20 +25756,20 @@ local function is_refusal(answer) return answer.err ~= nil end
 
 }  // namespace parts
 
-inline constexpr std::string_view fenced_queue_acquire =
+inline constexpr ScriptText fenced_queue_acquire =
     joined<parts::wanted_until, parts::first_level, parts::queue_keys, parts::fenced, parts::fenced_queue_acquire,
            parts::queue_acquire_free, parts::no_lease, parts::queue_entry, parts::queue_up, parts::queue_wait,
            parts::more_levels, parts::lock_queue, parts::queue_places, parts::fenced_queue_answers,
            parts::queue_acquire>;
-inline constexpr std::string_view fenced_queue_release =
+inline constexpr ScriptText fenced_queue_release =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
            parts::fenced, parts::lock_queue, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
            parts::queue_release>;
-inline constexpr std::string_view fenced_queue_give_up =
+inline constexpr ScriptText fenced_queue_give_up =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::fenced,
            parts::lock_queue, parts::queue_places, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
            parts::queue_give_up, parts::give_up>;
-inline constexpr std::string_view fenced_queue_hand_over =
+inline constexpr ScriptText fenced_queue_hand_over =
     joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::fenced, parts::queue_hand_over,
            parts::lock_queue, parts::queue_shorter_lease>;
 
@@ -26225,7 +26253,7 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
-inline constexpr std::string_view record_look{R"lua(
+inline constexpr ScriptText record_look{R"lua(
 -- KEYS: lock, token counter, record.
 -- Answer: the lock's holder, nil = free; PTTL of the lock; the last token, a text, nil = none; of the record its owner,
 -- nil = no record, its token, its value, and its PTTL.
@@ -26241,7 +26269,7 @@ return {redis.call('hkeys', lock)[1] or false, redis.call('pttl', lock), redis.c
 
 namespace parts {
 
-inline constexpr std::string_view record_store{R"lua(
+inline constexpr ScriptText record_store{R"lua(
 -- KEYS: lock, record.  ARGV: owner, token, value, for how many ms the record stays ('0' = without end), channel, publish
 -- command.
 -- Answer: 1 = it is the record; 0 = the owner does not hold the lock.
@@ -26263,9 +26291,9 @@ return 1
 
 }  // namespace parts
 
-inline constexpr std::string_view record_store = joined<parts::all_or_none, parts::record_store>;
+inline constexpr ScriptText record_store = joined<parts::all_or_none, parts::record_store>;
 
-inline constexpr std::string_view record_remove{R"lua(
+inline constexpr ScriptText record_remove{R"lua(
 -- KEYS: record.  ARGV: the owner that wrote it.
 -- Answer: 1 = removed; 0 = there is no record, or another owner has written it.
 if redis.call('hget', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
@@ -26315,25 +26343,18 @@ struct RecordView {
 };
 
 // Which record it is. A name of one kind has nothing to do with the same name of another kind, but for the lock.
-struct LeaderRecord {
-    static constexpr std::string_view kind = "leader ";
-    static constexpr std::string_view record_prefix = "redlatch_leader";
+struct RecordKind {
+    std::string_view name;
+    std::string_view key_prefix;
 };
-struct OnceRecord {
-    static constexpr std::string_view kind = "once ";
-    static constexpr std::string_view record_prefix = "redlatch_once";
-};
-struct FlightRecord {
-    static constexpr std::string_view kind = "flight ";
-    static constexpr std::string_view record_prefix = "redlatch_flight";
-};
+inline constexpr RecordKind leader_record{"leader ", "redlatch_leader"};
+inline constexpr RecordKind once_record{"once ", "redlatch_once"};
+inline constexpr RecordKind flight_record{"flight ", "redlatch_flight"};
 
 // Makes the calls of the record beside a fenced lock. Callers wait for a change of it as for the end of a latch's count.
-// `Kind` names the record: kind, and record_prefix, the first part of its key.
-template <class Kind>
 class HolderRecordProtocol {
 public:
-    static constexpr std::string_view kind = Kind::kind;
+    const std::string_view kind;
     static constexpr bool takes = false;
     static constexpr std::size_t most_at_once = std::numeric_limits<std::size_t>::max();
 
@@ -26349,12 +26370,13 @@ public:
         bool served = false;
     };
 
-    HolderRecordProtocol(const ProtocolContext& context, std::string key)
-        : uuid_(context.uuid),
+    HolderRecordProtocol(const ProtocolContext& context, std::string key, const RecordKind& record)
+        : kind(record.name),
+          uuid_(context.uuid),
           marks_(context, std::move(key), "redlatch_record_requests"),
           channel_(prefixed_key("redisson_lock__channel", marks_.key())),
           counter_(prefixed_key("redisson_lock_token", marks_.key())),
-          record_(prefixed_key(Kind::record_prefix, marks_.key())) {}
+          record_(prefixed_key(record.key_prefix, marks_.key())) {}
 
     // No request of this protocol needs a mark.
     const RequestMarks& marks() const noexcept { return marks_; }
@@ -26435,13 +26457,16 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-template <class Kind>
-using RecordState = Synchronizer<HolderRecordProtocol<Kind>>;
+using RecordState = Synchronizer<HolderRecordProtocol>;
 
-template <class Kind>
-RecordState<Kind>& record_of(StateHandle& handle) {
-    return static_cast<RecordState<Kind>&>(handle.state());
-}
+// Makes the state of one kind of record.
+template <const RecordKind& kind>
+inline constexpr StateMaker record_maker{kind.name,
+                                         [](Session& session, const std::string& key) -> std::shared_ptr<NamedState> {
+                                             return std::make_shared<RecordState>(session, key, kind);
+                                         }};
+
+inline RecordState& record_of(StateHandle& handle) { return static_cast<RecordState&>(handle.state()); }
 
 // What a holder writes.
 struct RecordEntry {
@@ -26453,9 +26478,8 @@ struct RecordEntry {
 
 // Writes the record, until the deadline at most. Returns false if the hold has ended. Throws Error. The arguments must
 // outlive the task.
-template <class Kind>
-Task<bool> store_record(RecordState<Kind>& state, const RecordEntry& entry, Instant deadline, const Settings& settings,
-                        const std::stop_token& stop, WaitBy by) {
+inline Task<bool> store_record(RecordState& state, const RecordEntry& entry, Instant deadline, const Settings& settings,
+                               const std::stop_token& stop, WaitBy by) {
     Call call = state.protocol().store(entry.hold, entry.token, entry.value, entry.stays);
     call.replication = settings.replication();
     Retry retry = state.session().retry(
@@ -26474,19 +26498,17 @@ Task<bool> store_record(RecordState<Kind>& state, const RecordEntry& entry, Inst
 }
 
 // Reads the lock and its record. One round trip. Throws Error.
-template <class Kind>
-RecordView look_at_record(StateHandle& handle) {
-    RecordState<Kind>& state = record_of<Kind>(handle);
+inline RecordView look_at_record(StateHandle& handle) {
+    RecordState& state = record_of(handle);
     return state.protocol().read_look(query(state.session(), handle.settings(), state.key(), state.protocol().look()));
 }
 
 // Removes the record that is there. Two round trips: the first reads who has written it, the second removes that one, so
 // a late copy of the command removes no other. Returns false if there was none. Throws Error.
-template <class Kind>
-bool remove_record(StateHandle& handle) {
-    const RecordView view = look_at_record<Kind>(handle);
+inline bool remove_record(StateHandle& handle) {
+    const RecordView view = look_at_record(handle);
     if (!view.record) return false;
-    RecordState<Kind>& state = record_of<Kind>(handle);
+    RecordState& state = record_of(handle);
     const Call call = state.protocol().remove(view.record->owner);
     return state.protocol().read_done(query(state.session(), handle.settings(), state.key(), call));
 }
@@ -26503,8 +26525,6 @@ inline namespace REDLATCH_ABI {
 // --- terms -----------------------------------------------------------------------------------------------------------
 
 namespace detail {
-
-using ElectionState = RecordState<LeaderRecord>;
 
 struct TermAccess {
     static Term make(HeldLevel level) noexcept { return Term(HoldAccess::make(std::move(level))); }
@@ -26531,7 +26551,7 @@ namespace detail {
 // Acquires the lock for a candidate and announces its name: the work of an operation, see SimpleWork.
 class Campaigning {
 public:
-    Campaigning(std::shared_ptr<HoldKeeper> lock, LockRequest request, KeptState<ElectionState> record,
+    Campaigning(std::shared_ptr<HoldKeeper> lock, LockRequest request, KeptState<RecordState> record,
                 std::string candidate)
         : lock_(std::move(lock)),
           record_(std::move(record)),
@@ -26571,7 +26591,7 @@ private:
     }
 
     std::shared_ptr<HoldKeeper> lock_;
-    KeptState<ElectionState> record_;
+    KeptState<RecordState> record_;
     LockRequest request_;
     const std::string candidate_;
     HoldKeeper::Facts facts_{};
@@ -26587,7 +26607,7 @@ inline Campaigning candidacy(FencedLock& lock, StateHandle& record, const std::s
     request.one_try = wanted.one_try;
     LockAccess::prepare(lock, request);
     return {LockAccess::keeper_of_holds(lock).keeper, std::move(request),
-            KeptState(record.session_handle(), record_of<LeaderRecord>(record), record.settings()), candidate};
+            KeptState(record.session_handle(), record_of(record), record.settings()), candidate};
 }
 
 inline const std::string& checked_candidate(const std::string& candidate, std::string_view name) {
@@ -26609,7 +26629,7 @@ REDLATCH_INLINE LeaderElection::LeaderElection(Client& client, std::string_view 
 REDLATCH_INLINE LeaderElection::LeaderElection(Client& client, std::string_view name, std::string_view candidate,
                                                const ObjectOptions& options)
     : lock_(client, name, options),
-      record_(detail::ClientAccess::session(client), detail::ElectionState::maker, name, options),
+      record_(detail::ClientAccess::session(client), detail::record_maker<detail::leader_record>, name, options),
       candidate_(detail::checked_candidate(std::string(candidate), name)) {}
 
 REDLATCH_INLINE Term LeaderElection::elect(detail::WaitRequest request) {
@@ -26665,9 +26685,9 @@ inline std::optional<Leader> leader_in(const RecordView& view) {
                   view.last_token.value_or(0), view.holder->lease};
 }
 
-inline Task<std::optional<Leader>> leader_after(KeptState<ElectionState> state, std::optional<Leader> seen,
+inline Task<std::optional<Leader>> leader_after(KeptState<RecordState> state, std::optional<Leader> seen,
                                                 WaitRequest request, std::stop_token stop, WaitBy by) {
-    ElectionState::Want want;
+    RecordState::Want want;
     want.differs = [seen = std::move(seen)](const RecordView& view) { return leader_in(view) != seen; };
     // A stop leaves a thread with no leader, as the result of an operation that was stopped.
     static_cast<void>(co_await state.obtain(want, std::move(request), std::move(stop), by));
@@ -26677,16 +26697,16 @@ inline Task<std::optional<Leader>> leader_after(KeptState<ElectionState> state, 
 }  // namespace detail
 
 REDLATCH_INLINE std::optional<Leader> LeaderElection::leader() {
-    return detail::leader_in(detail::look_at_record<detail::LeaderRecord>(record_));
+    return detail::leader_in(detail::look_at_record(record_));
 }
 
 REDLATCH_INLINE bool LeaderElection::await_change(std::optional<Leader>& seen, const detail::WaitRequest& request) {
-    detail::ElectionState::Want want;
+    detail::RecordState::Want want;
     // A copy: whoever asks for all waiters may look at it when this caller has given up.
     want.differs = [seen](const detail::RecordView& view) { return detail::leader_in(view) != seen; };
     detail::WaitRequest wanted = request;
     wanted.settings = record_.settings();
-    if (!detail::record_of<detail::LeaderRecord>(record_).obtain(want, wanted).run()) return false;
+    if (!detail::record_of(record_).obtain(want, wanted).run()) return false;
     seen = detail::leader_in(want.found);
     return true;
 }
@@ -26694,8 +26714,7 @@ REDLATCH_INLINE bool LeaderElection::await_change(std::optional<Leader>& seen, c
 REDLATCH_INLINE Operation<std::optional<Leader>> LeaderElection::change_later(const std::optional<Leader>& seen,
                                                                               detail::WaitRequest request) {
     std::stop_token stop = std::exchange(request.stop, {});
-    const detail::KeptState state(record_.session_handle(), detail::record_of<detail::LeaderRecord>(record_),
-                                  record_.settings());
+    const detail::KeptState state(record_.session_handle(), detail::record_of(record_), record_.settings());
     return detail::OperationAccess::make_simple<std::optional<Leader>>(
         record_.session_handle(),
         [state, seen, request](const detail::Course& course) {
@@ -28582,7 +28601,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view mutex_acquire{R"lua(
+inline constexpr ScriptText mutex_acquire{R"lua(
 -- Does the same as SET lock value NX PX lease, but accepts its own value if it is set already, and returns the PTTL.
 -- KEYS: lock.  ARGV: value, lease in ms, wanted until.
 -- Answer: "OK <the server's clock>" = held; n >= -1 = blocked, the holder's PTTL.
@@ -28601,7 +28620,7 @@ end
 return redis.status_reply(string.format('OK %.0f', now))
 )lua"};
 
-inline constexpr std::string_view mutex_give_up{R"lua(
+inline constexpr ScriptText mutex_give_up{R"lua(
 -- KEYS: lock.  ARGV: values to give up.
 -- Answer: the server's clock. A copy of a request with one of them may still take effect until it is no longer wanted.
 local now = time_in_ms()
@@ -28612,7 +28631,7 @@ end
 return now
 )lua"};
 
-inline constexpr std::string_view mutex_hand_over{R"lua(
+inline constexpr ScriptText mutex_hand_over{R"lua(
 -- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms, wanted until.
 -- Answer: 1 = the next holder has it; nil = neither of them does.
 local lock = KEYS[1]
@@ -28628,7 +28647,7 @@ redis.call('set', lock, heir, 'px', lease)
 return 1
 )lua"};
 
-inline constexpr std::string_view mutex_stay{R"lua(
+inline constexpr ScriptText mutex_stay{R"lua(
 -- KEYS: lock.  ARGV: value, the value that takes its place, its lease in ms.
 -- Answer: the server's clock, negative if it is not held with this value. Never creates a key, never prolongs a TTL.
 local lock = KEYS[1]
@@ -28642,7 +28661,7 @@ redis.call('set', lock, heir, 'px', lease)
 return now
 )lua"};
 
-inline constexpr std::string_view mutex_renew{R"lua(
+inline constexpr ScriptText mutex_renew{R"lua(
 -- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the value of each lock.
 -- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
@@ -28664,20 +28683,20 @@ return renewed
 
 }  // namespace parts
 
-inline constexpr std::string_view mutex_acquire = joined<parts::wanted_until, parts::mutex_acquire>;
+inline constexpr ScriptText mutex_acquire = joined<parts::wanted_until, parts::mutex_acquire>;
 
-inline constexpr std::string_view mutex_release{R"lua(
+inline constexpr ScriptText mutex_release{R"lua(
 -- KEYS: lock.  ARGV: value.  Answer: 1 = released; 0 = not held with this value (any more).
 if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('del', KEYS[1])
 )lua"};
 
-inline constexpr std::string_view mutex_give_up = joined<parts::wanted_until, parts::mutex_give_up>;
-inline constexpr std::string_view mutex_hand_over = joined<parts::wanted_until, parts::mutex_hand_over>;
-inline constexpr std::string_view mutex_stay = joined<parts::wanted_until, parts::mutex_stay>;
-inline constexpr std::string_view mutex_renew = joined<parts::wanted_until, parts::mutex_renew>;
+inline constexpr ScriptText mutex_give_up = joined<parts::wanted_until, parts::mutex_give_up>;
+inline constexpr ScriptText mutex_hand_over = joined<parts::wanted_until, parts::mutex_hand_over>;
+inline constexpr ScriptText mutex_stay = joined<parts::wanted_until, parts::mutex_stay>;
+inline constexpr ScriptText mutex_renew = joined<parts::wanted_until, parts::mutex_renew>;
 
-inline constexpr std::string_view mutex_remaining_lease{R"lua(
+inline constexpr ScriptText mutex_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = not held.
 if not redis.call('get', KEYS[1]) then return -2 end
 return redis.call('pttl', KEYS[1])
@@ -29109,10 +29128,9 @@ inline Milliseconds checked_stay(Milliseconds stays, std::string_view name) {
 }
 
 // Does the work while it holds the lock, writes the record, and releases the lock. If the work throws, there is no record.
-template <class Kind>
-Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds stays, const RecordedWork& work,
-                         const std::stop_token& stop) {
-    RecordState<Kind>& state = record_of<Kind>(handle);
+inline Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds stays, const RecordedWork& work,
+                                const std::stop_token& stop) {
+    RecordState& state = record_of(handle);
     RecordEntry entry{hold.owner(), hold.token(), {}, stays};
     try {
         std::stop_source ending;
@@ -29137,20 +29155,19 @@ Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds stays, con
 // Returns the record. If there is none, one caller does the work; the others wait for its record, or for the end of its
 // hold, whether it has failed or died; then one of them takes over. `stays`: for how long the record stays; zero without
 // an end. Throws Error, and what the work throws.
-template <class Kind>
-Recorded work_or_wait(NamedLock& lock, StateHandle& handle, Milliseconds stays, const RecordedWork& work,
-                      WaitRequest request) {
+inline Recorded work_or_wait(NamedLock& lock, StateHandle& handle, Milliseconds stays, const RecordedWork& work,
+                             WaitRequest request) {
     request.settings = handle.settings();
     for (Backoff rest{Milliseconds(1), Milliseconds(100)};;) {
-        typename RecordState<Kind>::Want want;
-        if (!record_of<Kind>(handle).obtain(want, request).run()) return {};
+        RecordState::Want want;
+        if (!record_of(handle).obtain(want, request).run()) return {};
         if (want.found.record) return {std::move(want.found.record)};
         Hold hold = lock.try_hold();
         if (hold) {
             // Somebody may have done the work between the look and the acquire.
-            std::optional<HolderRecord> done = look_at_record<Kind>(handle).record;
+            std::optional<HolderRecord> done = look_at_record(handle).record;
             if (done) return {std::move(done)};
-            return work_and_record<Kind>(std::move(hold), handle, stays, work, request.stop);
+            return work_and_record(std::move(hold), handle, stays, work, request.stop);
         }
         // Another caller was faster, or this process has not noticed yet that its hold is over.
         if (request.one_try || Clock::now() >= request.deadline) return {};
@@ -29170,7 +29187,7 @@ inline namespace REDLATCH_ABI {
 REDLATCH_INLINE OnceFlag::OnceFlag(Client& client, std::string_view name, const OnceOptions& options,
                                    const ObjectOptions& own)
     : lock_(client, name, own),
-      record_(detail::ClientAccess::session(client), detail::RecordState<detail::OnceRecord>::maker, name, own),
+      record_(detail::ClientAccess::session(client), detail::record_maker<detail::once_record>, name, own),
       keep_(options.keep ? detail::checked_stay(*options.keep, name) : Milliseconds(0)) {}
 
 REDLATCH_INLINE bool OnceFlag::run(const Work& work, const detail::WaitRequest& request) {
@@ -29178,14 +29195,12 @@ REDLATCH_INLINE bool OnceFlag::run(const Work& work, const detail::WaitRequest& 
         work(ending);
         return std::string();
     };
-    return detail::work_or_wait<detail::OnceRecord>(lock_, record_, keep_, done, request).record.has_value();
+    return detail::work_or_wait(lock_, record_, keep_, done, request).record.has_value();
 }
 
-REDLATCH_INLINE bool OnceFlag::is_done() {
-    return detail::look_at_record<detail::OnceRecord>(record_).record.has_value();
-}
+REDLATCH_INLINE bool OnceFlag::is_done() { return detail::look_at_record(record_).record.has_value(); }
 
-REDLATCH_INLINE bool OnceFlag::reset() { return detail::remove_record<detail::OnceRecord>(record_); }
+REDLATCH_INLINE bool OnceFlag::reset() { return detail::remove_record(record_); }
 
 REDLATCH_INLINE bool OnceFlag::is_done(std::error_code& ec) {
     return detail::answer([&] { return is_done(); }, false, ec);
@@ -29576,7 +29591,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view semaphore_acquire{R"lua(
+inline constexpr ScriptText semaphore_acquire{R"lua(
 -- KEYS: semaphore, marks (, channel, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a resend,
 -- client id, number of its place in the queue ('0' = takes none), publish command, then the permits that each caller
 -- wants, in the order of service; as a negative number, if callers behind may be served when there are too few for this
@@ -29623,7 +29638,7 @@ if number == '0' and taken == 0 then return refused() end
 )lua"};
 
 // Follows semaphore_queue_up.
-inline constexpr std::string_view semaphore_answer{R"lua(
+inline constexpr ScriptText semaphore_answer{R"lua(
 local left, is_known = available - taken, taken == 0 and not was_told(id)
 local is_queued
 if least then
@@ -29637,7 +29652,7 @@ if is_queued then return {math.max(available - taken, 0), is_there and 1 or 0, t
 return taken > 0 and taken or refused()
 )lua"};
 
-inline constexpr std::string_view semaphore_give_back{R"lua(
+inline constexpr ScriptText semaphore_give_back{R"lua(
 -- KEYS: semaphore, marks, channel (, queue, places).  ARGV: lane, request of an acquire whose outcome its sender does not
 -- know, wanted until of that acquire, margin in ms, '1' for a resend, publish command.
 -- Answer: the number of permits it had taken; they are given back, once. Copies of it in flight take none.
@@ -29663,7 +29678,7 @@ local refusal, answer = all_or_none(changes), taken
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view semaphore_add{R"lua(
+inline constexpr ScriptText semaphore_add{R"lua(
 -- KEYS: semaphore, marks, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a resend,
 -- permits (may be negative), publish command, '1' = only if the semaphore exists.
 -- Answer: 1 = added; 0 = there is no such semaphore.
@@ -29690,7 +29705,7 @@ local refusal, answer = all_or_none(changes), 1
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view semaphore_set{R"lua(
+inline constexpr ScriptText semaphore_set{R"lua(
 -- KEYS: semaphore, marks, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a resend,
 -- permits, publish command, and, if the semaphore is to expire, after how many ms.
 -- Answer: 1 = set; 0 = the semaphore exists already.
@@ -29712,7 +29727,7 @@ local refusal, answer = all_or_none(changes), 1
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view semaphore_drain{R"lua(
+inline constexpr ScriptText semaphore_drain{R"lua(
 -- KEYS: semaphore, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend.
 -- Answer: the number of permits that were available; now there are none. Negative if some were owed.
 local semaphore, marks = KEYS[1], KEYS[2]
@@ -29734,20 +29749,20 @@ return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, 
 }  // namespace parts
 
 // A script that makes permits available.
-template <const std::string_view& Body>
-inline constexpr std::string_view with_semaphore_queue =
+template <const ScriptText& Body>
+inline constexpr ScriptText with_semaphore_queue =
     joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count,
            parts::semaphore_queue_keys, parts::semaphore_news, Body, parts::semaphore_queue,
            parts::semaphore_tell_queue>;
 
-inline constexpr std::string_view semaphore_acquire =
+inline constexpr ScriptText semaphore_acquire =
     joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count,
            parts::semaphore_queue_keys, parts::semaphore_news, parts::semaphore_acquire, parts::semaphore_queue,
            parts::semaphore_queue_up, parts::semaphore_answer>;
-inline constexpr std::string_view semaphore_give_back{with_semaphore_queue<parts::semaphore_give_back>};
-inline constexpr std::string_view semaphore_add{with_semaphore_queue<parts::semaphore_add>};
-inline constexpr std::string_view semaphore_set{with_semaphore_queue<parts::semaphore_set>};
-inline constexpr std::string_view semaphore_drain{with_request_marks<parts::semaphore_drain>};
+inline constexpr ScriptText semaphore_give_back{with_semaphore_queue<parts::semaphore_give_back>};
+inline constexpr ScriptText semaphore_add{with_semaphore_queue<parts::semaphore_add>};
+inline constexpr ScriptText semaphore_set{with_semaphore_queue<parts::semaphore_set>};
+inline constexpr ScriptText semaphore_drain{with_request_marks<parts::semaphore_drain>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -31026,17 +31041,17 @@ namespace detail {
 namespace scripts::parts {
 
 // The names of the keys. Without a queue there are only the first two.
-inline constexpr std::string_view read_write_acquire_keys{R"lua(
+inline constexpr ScriptText read_write_acquire_keys{R"lua(
 local lock, mark, channel, queue, places = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local publish, now
 )lua"};
-inline constexpr std::string_view read_write_release_keys{R"lua(
+inline constexpr ScriptText read_write_release_keys{R"lua(
 local lock, channel, mark, queue, places = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local publish, now, tag
 )lua"};
 
 // Follows the names of the keys and queue_words.
-inline constexpr std::string_view read_write_entry{R"lua(
+inline constexpr ScriptText read_write_entry{R"lua(
 -- Returns the id of an owner in the queue, the number of its hold, and its kind.
 local function entry_of(owner)
     local id, number = string.sub(owner, 1, 36), string.sub(owner, 38)
@@ -31054,12 +31069,12 @@ end
 )lua"};
 
 // Precedes queue_up.
-inline constexpr std::string_view read_write_place{R"lua(
+inline constexpr ScriptText read_write_place{R"lua(
 local id, number, kind = entry_of(owner)
 )lua"};
 
 // Follows lock_queue.
-inline constexpr std::string_view read_write_tell{R"lua(
+inline constexpr ScriptText read_write_tell{R"lua(
 -- Tells the readers that they may enter, and writers with precedence to ask, so that new readers stay out. `is_fair`: only
 -- the readers before the next writer. Returns true unless there is no right to do so.
 local tell_readers = if_permitted(function(is_fair)
@@ -31084,7 +31099,7 @@ end)
 )lua"};
 
 // Follows queue_places, read_write_tell and queue_turn.
-inline constexpr std::string_view read_write_hand_on{R"lua(
+inline constexpr ScriptText read_write_hand_on{R"lua(
 -- Writes the hold of the head of the queue, and tells it. `is_first`: nobody holds the lock. Returns for how long the hold
 -- lasts; false if the head was not told, and holds nothing; nil if it may not hold the lock.
 local function grant(head, number, lease, ends, kind, is_first)
@@ -31188,7 +31203,7 @@ end
 )lua"};
 
 // Follows queue_notify.
-inline constexpr std::string_view read_write_tell_queue{R"lua(
+inline constexpr ScriptText read_write_tell_queue{R"lua(
 -- Tells the queue what `leave` has done. Returns the answer of the release.
 local function tell_queue(answer, done)
     now = now or time_in_ms()
@@ -31222,7 +31237,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view read_lease{R"lua(
+inline constexpr ScriptText read_lease{R"lua(
 -- Returns how many ms the longest read hold has left, except that of `but`; -2 if there is none. Removes the fields of
 -- expired ones.
 local function read_lease(lock, tag, but)
@@ -31243,7 +31258,7 @@ local function read_lease(lock, tag, but)
 end
 )lua"};
 
-inline constexpr std::string_view read_level{R"lua(
+inline constexpr ScriptText read_level{R"lua(
 -- Returns the change that undoes writing the lease of a level. `left`: the TTL before.
 local function lease_again(timeout, left)
     if left > 0 then return {'set', timeout, '1', 'px', left} end
@@ -31252,7 +31267,7 @@ end
 )lua"};
 
 // Nobody holds the lock or waits for it.
-inline constexpr std::string_view read_acquire_free{R"lua(
+inline constexpr ScriptText read_acquire_free{R"lua(
 -- KEYS: lock, mark of a waiting writer (, channel, queue, places).
 -- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field that it has as a writer, tag, wanted until, publish
 -- command, way ('0' = asks once, '1' = queues up, '2' = polls).
@@ -31269,7 +31284,7 @@ if redis.call('exists', lock, mark, places or lock) == 0 then
 end
 )lua"};
 
-inline constexpr std::string_view read_acquire{R"lua(
+inline constexpr ScriptText read_acquire{R"lua(
 local mode = redis.call('hget', lock, 'mode')
 local current = mode and tonumber(redis.call('hget', lock, owner) or 0) or 0
 if current == 0 then
@@ -31322,7 +31337,7 @@ return nil
 )lua"};
 
 // Likewise.
-inline constexpr std::string_view write_acquire_free{R"lua(
+inline constexpr ScriptText write_acquire_free{R"lua(
 -- KEYS: lock, mark of a waiting writer (, channel, queue, places).
 -- ARGV: the field of the owner, wanted count (1 = a first hold), lease in ms, tag, the id of the client that leaves the
 -- mark, TTL of the mark in ms ('0' = leave none), wanted until, publish command, way.
@@ -31337,7 +31352,7 @@ if redis.call('exists', lock, mark, places or lock) == 0 then
 end
 )lua"};
 
-inline constexpr std::string_view write_acquire{R"lua(
+inline constexpr ScriptText write_acquire{R"lua(
 if mark_ttl ~= '0' then kind = 'm' end
 local mode = redis.call('hget', lock, 'mode')
 if mode == 'write' then
@@ -31378,7 +31393,7 @@ end
 return nil
 )lua"};
 
-inline constexpr std::string_view read_holders{R"lua(
+inline constexpr ScriptText read_holders{R"lua(
 -- KEYS: lock.  ARGV: tag.  Answer: the readers that hold it.
 local lock, tag = KEYS[1], ARGV[1]
 local holders = {}
@@ -31389,7 +31404,7 @@ end
 return holders
 )lua"};
 
-inline constexpr std::string_view read_renew{R"lua(
+inline constexpr ScriptText read_renew{R"lua(
 -- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of a read hold of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
 -- readers may have longer leases.
@@ -31418,28 +31433,28 @@ end
 return renewed
 )lua"};
 
-inline constexpr std::string_view read_remaining_lease{R"lua(
+inline constexpr ScriptText read_remaining_lease{R"lua(
 -- KEYS: lock.  ARGV: tag.  Answer: how many ms the longest read hold has left; -1 = no TTL; -2 = there is none.
 return read_lease(KEYS[1], ARGV[1])
 )lua"};
 
 }  // namespace parts
 
-inline constexpr std::string_view read_acquire =
+inline constexpr ScriptText read_acquire =
     joined<parts::wanted_until, parts::all_or_none, parts::read_write_acquire_keys, parts::unfenced_blocked,
            parts::read_acquire_free, parts::no_lease, parts::queue_words, parts::read_write_entry,
            parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places, parts::read_write_tell,
            parts::read_level, parts::read_acquire>;
-inline constexpr std::string_view read_holders = joined<parts::read_lease, parts::read_holders>;
-inline constexpr std::string_view read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
-inline constexpr std::string_view read_renew = joined<parts::wanted_until, parts::read_renew>;
-inline constexpr std::string_view write_acquire =
+inline constexpr ScriptText read_holders = joined<parts::read_lease, parts::read_holders>;
+inline constexpr ScriptText read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
+inline constexpr ScriptText read_renew = joined<parts::wanted_until, parts::read_renew>;
+inline constexpr ScriptText write_acquire =
     joined<parts::wanted_until, parts::first_level, parts::read_write_acquire_keys, parts::unfenced_blocked,
            parts::write_acquire_free, parts::no_lease, parts::all_or_none, parts::more_levels, parts::queue_words,
            parts::read_write_entry, parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places,
            parts::read_lease, parts::write_acquire>;
 
-inline constexpr std::string_view read_hold_count{R"lua(
+inline constexpr ScriptText read_hold_count{R"lua(
 -- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil if it has none, or all its leases have ended.
 local lock, owner, tag = KEYS[1], ARGV[1], ARGV[2]
 local count = redis.call('hget', lock, owner)
@@ -31449,7 +31464,7 @@ end
 return nil
 )lua"};
 
-inline constexpr std::string_view write_holders{R"lua(
+inline constexpr ScriptText write_holders{R"lua(
 -- KEYS: lock.  Answer: the writer that holds it, if there is one.
 local holders = {}
 if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return holders end
@@ -31459,7 +31474,7 @@ end
 return holders
 )lua"};
 
-inline constexpr std::string_view read_write_inspect{R"lua(
+inline constexpr ScriptText read_write_inspect{R"lua(
 -- KEYS: lock.  ARGV: tag.  Answer: for each hold that lasts its field, its count, and how many ms its lease has left
 -- (-1 = no TTL). At most 1,000 holds. Changes nothing: removes no expired holds.
 local lock, tag = KEYS[1], ARGV[1]
@@ -31486,13 +31501,13 @@ end
 return holds
 )lua"};
 
-inline constexpr std::string_view write_remaining_lease{R"lua(
+inline constexpr ScriptText write_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = no writer holds it.
 if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};
 
-inline constexpr std::string_view write_withdraw{R"lua(
+inline constexpr ScriptText write_withdraw{R"lua(
 -- KEYS: mark of a waiting writer, channel.  ARGV: the id of the client that left it, publish command.
 -- Answer: 1 = removed, readers need not wait any longer; 0 = the mark is not of this client.
 local mark, channel = KEYS[1], KEYS[2]
@@ -31552,7 +31567,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view read_leave{R"lua(
+inline constexpr ScriptText read_leave{R"lua(
 -- KEYS: lock, channel (, mark of a waiting writer, queue, places).
 -- Answer: nil = not held by the owner (any more); 0 = released, no listeners notified; n = released, n listeners notified;
 -- -1 = still held; -3 = released and granted to a waiter.
@@ -31611,7 +31626,7 @@ local function leave(owner, count, lease)
 end
 )lua"};
 
-inline constexpr std::string_view write_leave{R"lua(
+inline constexpr ScriptText write_leave{R"lua(
 -- KEYS, answer: as of read_leave.
 
 -- Like that of read_leave.
@@ -31643,19 +31658,19 @@ end
 )lua"};
 
 // Follows a `leave`.
-inline constexpr std::string_view read_write_release{R"lua(
+inline constexpr ScriptText read_write_release{R"lua(
 -- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag.
 publish, tag = ARGV[4], ARGV[5]
 local answer, done = leave(ARGV[1], ARGV[2], ARGV[3])
 if not done then return answer end
 )lua"};
 
-inline constexpr std::string_view read_write_released{R"lua(
+inline constexpr ScriptText read_write_released{R"lua(
 return tell_queue(answer, done)
 )lua"};
 
 // Precedes give_up.
-inline constexpr std::string_view read_write_give_up{R"lua(
+inline constexpr ScriptText read_write_give_up{R"lua(
 -- A number had no hold. Perhaps nobody has told those who wait that the lock is free, or who holds it.
 local tell_others = if_permitted(function()
     if redis.call('exists', queue) == 0 then return end
@@ -31678,29 +31693,24 @@ end
 )lua"};
 
 // The functions for the queue that a release needs.
-inline constexpr std::string_view read_write_queue =
+inline constexpr ScriptText read_write_queue =
     joined<queue_words, read_write_entry, lock_queue, queue_places, read_write_tell, queue_turn, read_write_hand_on,
            queue_notify, read_write_tell_queue>;
 
-inline constexpr std::string_view read_leaving =
+inline constexpr ScriptText read_leaving =
     joined<all_or_none, read_write_release_keys, read_level, read_lease, read_leave>;
-inline constexpr std::string_view write_leaving =
-    joined<leaving_levels, read_write_release_keys, read_lease, write_leave>;
+inline constexpr ScriptText write_leaving = joined<leaving_levels, read_write_release_keys, read_lease, write_leave>;
 
 }  // namespace parts
 
-inline constexpr std::string_view read_release =
-    joined<parts::wanted_until, parts::read_leaving, parts::read_write_release, parts::read_write_queue,
-           parts::read_write_released>;
-inline constexpr std::string_view read_give_up =
-    joined<parts::wanted_until, parts::read_leaving, parts::read_write_queue, parts::read_write_give_up,
-           parts::give_up>;
-inline constexpr std::string_view write_release =
-    joined<parts::wanted_until, parts::write_leaving, parts::read_write_release, parts::read_write_queue,
-           parts::read_write_released>;
-inline constexpr std::string_view write_give_up =
-    joined<parts::wanted_until, parts::write_leaving, parts::read_write_queue, parts::read_write_give_up,
-           parts::give_up>;
+inline constexpr ScriptText read_release = joined<parts::wanted_until, parts::read_leaving, parts::read_write_release,
+                                                  parts::read_write_queue, parts::read_write_released>;
+inline constexpr ScriptText read_give_up = joined<parts::wanted_until, parts::read_leaving, parts::read_write_queue,
+                                                  parts::read_write_give_up, parts::give_up>;
+inline constexpr ScriptText write_release = joined<parts::wanted_until, parts::write_leaving, parts::read_write_release,
+                                                   parts::read_write_queue, parts::read_write_released>;
+inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::write_leaving, parts::read_write_queue,
+                                                   parts::read_write_give_up, parts::give_up>;
 
 }  // namespace scripts
 
@@ -31734,7 +31744,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view read_stay{R"lua(
+inline constexpr ScriptText read_stay{R"lua(
 -- KEYS: lock, channel (, mark of a waiting writer, queue, places).
 -- ARGV: owner, the owner that takes its place, its lease in ms, publish command, tag.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a hash, never prolongs a TTL.
@@ -31768,7 +31778,7 @@ end
 return now
 )lua"};
 
-inline constexpr std::string_view write_stay{R"lua(
+inline constexpr ScriptText write_stay{R"lua(
 -- KEYS: as of read_stay.
 -- ARGV: the field of the owner, the field that takes its place, its lease in ms, publish command, tag.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
@@ -31791,17 +31801,14 @@ end
 return now
 )lua"};
 
-inline constexpr std::string_view read_write_telling =
-    joined<queue_words, read_write_entry, lock_queue, read_write_tell>;
+inline constexpr ScriptText read_write_telling = joined<queue_words, read_write_entry, lock_queue, read_write_tell>;
 
 }  // namespace parts
 
-inline constexpr std::string_view read_stay =
-    joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys, parts::read_lease,
-           parts::read_write_telling, parts::read_stay>;
-inline constexpr std::string_view write_stay =
-    joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys, parts::read_lease,
-           parts::read_write_telling, parts::write_stay>;
+inline constexpr ScriptText read_stay = joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys,
+                                               parts::read_lease, parts::read_write_telling, parts::read_stay>;
+inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys,
+                                                parts::read_lease, parts::read_write_telling, parts::write_stay>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -33346,19 +33353,19 @@ inline std::optional<FlightValue> flight_value(std::optional<HolderRecord> recor
 REDLATCH_INLINE SingleFlight::SingleFlight(Client& client, std::string_view name, std::chrono::milliseconds ttl,
                                            const ObjectOptions& options)
     : lock_(client, name, options),
-      record_(detail::ClientAccess::session(client), detail::RecordState<detail::FlightRecord>::maker, name, options),
+      record_(detail::ClientAccess::session(client), detail::record_maker<detail::flight_record>, name, options),
       ttl_(detail::checked_stay(ttl, name)) {}
 
 REDLATCH_INLINE std::optional<FlightValue> SingleFlight::run(const Work& work, const detail::WaitRequest& request) {
-    detail::Recorded made = detail::work_or_wait<detail::FlightRecord>(lock_, record_, ttl_, work, request);
+    detail::Recorded made = detail::work_or_wait(lock_, record_, ttl_, work, request);
     return detail::flight_value(std::move(made.record), made.is_own);
 }
 
 REDLATCH_INLINE std::optional<FlightValue> SingleFlight::peek() {
-    return detail::flight_value(detail::look_at_record<detail::FlightRecord>(record_).record, false);
+    return detail::flight_value(detail::look_at_record(record_).record, false);
 }
 
-REDLATCH_INLINE bool SingleFlight::invalidate() { return detail::remove_record<detail::FlightRecord>(record_); }
+REDLATCH_INLINE bool SingleFlight::invalidate() { return detail::remove_record(record_); }
 
 REDLATCH_INLINE std::optional<FlightValue> SingleFlight::peek(std::error_code& ec) {
     return detail::answer([&] { return peek(); }, std::optional<FlightValue>(), ec);

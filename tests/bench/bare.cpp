@@ -103,7 +103,7 @@ BareScripts::BareScripts(const std::string& name, std::size_t thread)
 
 void load_scripts(Connection& connection) {
     for (const Script& script : {RLockProtocol::queue_scripts.acquire, RLockProtocol::queue_scripts.release}) {
-        Words load{{"SCRIPT", "LOAD", std::string{script.text}}};
+        Words load{{"SCRIPT", "LOAD", script.text()}};
         connection.call(load);
     }
 }

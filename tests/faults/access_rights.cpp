@@ -495,7 +495,7 @@ struct Scene {
 
     /// Sends a script that a client sends in the background only.
     void send(const Script& script, Words keys, Words arguments) {
-        Words words{"EVAL", std::string{script.text}, std::to_string(keys.size())};
+        Words words{"EVAL", script.text(), std::to_string(keys.size())};
         words.insert(words.end(), keys.begin(), keys.end());
         words.insert(words.end(), arguments.begin(), arguments.end());
         const RawReply reply = user.command(words);

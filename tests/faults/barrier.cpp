@@ -38,7 +38,7 @@ struct Path : FaultyPath {
     Path() {
         for (const Script* script : {&digested<scripts::barrier_arrive>, &digested<scripts::barrier_call_off>,
                                      &digested<scripts::barrier_look>, &digested<scripts::barrier_withdraw>})
-            redis.text("SCRIPT", "LOAD", script->text);
+            redis.text("SCRIPT", "LOAD", script->text());
     }
 };
 

@@ -90,7 +90,7 @@ struct Path : FaultyPath {
         for (const Script* script : {&digested<scripts::condition_register>, &digested<scripts::condition_call_off>,
                                      &digested<scripts::condition_leave>, &digested<scripts::condition_notify>,
                                      &digested<scripts::condition_look>})
-            redis.text("SCRIPT", "LOAD", script->text);
+            redis.text("SCRIPT", "LOAD", script->text());
     }
 };
 
@@ -164,7 +164,7 @@ TEST_CASE(
                                  &digested<scripts::condition_notify>, &digested<scripts::condition_leave>})
         for (const bool reply : {false, true}) {
             CAPTURE(reply);
-            CAPTURE(std::string(script->text.substr(script->text.size() - 200)));
+            CAPTURE(std::string(script->text().substr(script->text().size() - 200)));
             reply ? path.proxy.drop_next_replies(1, digest(*script))
                   : path.proxy.drop_next_requests(1, digest(*script));
             auto first = wait_in_thread(lock, mine);

@@ -50,7 +50,7 @@ const Role working_role{"fault: worker", work};
 void load_record_scripts(RawRedis& redis) {
     for (const Script* script : {&digested<scripts::fenced_queue_acquire>, &digested<scripts::record_store>,
                                  &digested<scripts::record_look>, &digested<scripts::fenced_queue_release>})
-        redis.text("SCRIPT", "LOAD", script->text);
+        redis.text("SCRIPT", "LOAD", script->text());
 }
 
 std::string lease_text(std::chrono::milliseconds lease) { return std::to_string(lease.count()); }

@@ -87,7 +87,7 @@ const Role frozen_role{"fault: frozen leader", be_frozen};
 void load_election_scripts(RawRedis& redis) {
     for (const Script* script : {&digested<scripts::fenced_queue_acquire>, &digested<scripts::record_store>,
                                  &digested<scripts::record_look>, &digested<scripts::fenced_queue_release>})
-        redis.text("SCRIPT", "LOAD", script->text);
+        redis.text("SCRIPT", "LOAD", script->text());
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ struct Line {
         for (const Script* script :
              {&digested<scripts::fair_acquire>, &digested<scripts::fair_release>, &digested<scripts::fair_leave>,
               &digested<scripts::fair_refresh>, &digested<scripts::rlock_renew>})
-            redis.text("SCRIPT", "LOAD", script->text);
+            redis.text("SCRIPT", "LOAD", script->text());
     }
 
     Words waiting() { return redis.list("LRANGE", queue, 0, -1); }

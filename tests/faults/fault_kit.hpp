@@ -116,7 +116,7 @@ inline void load_scripts(RawRedis& redis) {
     for (const Script* script :
          {&digested<scripts::queue_acquire>, &digested<scripts::queue_release>, &digested<scripts::rlock_renew>,
           &digested<scripts::queue_hand_over>, &digested<scripts::queue_give_up>})
-        redis.text("SCRIPT", "LOAD", script->text);
+        redis.text("SCRIPT", "LOAD", script->text());
 }
 
 // A server, a connection to it past the proxy, and the proxy. A client under test uses url().

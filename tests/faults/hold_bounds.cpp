@@ -14,7 +14,7 @@ const std::string stay_digest{digested<scripts::queue_stay>.digest()};
 
 // A server, and a lock whose early release can be disturbed.
 struct Path : FaultyPath {
-    Path() { redis.text("SCRIPT", "LOAD", digested<scripts::queue_stay>.text); }
+    Path() { redis.text("SCRIPT", "LOAD", digested<scripts::queue_stay>.text()); }
 
     // Returns true if the lock stays taken for the rest of the minimum hold, and no longer.
     bool stays() {

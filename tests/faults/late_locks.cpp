@@ -104,7 +104,7 @@ struct LatePath : ClockedPath {
               &digested<scripts::mutex_release>,        &digested<scripts::mutex_give_up>,
               &digested<scripts::mutex_renew>,          &digested<scripts::mutex_hand_over>,
               &digested<scripts::permit_renew>})
-            redis.text("SCRIPT", "LOAD", script->text);
+            redis.text("SCRIPT", "LOAD", script->text());
     }
 
     // Without the counter of tokens, which stays.
@@ -286,7 +286,7 @@ TEST_CASE("fault: late copies: a renewal that arrives after the same thread has 
         return start([&, kind, lock_of, renewal = std::string{script.digest()}] {
             CAPTURE(kind);
             LatePath path;
-            path.redis.text("SCRIPT", "LOAD", script.text);
+            path.redis.text("SCRIPT", "LOAD", script.text());
             Client client{path.url(), short_leases};
             const std::shared_ptr<LockApi> orders = lock_of(client);
             // The first thread may share the connection of the renewals. Then the second one does not.

@@ -35,7 +35,7 @@ struct LatePath : ClockedPath {
                                      &digested<scripts::permit_add>, &digested<scripts::count_down_latch_set>,
                                      &digested<scripts::count_down_latch_lower>, &digested<scripts::counter_remove>,
                                      &digested<scripts::counter_expire>, &digested<scripts::request_void>})
-            redis.text("SCRIPT", "LOAD", script->text);
+            redis.text("SCRIPT", "LOAD", script->text());
     }
 
     static ClientOptions options() {
@@ -503,7 +503,7 @@ TEST_CASE("fault: late renewal of a permit that gets its own lease: it does not 
     // The renewals have a connection of their own. A thread may share it, the next one does not.
     for (int round = 0; round < 2; ++round) {
         FaultyPath path;
-        path.redis.text("SCRIPT", "LOAD", digested<scripts::permit_renew>.text);
+        path.redis.text("SCRIPT", "LOAD", digested<scripts::permit_renew>.text());
         Client client{path.url(), unhurried(watchdog)};
         PermitExpirableSemaphore slots{client, "slots"};
         slots.try_set_permits(1);

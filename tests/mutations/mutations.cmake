@@ -157,6 +157,20 @@ mutate(no_limit_to_local_hand_overs lock/local_queue.hpp
     "handoffs_ < ~0u"
     "unit/rlock|integration/rlock_waiting")
 
+# Late copies of an acquire and of its hand-over leave a hold that nobody has.
+mutate(heir_is_settled lock/local_queue.hpp
+    "            if (handed.unknown && handed.leaving.unsettled != 0)
+                hold.unsettled = std::max(handed.leaving.unsettled, successor.until);
+"
+    ""
+    "unit/rlock_waiting")
+
+# The heir's number is released before the copy of the hand-over can no longer arrive.
+mutate(heir_is_settled_with_the_acquire lock/local_queue.hpp
+    "std::max(handed.leaving.unsettled, successor.until);"
+    "handed.leaving.unsettled;"
+    "unit/rlock_waiting")
+
 # A message that arrived before the reply to the release is still expected, and the next one is mistaken for it.
 mutate(own_message_awaited_twice lock/local_queue.hpp
     "room_.queue.empty() && messages == messages_)"

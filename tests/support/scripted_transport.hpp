@@ -248,7 +248,7 @@ private:
     static std::string sort_of(const std::vector<std::string>& words) {
         if (words.front() != "EVALSHA" && words.front() != "EVAL") return words.front();
         const auto is = [&](const Script& script) {
-            return words.at(1) == (words.front() == "EVAL" ? script.text : script.digest());
+            return words.at(1) == (words.front() == "EVAL" ? script.text() : script.digest());
         };
         // With and without a queue on the server, their first arguments are the same.
         if (is(digested<scripts::rlock_acquire>) || is(digested<scripts::queue_acquire>)) return "acquire";

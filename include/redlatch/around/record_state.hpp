@@ -8,13 +8,16 @@
 #include "redlatch/semaphore/synchronizer.hpp"
 #include "redlatch/session/awaiting.hpp"
 #include "redlatch/session/continuations.hpp"
+#include "redlatch/session/named_state.hpp"
 #include "redlatch/session/queries.hpp"
+#include "redlatch/session/session.hpp"
 #include "redlatch/session/settings.hpp"
 #include "redlatch/session/state_handle.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -26,13 +29,16 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-template <class Kind>
-using RecordState = Synchronizer<HolderRecordProtocol<Kind>>;
+using RecordState = Synchronizer<HolderRecordProtocol>;
 
-template <class Kind>
-RecordState<Kind>& record_of(StateHandle& handle) {
-    return static_cast<RecordState<Kind>&>(handle.state());
-}
+// Makes the state of one kind of record.
+template <const RecordKind& kind>
+inline constexpr StateMaker record_maker{kind.name,
+                                         [](Session& session, const std::string& key) -> std::shared_ptr<NamedState> {
+                                             return std::make_shared<RecordState>(session, key, kind);
+                                         }};
+
+inline RecordState& record_of(StateHandle& handle) { return static_cast<RecordState&>(handle.state()); }
 
 // What a holder writes.
 struct RecordEntry {
@@ -44,9 +50,8 @@ struct RecordEntry {
 
 // Writes the record, until the deadline at most. Returns false if the hold has ended. Throws Error. The arguments must
 // outlive the task.
-template <class Kind>
-Task<bool> store_record(RecordState<Kind>& state, const RecordEntry& entry, Instant deadline, const Settings& settings,
-                        const std::stop_token& stop, WaitBy by) {
+inline Task<bool> store_record(RecordState& state, const RecordEntry& entry, Instant deadline, const Settings& settings,
+                               const std::stop_token& stop, WaitBy by) {
     Call call = state.protocol().store(entry.hold, entry.token, entry.value, entry.stays);
     call.replication = settings.replication();
     Retry retry = state.session().retry(
@@ -65,19 +70,17 @@ Task<bool> store_record(RecordState<Kind>& state, const RecordEntry& entry, Inst
 }
 
 // Reads the lock and its record. One round trip. Throws Error.
-template <class Kind>
-RecordView look_at_record(StateHandle& handle) {
-    RecordState<Kind>& state = record_of<Kind>(handle);
+inline RecordView look_at_record(StateHandle& handle) {
+    RecordState& state = record_of(handle);
     return state.protocol().read_look(query(state.session(), handle.settings(), state.key(), state.protocol().look()));
 }
 
 // Removes the record that is there. Two round trips: the first reads who has written it, the second removes that one, so
 // a late copy of the command removes no other. Returns false if there was none. Throws Error.
-template <class Kind>
-bool remove_record(StateHandle& handle) {
-    const RecordView view = look_at_record<Kind>(handle);
+inline bool remove_record(StateHandle& handle) {
+    const RecordView view = look_at_record(handle);
     if (!view.record) return false;
-    RecordState<Kind>& state = record_of<Kind>(handle);
+    RecordState& state = record_of(handle);
     const Call call = state.protocol().remove(view.record->owner);
     return state.protocol().read_done(query(state.session(), handle.settings(), state.key(), call));
 }

@@ -44,10 +44,9 @@ inline Milliseconds checked_stay(Milliseconds stays, std::string_view name) {
 }
 
 // Does the work while it holds the lock, writes the record, and releases the lock. If the work throws, there is no record.
-template <class Kind>
-Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds stays, const RecordedWork& work,
-                         const std::stop_token& stop) {
-    RecordState<Kind>& state = record_of<Kind>(handle);
+inline Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds stays, const RecordedWork& work,
+                                const std::stop_token& stop) {
+    RecordState& state = record_of(handle);
     RecordEntry entry{hold.owner(), hold.token(), {}, stays};
     try {
         std::stop_source ending;
@@ -72,20 +71,19 @@ Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds stays, con
 // Returns the record. If there is none, one caller does the work; the others wait for its record, or for the end of its
 // hold, whether it has failed or died; then one of them takes over. `stays`: for how long the record stays; zero without
 // an end. Throws Error, and what the work throws.
-template <class Kind>
-Recorded work_or_wait(NamedLock& lock, StateHandle& handle, Milliseconds stays, const RecordedWork& work,
-                      WaitRequest request) {
+inline Recorded work_or_wait(NamedLock& lock, StateHandle& handle, Milliseconds stays, const RecordedWork& work,
+                             WaitRequest request) {
     request.settings = handle.settings();
     for (Backoff rest{Milliseconds(1), Milliseconds(100)};;) {
-        typename RecordState<Kind>::Want want;
-        if (!record_of<Kind>(handle).obtain(want, request).run()) return {};
+        RecordState::Want want;
+        if (!record_of(handle).obtain(want, request).run()) return {};
         if (want.found.record) return {std::move(want.found.record)};
         Hold hold = lock.try_hold();
         if (hold) {
             // Somebody may have done the work between the look and the acquire.
-            std::optional<HolderRecord> done = look_at_record<Kind>(handle).record;
+            std::optional<HolderRecord> done = look_at_record(handle).record;
             if (done) return {std::move(done)};
-            return work_and_record<Kind>(std::move(hold), handle, stays, work, request.stop);
+            return work_and_record(std::move(hold), handle, stays, work, request.stop);
         }
         // Another caller was faster, or this process has not noticed yet that its hold is over.
         if (request.one_try || Clock::now() >= request.deadline) return {};

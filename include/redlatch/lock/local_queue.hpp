@@ -431,7 +431,11 @@ private:
         const Claim& successor = handed.claim;
         if (parts_.leases.live_hold(successor.owner)) return false;
         try {
-            parts_.leases.record(successor.owner, successor.hold, sent, lease, token, handed.settings);
+            HoldRecord& hold =
+                parts_.leases.record(successor.owner, successor.hold, sent, lease, token, handed.settings);
+            // Late copies of the acquire and of the hand-over, in this order, make this number hold the lock.
+            if (handed.unknown && handed.leaving.unsettled != 0)
+                hold.unsettled = std::max(handed.leaving.unsettled, successor.until);
             return true;
         } catch (...) {
             parts_.leases.forget(successor.owner);

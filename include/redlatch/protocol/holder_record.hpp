@@ -48,25 +48,18 @@ struct RecordView {
 };
 
 // Which record it is. A name of one kind has nothing to do with the same name of another kind, but for the lock.
-struct LeaderRecord {
-    static constexpr std::string_view kind = "leader ";
-    static constexpr std::string_view record_prefix = "redlatch_leader";
+struct RecordKind {
+    std::string_view name;
+    std::string_view key_prefix;
 };
-struct OnceRecord {
-    static constexpr std::string_view kind = "once ";
-    static constexpr std::string_view record_prefix = "redlatch_once";
-};
-struct FlightRecord {
-    static constexpr std::string_view kind = "flight ";
-    static constexpr std::string_view record_prefix = "redlatch_flight";
-};
+inline constexpr RecordKind leader_record{"leader ", "redlatch_leader"};
+inline constexpr RecordKind once_record{"once ", "redlatch_once"};
+inline constexpr RecordKind flight_record{"flight ", "redlatch_flight"};
 
 // Makes the calls of the record beside a fenced lock. Callers wait for a change of it as for the end of a latch's count.
-// `Kind` names the record: kind, and record_prefix, the first part of its key.
-template <class Kind>
 class HolderRecordProtocol {
 public:
-    static constexpr std::string_view kind = Kind::kind;
+    const std::string_view kind;
     static constexpr bool takes = false;
     static constexpr std::size_t most_at_once = std::numeric_limits<std::size_t>::max();
 
@@ -82,12 +75,13 @@ public:
         bool served = false;
     };
 
-    HolderRecordProtocol(const ProtocolContext& context, std::string key)
-        : uuid_(context.uuid),
+    HolderRecordProtocol(const ProtocolContext& context, std::string key, const RecordKind& record)
+        : kind(record.name),
+          uuid_(context.uuid),
           marks_(context, std::move(key), "redlatch_record_requests"),
           channel_(prefixed_key("redisson_lock__channel", marks_.key())),
           counter_(prefixed_key("redisson_lock_token", marks_.key())),
-          record_(prefixed_key(Kind::record_prefix, marks_.key())) {}
+          record_(prefixed_key(record.key_prefix, marks_.key())) {}
 
     // No request of this protocol needs a mark.
     const RequestMarks& marks() const noexcept { return marks_; }

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "redlatch/base/config.hpp"
-
-#include <string_view>
+#include "redlatch/scripts/script.hpp"
 
 // Access rights may allow some commands of a script and refuse others in its middle. Redis does not roll back: what was
 // written before a refusal stays. So commands that may be refused come first, or are undone.
@@ -13,7 +12,7 @@ namespace detail {
 namespace scripts::parts {
 
 // Precedes the scripts that use it.
-inline constexpr std::string_view all_or_none{R"lua(
+inline constexpr ScriptText all_or_none{R"lua(
 -- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
 -- the command that undoes it. Returns nil, or the error.
 local function all_or_none(changes)

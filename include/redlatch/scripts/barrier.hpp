@@ -18,7 +18,7 @@ namespace scripts {
 namespace parts {
 
 // Precedes the scripts that use it.
-inline constexpr std::string_view barrier_state{R"lua(
+inline constexpr ScriptText barrier_state{R"lua(
 local function no_barrier() return redis.error_reply('WRONGTYPE the key holds no barrier') end
 -- Returns the state of the barrier: without `born` if there is none; nil if the key holds something else.
 local function state_of(barrier)
@@ -35,11 +35,11 @@ local function state_of(barrier)
 end
 )lua"};
 
-template <const std::string_view& Body>
-inline constexpr std::string_view of_barrier =
+template <const ScriptText& Body>
+inline constexpr ScriptText of_barrier =
     joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, barrier_state, Body>;
 
-inline constexpr std::string_view barrier_arrive{R"lua(
+inline constexpr ScriptText barrier_arrive{R"lua(
 -- KEYS: barrier, marks, arrivals, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
 -- command, number of parties, id of the arrival, its lease in ms, '1' if the party drops out.
 -- Answer: the phase of the arrival, `born`, the phase after it. With 0 for the phase of the arrival: nothing was done,
@@ -98,7 +98,7 @@ table.insert(changes, {'zremrangebyscore', arrivals, '0', whole(never)})
 return all_or_none(changes) or {phase, born, phase + 1}
 )lua"};
 
-inline constexpr std::string_view barrier_call_off{R"lua(
+inline constexpr ScriptText barrier_call_off{R"lua(
 -- KEYS: barrier, marks, arrivals.  ARGV: lane, request of an arrival whose outcome its sender does not know, wanted until
 -- of that arrival, margin in ms, '1' for a resend, id of the arrival.
 -- Answer: 1. The arrival is taken back unless it has ended its phase, and copies in flight will not arrive.
@@ -114,7 +114,7 @@ table.insert(changes, {'zrem', arrivals, id})
 return all_or_none(changes) or 1
 )lua"};
 
-inline constexpr std::string_view barrier_remove{R"lua(
+inline constexpr ScriptText barrier_remove{R"lua(
 -- KEYS: barrier, marks, arrivals, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
 -- command.
 -- Answer: 1 = removed; 0 = there was none.
@@ -135,7 +135,7 @@ return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 1), keep(
                     {publish, channel, '0'}, {'del', barrier, arrivals}}) or 1
 )lua"};
 
-inline constexpr std::string_view barrier_look{R"lua(
+inline constexpr ScriptText barrier_look{R"lua(
 -- KEYS: barrier, arrivals.  ARGV: ids of arrivals.
 -- Answer: `born` and the phase, nil = there is no barrier; then for each id 1 = it is an arrival of this phase, 0 = not, or
 -- its lease has ended.
@@ -148,14 +148,14 @@ end
 return answer
 )lua"};
 
-inline constexpr std::string_view barrier_withdraw{R"lua(
+inline constexpr ScriptText barrier_withdraw{R"lua(
 -- KEYS: barrier, arrivals.  ARGV: id of an arrival.
 -- Answer: `born` and the phase, nil = there is no barrier. The arrival counts no more in this phase.
 redis.call('zrem', KEYS[2], ARGV[1])
 return {redis.call('hget', KEYS[1], 'born'), redis.call('hget', KEYS[1], 'phase')}
 )lua"};
 
-inline constexpr std::string_view barrier_inspect{R"lua(
+inline constexpr ScriptText barrier_inspect{R"lua(
 -- KEYS: barrier, arrivals.
 -- Answer: the phase, 0 = there is no barrier; the number of parties; how many have arrived in this phase.
 local state = state_of(KEYS[1])
@@ -167,12 +167,12 @@ return {state.phase, state.parties, alive + state.drops}
 
 }  // namespace parts
 
-inline constexpr std::string_view barrier_arrive = parts::of_barrier<parts::barrier_arrive>;
-inline constexpr std::string_view barrier_call_off = parts::of_barrier<parts::barrier_call_off>;
-inline constexpr std::string_view barrier_remove = parts::of_barrier<parts::barrier_remove>;
-inline constexpr std::string_view barrier_look{joined<parts::wanted_until, parts::barrier_look>};
-inline constexpr std::string_view barrier_withdraw{parts::barrier_withdraw};
-inline constexpr std::string_view barrier_inspect = parts::of_barrier<parts::barrier_inspect>;
+inline constexpr ScriptText barrier_arrive = parts::of_barrier<parts::barrier_arrive>;
+inline constexpr ScriptText barrier_call_off = parts::of_barrier<parts::barrier_call_off>;
+inline constexpr ScriptText barrier_remove = parts::of_barrier<parts::barrier_remove>;
+inline constexpr ScriptText barrier_look{joined<parts::wanted_until, parts::barrier_look>};
+inline constexpr ScriptText barrier_withdraw{parts::barrier_withdraw};
+inline constexpr ScriptText barrier_inspect = parts::of_barrier<parts::barrier_inspect>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.

@@ -18,7 +18,7 @@ namespace scripts {
 namespace parts {
 
 // Precedes the scripts that use it.
-inline constexpr std::string_view condition_settle{R"lua(
+inline constexpr ScriptText condition_settle{R"lua(
 local last_place = '9007199254740991'
 local function place_of(waiters, id) return tonumber(redis.call('zscore', waiters, id) or '0') end
 -- Adds to `changes`: `notify` waiters are notified, and one more for each notified waiter whose lease has ended. The latter
@@ -63,11 +63,11 @@ local function marked(changes, marks, lane, request, outcome, now, ends)
 end
 )lua"};
 
-template <const std::string_view& Body>
-inline constexpr std::string_view of_condition =
+template <const ScriptText& Body>
+inline constexpr ScriptText of_condition =
     joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, condition_settle, Body>;
 
-inline constexpr std::string_view condition_register{R"lua(
+inline constexpr ScriptText condition_register{R"lua(
 -- KEYS: waiters, marks, leases.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, id of the waiter, its
 -- lease in ms.
 -- Answer: 1.
@@ -86,7 +86,7 @@ return all_or_none({mark(marks, lane, request, 1), keep(marks, now, wanted_until
                     {'zadd', leases, ends_at(now, lease), id}}) or 1
 )lua"};
 
-inline constexpr std::string_view condition_call_off{R"lua(
+inline constexpr ScriptText condition_call_off{R"lua(
 -- KEYS: waiters, marks, leases, channel.  ARGV: lane, request of a registration whose outcome its sender does not know,
 -- wanted until of that, margin in ms, '1' for a resend, publish command, id of the waiter.
 -- Answer: 1. The waiter is removed, its notification is passed on, and copies in flight will not register it.
@@ -102,7 +102,7 @@ end
 return all_or_none(changes) or 1
 )lua"};
 
-inline constexpr std::string_view condition_leave{R"lua(
+inline constexpr ScriptText condition_leave{R"lua(
 -- KEYS: waiters, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
 -- command, id of the waiter, '1' if it gives up, so that its notification is passed on.
 -- Answer: 0 = it was not notified; 1 = it was, and nobody else waits; 2 = it was, and the notification is passed on; 3 = all
@@ -123,7 +123,7 @@ if place == 0 then outcome = 3 elseif place < 0 then outcome = passes_on and tol
 return all_or_none(marked(changes, marks, lane, request, outcome, now, wanted_until + margin)) or outcome
 )lua"};
 
-inline constexpr std::string_view condition_notify{R"lua(
+inline constexpr ScriptText condition_notify{R"lua(
 -- KEYS: waiters, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
 -- command, '1' = notify one waiter, 'all' = all of them.
 -- Answer: how many are notified.
@@ -155,7 +155,7 @@ if told == 0 and gone == 0 and again ~= '1' then return 0 end
 return all_or_none(marked(changes, marks, lane, request, told, now, ends)) or told
 )lua"};
 
-inline constexpr std::string_view condition_look{R"lua(
+inline constexpr ScriptText condition_look{R"lua(
 -- KEYS: waiters, leases, channel.  ARGV: publish command, ids of waiters.
 -- Answer: after how many ms the next lease ends, -1 = there is none; then for each id 2 = notified, 1 = waiting, 0 = all
 -- were notified, or its lease has ended. Passes on the notifications of waiters whose lease has ended.
@@ -178,11 +178,11 @@ return answer
 
 }  // namespace parts
 
-inline constexpr std::string_view condition_register = parts::of_condition<parts::condition_register>;
-inline constexpr std::string_view condition_call_off = parts::of_condition<parts::condition_call_off>;
-inline constexpr std::string_view condition_leave = parts::of_condition<parts::condition_leave>;
-inline constexpr std::string_view condition_notify = parts::of_condition<parts::condition_notify>;
-inline constexpr std::string_view condition_look = parts::of_condition<parts::condition_look>;
+inline constexpr ScriptText condition_register = parts::of_condition<parts::condition_register>;
+inline constexpr ScriptText condition_call_off = parts::of_condition<parts::condition_call_off>;
+inline constexpr ScriptText condition_leave = parts::of_condition<parts::condition_leave>;
+inline constexpr ScriptText condition_notify = parts::of_condition<parts::condition_notify>;
+inline constexpr ScriptText condition_look = parts::of_condition<parts::condition_look>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.

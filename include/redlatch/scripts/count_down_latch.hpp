@@ -17,7 +17,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view count_down_latch_set{R"lua(
+inline constexpr ScriptText count_down_latch_set{R"lua(
 -- KEYS: latch, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
 -- publish command.
 -- Answer: 1 = set; 0 = there is a count already.
@@ -36,7 +36,7 @@ return all_or_none({mark(marks, lane, request, 1), keep(marks, now, ends), {publ
                     {'set', latch, count}}) or 1
 )lua"};
 
-inline constexpr std::string_view count_down_latch_lower{R"lua(
+inline constexpr ScriptText count_down_latch_lower{R"lua(
 -- KEYS: latch, marks, round.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, by how much
 -- ('all' = delete), channel, publish command.
 -- Answer: the count before, 0 = there was none; and the round, a text, if the count goes on, nil for none. If the
@@ -73,11 +73,11 @@ return all_or_none(changes) or {count, false}
 
 }  // namespace parts
 
-inline constexpr std::string_view count_down_latch_set{with_request_marks<parts::count_down_latch_set>};
+inline constexpr ScriptText count_down_latch_set{with_request_marks<parts::count_down_latch_set>};
 
-inline constexpr std::string_view count_down_latch_lower{with_request_marks<parts::count_down_latch_lower>};
+inline constexpr ScriptText count_down_latch_lower{with_request_marks<parts::count_down_latch_lower>};
 
-inline constexpr std::string_view count_down_latch_look{R"lua(
+inline constexpr ScriptText count_down_latch_look{R"lua(
 -- KEYS: latch, round.  Answer: the count as text, nil for none; and the round, a text, nil for none.
 return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
 )lua"};

@@ -4,8 +4,6 @@
 #include "redlatch/scripts/request_marks.hpp"
 #include "redlatch/scripts/script.hpp"
 
-#include <string_view>
-
 // The scripts that delete the key of a semaphore or a latch, or let it expire; and with it the sorted set of the permits
 // that are taken, if they have leases. As in Redisson nothing is published: permits that are gone serve no waiter.
 namespace redlatch {
@@ -15,7 +13,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view counter_remove{R"lua(
+inline constexpr ScriptText counter_remove{R"lua(
 -- KEYS: counter, marks, and the leases of permits if there are any.
 -- ARGV: lane, request, wanted until, margin in ms, '1' for a resend.
 -- Answer: 1 = deleted; 0 = there was nothing.
@@ -36,7 +34,7 @@ return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 1), keep(
                     {'del', counter, leases}}) or 1
 )lua"};
 
-inline constexpr std::string_view counter_expire{R"lua(
+inline constexpr ScriptText counter_expire{R"lua(
 -- KEYS: counter, marks, and the leases of permits if there are any.
 -- ARGV: lane, request, wanted until, margin in ms, '1' for a resend, after how many ms to expire.
 -- Answer: 1 = done; 0 = there is no counter.
@@ -64,8 +62,8 @@ return all_or_none(changes) or 1
 
 }  // namespace parts
 
-inline constexpr std::string_view counter_remove{with_request_marks<parts::counter_remove>};
-inline constexpr std::string_view counter_expire{with_request_marks<parts::counter_expire>};
+inline constexpr ScriptText counter_remove{with_request_marks<parts::counter_remove>};
+inline constexpr ScriptText counter_expire{with_request_marks<parts::counter_expire>};
 
 }  // namespace scripts
 

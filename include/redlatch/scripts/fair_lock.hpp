@@ -6,8 +6,6 @@
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
-#include <string_view>
-
 // The scripts of the fair lock. The lock itself is the hash of the reentrant lock. As there, everything that is sent
 // twice takes effect once: a hold count is absolute, a waiter has one place. A late command names a hold or a place
 // that is gone, or is past the time until which it is wanted.
@@ -31,14 +29,14 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view fair_keys = R"lua(
+inline constexpr ScriptText fair_keys = R"lua(
 local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, channel = ARGV[1], ARGV[2]
 )lua";
 
 // A free lock that nobody waits for comes before the functions of the other cases: to define them costs as much as three
 // commands.
-inline constexpr std::string_view fair_acquire_free = R"lua(
+inline constexpr ScriptText fair_acquire_free = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted count
 -- (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), wanted until, '0.5' = can be granted the lock,
 -- '0' = not.
@@ -52,7 +50,7 @@ if count == '1' and redis.call('exists', lock, queue) == 0 then
 end
 )lua";
 
-inline constexpr std::string_view fair_release_free = R"lua(
+inline constexpr ScriptText fair_release_free = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, remaining count,
 -- lease in ms for a remaining hold.
 -- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners of the next waiter notified;
@@ -66,12 +64,12 @@ end
 local now = time_in_ms()
 )lua";
 
-inline constexpr std::string_view fair_now = R"lua(
+inline constexpr ScriptText fair_now = R"lua(
 local now = time_in_ms()
 )lua";
 
 // Follows a part that sets `now`.
-inline constexpr std::string_view fair_queue = R"lua(
+inline constexpr ScriptText fair_queue = R"lua(
 local foreign_patience, offer, most_tries = 300000, 2000, 32
 
 local function text(number) return string.format('%.0f', number) end
@@ -131,7 +129,7 @@ local function limit_keys(changes, ends)
 end
 )lua";
 
-inline constexpr std::string_view fair_acquire = R"lua(
+inline constexpr ScriptText fair_acquire = R"lua(
 local current = redis.call('hget', lock, owner)
 if current then return enter_again(lock, owner, current, count, lease) end
 local left = redis.call('pttl', lock)
@@ -183,7 +181,7 @@ if free then return rest end
 return left + rest
 )lua";
 
-inline constexpr std::string_view fair_release = R"lua(
+inline constexpr ScriptText fair_release = R"lua(
 -- Writes the hold of a waiter that listens, and tells it. Returns nil if that is not possible; otherwise the answer.
 local function grant(waiter, alive_until)
     local patient_until = redis.call('zscore', timeouts, waiter)
@@ -234,7 +232,7 @@ redis.call('del', lock)
 return hand_on(head)
 )lua";
 
-inline constexpr std::string_view fair_stay = R"lua(
+inline constexpr ScriptText fair_stay = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, the owner that
 -- takes its place, its lease in ms.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
@@ -248,7 +246,7 @@ tell_next(true)
 return now
 )lua";
 
-inline constexpr std::string_view fair_leave = R"lua(
+inline constexpr ScriptText fair_leave = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owners that give up:
 -- both their place and a hold of which no reply came.
 -- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
@@ -270,7 +268,7 @@ if free then wake(first_alive()) else tell_next() end
 return now
 )lua";
 
-inline constexpr std::string_view fair_refresh = R"lua(
+inline constexpr ScriptText fair_refresh = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, wanted
 -- until, then up to 100 waiters.
 -- Answer: for each of them 1 = still waiting, 0 = it has no place any more.
@@ -316,22 +314,21 @@ if head and free then wake(head) end
 return waits
 )lua";
 
-template <const std::string_view&... Bodies>
-inline constexpr std::string_view with_fair_queue =
+template <const ScriptText&... Bodies>
+inline constexpr ScriptText with_fair_queue =
     joined<wanted_until, fair_keys, fair_now, all_or_none, fair_queue, Bodies...>;
 
 }  // namespace parts
 
-inline constexpr std::string_view fair_acquire =
+inline constexpr ScriptText fair_acquire =
     joined<parts::wanted_until, parts::first_level, parts::fair_keys, parts::fair_acquire_free, parts::all_or_none,
            parts::fair_queue, parts::no_lease, parts::more_levels, parts::fair_acquire>;
-inline constexpr std::string_view fair_release =
+inline constexpr ScriptText fair_release =
     joined<parts::wanted_until, parts::fair_keys, parts::fair_release_free, parts::all_or_none, parts::fair_queue,
            parts::fewer_levels, parts::fair_release>;
-inline constexpr std::string_view fair_stay =
-    parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
-inline constexpr std::string_view fair_leave = parts::with_fair_queue<parts::fair_leave>;
-inline constexpr std::string_view fair_refresh = parts::with_fair_queue<parts::fair_refresh>;
+inline constexpr ScriptText fair_stay = parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
+inline constexpr ScriptText fair_leave = parts::with_fair_queue<parts::fair_leave>;
+inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_refresh>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.

@@ -7,8 +7,6 @@
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
-#include <string_view>
-
 // The scripts in which the fenced lock differs from the reentrant lock: each new hold gets a fencing token, greater
 // than all before. The counter is a clock as well: if it is lost with the server's data, the server's time in
 // microseconds has advanced meanwhile. The counter never gets a TTL, is never deleted, and stays below 2^53, where
@@ -20,7 +18,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view fenced_token{R"lua(
+inline constexpr ScriptText fenced_token{R"lua(
 -- Returns the last token, 0 for none yet; nil if the counter does not hold a token.
 local function last_token(counter)
     local last = count_in(redis.call('get', counter) or '0')
@@ -41,7 +39,7 @@ local function no_token()
 end
 )lua"};
 
-inline constexpr std::string_view fenced_acquire{R"lua(
+inline constexpr ScriptText fenced_acquire{R"lua(
 -- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
 -- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold to re-enter is gone.
 local lock, counter = KEYS[1], KEYS[2]
@@ -79,7 +77,7 @@ if not token then return no_token() end
 return enter_again(lock, owner, current, count, lease) or {1, token}
 )lua"};
 
-inline constexpr std::string_view fenced_hand_over{R"lua(
+inline constexpr ScriptText fenced_hand_over{R"lua(
 -- KEYS: lock, token counter, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted
 -- until.
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.
@@ -112,10 +110,9 @@ return {1, token}
 
 }  // namespace parts
 
-inline constexpr std::string_view fenced_acquire{
-    joined<parts::wanted_until, parts::no_lease, parts::levels, parts::exact_count, parts::fenced_token,
-           parts::fenced_acquire>};
-inline constexpr std::string_view fenced_hand_over{
+inline constexpr ScriptText fenced_acquire{joined<parts::wanted_until, parts::no_lease, parts::levels,
+                                                  parts::exact_count, parts::fenced_token, parts::fenced_acquire>};
+inline constexpr ScriptText fenced_hand_over{
     joined<parts::wanted_until, parts::next_owner, parts::exact_count, parts::fenced_token, parts::fenced_hand_over>};
 
 }  // namespace scripts

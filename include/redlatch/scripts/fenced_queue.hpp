@@ -11,8 +11,6 @@
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
-#include <string_view>
-
 // The scripts of a fenced lock whose waiters queue up on the server: those of lock_queue.hpp with one key more, the token
 // counter. A release that grants the lock draws the token of the new hold, and its message carries the token.
 namespace redlatch {
@@ -23,10 +21,10 @@ namespace scripts {
 namespace parts {
 
 // Precedes the others.
-inline constexpr std::string_view fenced = joined<exact_count, fenced_token>;
+inline constexpr ScriptText fenced = joined<exact_count, fenced_token>;
 
 // Precedes queue_acquire_free. Each writes the hold and returns the answer.
-inline constexpr std::string_view fenced_queue_acquire{R"lua(
+inline constexpr ScriptText fenced_queue_acquire{R"lua(
 local function enter(lock, counter, owner, lease)
     local token = next_token(counter)
     if not token then return no_token() end
@@ -44,7 +42,7 @@ local function gone() return {-2, 0} end
 local function blocked(left, foreign) return {0, left, foreign} end
 )lua"};
 
-inline constexpr std::string_view fenced_queue_answers{R"lua(
+inline constexpr ScriptText fenced_queue_answers{R"lua(
 -- The token is that of the hold, because none was drawn since.
 local function reenter(owner, current, count, lease)
     local token = last_token(counter)
@@ -56,20 +54,20 @@ local function is_refusal(answer) return answer.err ~= nil end
 
 }  // namespace parts
 
-inline constexpr std::string_view fenced_queue_acquire =
+inline constexpr ScriptText fenced_queue_acquire =
     joined<parts::wanted_until, parts::first_level, parts::queue_keys, parts::fenced, parts::fenced_queue_acquire,
            parts::queue_acquire_free, parts::no_lease, parts::queue_entry, parts::queue_up, parts::queue_wait,
            parts::more_levels, parts::lock_queue, parts::queue_places, parts::fenced_queue_answers,
            parts::queue_acquire>;
-inline constexpr std::string_view fenced_queue_release =
+inline constexpr ScriptText fenced_queue_release =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
            parts::fenced, parts::lock_queue, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
            parts::queue_release>;
-inline constexpr std::string_view fenced_queue_give_up =
+inline constexpr ScriptText fenced_queue_give_up =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::fenced,
            parts::lock_queue, parts::queue_places, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
            parts::queue_give_up, parts::give_up>;
-inline constexpr std::string_view fenced_queue_hand_over =
+inline constexpr ScriptText fenced_queue_hand_over =
     joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::fenced, parts::queue_hand_over,
            parts::lock_queue, parts::queue_shorter_lease>;
 

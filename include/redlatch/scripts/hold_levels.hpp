@@ -4,8 +4,6 @@
 #include "redlatch/scripts/all_or_none.hpp"
 #include "redlatch/scripts/script.hpp"
 
-#include <string_view>
-
 // Writes for the locks whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. If a
 // command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
 // of.
@@ -17,7 +15,7 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts::parts {
 
-inline constexpr std::string_view first_level{R"lua(
+inline constexpr ScriptText first_level{R"lua(
 -- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
 local function give_lease(lock, lease)
     local limited = redis.pcall('pexpire', lock, lease)
@@ -27,7 +25,7 @@ local function give_lease(lock, lease)
 end
 )lua"};
 
-inline constexpr std::string_view more_levels{R"lua(
+inline constexpr ScriptText more_levels{R"lua(
 -- Sets the count of an existing hold; its lease becomes no shorter. Returns nil, or the error.
 local function enter_again(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
@@ -40,7 +38,7 @@ local function enter_again(lock, owner, current, count, lease)
 end
 )lua"};
 
-inline constexpr std::string_view fewer_levels{R"lua(
+inline constexpr ScriptText fewer_levels{R"lua(
 -- The same with fewer levels. Returns -1 = still held, or the error.
 local function leave_level(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
@@ -51,7 +49,7 @@ local function leave_level(lock, owner, current, count, lease)
 end
 )lua"};
 
-inline constexpr std::string_view next_owner{R"lua(
+inline constexpr ScriptText next_owner{R"lua(
 -- Restores the hold of the owner, whatever was written since.
 local function put_back(lock, owner, count, left)
     redis.pcall('del', lock)
@@ -70,7 +68,7 @@ end
 )lua"};
 
 // Follows next_owner.
-inline constexpr std::string_view staying{R"lua(
+inline constexpr ScriptText staying{R"lua(
 -- Leaves the lock taken by the heir, for `rest` ms at most and never for longer than by the owner. Returns nil or the
 -- error, the new lease, and the earlier one.
 local function stay(lock, owner, count, heir, rest)
@@ -80,8 +78,8 @@ local function stay(lock, owner, count, heir, rest)
 end
 )lua"};
 
-inline constexpr std::string_view levels{joined<first_level, more_levels>};
-inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
+inline constexpr ScriptText levels{joined<first_level, more_levels>};
+inline constexpr ScriptText leaving_levels{joined<all_or_none, fewer_levels>};
 
 }  // namespace scripts::parts
 }  // namespace detail

@@ -4,8 +4,6 @@
 #include "redlatch/scripts/all_or_none.hpp"
 #include "redlatch/scripts/script.hpp"
 
-#include <string_view>
-
 // The scripts of the record beside a fenced lock: what a holder has written for others to read, such as its name or the
 // result of its work. A record is a hash with the fields owner, token and value. Only the present holder may write it, so
 // a late copy of a store changes nothing: either it finds the record as it wrote it, or its owner holds nothing any more.
@@ -16,7 +14,7 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 namespace scripts {
 
-inline constexpr std::string_view record_look{R"lua(
+inline constexpr ScriptText record_look{R"lua(
 -- KEYS: lock, token counter, record.
 -- Answer: the lock's holder, nil = free; PTTL of the lock; the last token, a text, nil = none; of the record its owner,
 -- nil = no record, its token, its value, and its PTTL.
@@ -32,7 +30,7 @@ return {redis.call('hkeys', lock)[1] or false, redis.call('pttl', lock), redis.c
 
 namespace parts {
 
-inline constexpr std::string_view record_store{R"lua(
+inline constexpr ScriptText record_store{R"lua(
 -- KEYS: lock, record.  ARGV: owner, token, value, for how many ms the record stays ('0' = without end), channel, publish
 -- command.
 -- Answer: 1 = it is the record; 0 = the owner does not hold the lock.
@@ -54,9 +52,9 @@ return 1
 
 }  // namespace parts
 
-inline constexpr std::string_view record_store = joined<parts::all_or_none, parts::record_store>;
+inline constexpr ScriptText record_store = joined<parts::all_or_none, parts::record_store>;
 
-inline constexpr std::string_view record_remove{R"lua(
+inline constexpr ScriptText record_remove{R"lua(
 -- KEYS: record.  ARGV: the owner that wrote it.
 -- Answer: 1 = removed; 0 = there is no record, or another owner has written it.
 if redis.call('hget', KEYS[1], 'owner') ~= ARGV[1] then return 0 end

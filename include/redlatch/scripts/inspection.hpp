@@ -4,8 +4,6 @@
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
-#include <string_view>
-
 // The scripts that read the whole state of a primitive at one moment. They change nothing, not even what has expired.
 // Their answers are limited, because a client refuses replies of more than 8,192 elements.
 namespace redlatch {
@@ -15,7 +13,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view holders_in_hash{R"lua(
+inline constexpr ScriptText holders_in_hash{R"lua(
 -- Returns the owner of the lock and its count, in turn; nil and the error if the hash is no lock of this kind.
 local function holders_in(lock)
     if redis.call('hexists', lock, 'mode') == 1 then
@@ -26,7 +24,7 @@ local function holders_in(lock)
 end
 )lua"};
 
-inline constexpr std::string_view hash_inspect{R"lua(
+inline constexpr ScriptText hash_inspect{R"lua(
 -- KEYS: lock, and for a fenced lock the token counter.
 -- Answer: PTTL, -2 = free; owner and count; the last token, a text, nil = none.
 local lock, counter = KEYS[1], KEYS[2]
@@ -35,7 +33,7 @@ if refusal then return refusal end
 return {redis.call('pttl', lock), holders, counter and redis.call('get', counter)}
 )lua"};
 
-inline constexpr std::string_view fair_inspect{R"lua(
+inline constexpr ScriptText fair_inspect{R"lua(
 -- KEYS: lock, queue, timeouts, slots.
 -- Answer: PTTL, -2 = free; owner and count; each waiter that is alive, in the order of service, and for how many ms it
 -- certainly is. At most the first 1,000 places.
@@ -55,11 +53,10 @@ return {redis.call('pttl', lock), holders, waiting}
 
 }  // namespace parts
 
-inline constexpr std::string_view hash_inspect = joined<parts::holders_in_hash, parts::hash_inspect>;
-inline constexpr std::string_view fair_inspect =
-    joined<parts::wanted_until, parts::holders_in_hash, parts::fair_inspect>;
+inline constexpr ScriptText hash_inspect = joined<parts::holders_in_hash, parts::hash_inspect>;
+inline constexpr ScriptText fair_inspect = joined<parts::wanted_until, parts::holders_in_hash, parts::fair_inspect>;
 
-inline constexpr std::string_view value_inspect{R"lua(
+inline constexpr ScriptText value_inspect{R"lua(
 -- KEYS: a string.  Answer: the text, nil = none; PTTL.
 return {redis.call('get', KEYS[1]), redis.call('pttl', KEYS[1])}
 )lua"};

@@ -5,8 +5,6 @@
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
-#include <string_view>
-
 // The scripts of a reentrant lock whose waiters queue up on the server. A release grants the lock to the next waiter: it
 // writes the hold of that waiter and tells it so, and the waiter has nothing to send. The lock itself is as in rlock.hpp,
 // so clients that know nothing of the queue take part as ever.
@@ -40,12 +38,12 @@ namespace scripts {
 namespace parts {
 
 // Precedes lock_queue. A fenced lock has the functions of these names: see scripts/fenced_queue.hpp.
-inline constexpr std::string_view unfenced{R"lua(
+inline constexpr ScriptText unfenced{R"lua(
 local next_token, last_token, no_token
 )lua"};
 
 // Follows the names of the keys. `publish` and `now` are set before the functions are called.
-inline constexpr std::string_view queue_words{R"lua(
+inline constexpr ScriptText queue_words{R"lua(
 local function place_text(number, lease, ends, asks, kind)
     return string.format('%s %s %.0f %.0f %s', number, lease, ends, asks, kind)
 end
@@ -55,14 +53,14 @@ local function is_foreign(holder) return not holder or string.sub(holder, 15, 15
 )lua"};
 
 // Precedes the others.
-inline constexpr std::string_view queue_names{R"lua(
+inline constexpr ScriptText queue_names{R"lua(
 -- `counter` is that of the tokens, nil for a lock without them.
 local lock, channel, queue, places, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local publish, now
 )lua"};
-inline constexpr std::string_view queue_keys = joined<queue_names, queue_words>;
+inline constexpr ScriptText queue_keys = joined<queue_names, queue_words>;
 
-inline constexpr std::string_view lock_queue{R"lua(
+inline constexpr ScriptText lock_queue{R"lua(
 local offer, most_grants, turn_length, most_tries, stand_in = 2000, 16, 20, 32, 400
 
 local function text(number) return string.format('%.0f', number) end
@@ -138,7 +136,7 @@ end)
 )lua"};
 
 // Precedes the scripts that leave a place.
-inline constexpr std::string_view queue_places{R"lua(
+inline constexpr ScriptText queue_places{R"lua(
 -- Returns the time until which a field of `places` says that something is so.
 local function until_of(field) return tonumber(redis.call('hget', places, field) or '0') end
 
@@ -152,7 +150,7 @@ local leave_place = if_permitted(function(id, number)
 end)
 )lua"};
 
-inline constexpr std::string_view queue_stay{R"lua(
+inline constexpr ScriptText queue_stay{R"lua(
 -- KEYS: lock, channel, queue, places.  ARGV: owner, the owner that takes its place, its lease in ms, publish command.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
 local owner, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -169,7 +167,7 @@ end
 return now
 )lua"};
 
-inline constexpr std::string_view queue_hand_over{R"lua(
+inline constexpr ScriptText queue_hand_over{R"lua(
 -- KEYS: lock, channel, queue, places (, token counter).  ARGV: owner, next owner, the next owner's lease in ms, publish
 -- command, wanted until.
 -- Answer: 1 = the next owner holds it; of a fenced lock {1, token}; nil = neither of them does.
@@ -200,7 +198,7 @@ local answer = counter and {1, token} or 1
 if left <= tonumber(lease) then return answer end
 )lua"};
 
-inline constexpr std::string_view queue_shorter_lease{R"lua(
+inline constexpr ScriptText queue_shorter_lease{R"lua(
 -- Other waiters rely on the earlier, longer lease: wake them.
 redis.pcall(publish, channel, '0')
 tell_head(now + lease)
@@ -209,9 +207,9 @@ return answer
 
 }  // namespace parts
 
-inline constexpr std::string_view queue_stay = joined<parts::wanted_until, parts::next_owner, parts::staying,
-                                                      parts::queue_keys, parts::lock_queue, parts::queue_stay>;
-inline constexpr std::string_view queue_hand_over =
+inline constexpr ScriptText queue_stay = joined<parts::wanted_until, parts::next_owner, parts::staying,
+                                                parts::queue_keys, parts::lock_queue, parts::queue_stay>;
+inline constexpr ScriptText queue_hand_over =
     joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::unfenced, parts::queue_hand_over,
            parts::lock_queue, parts::queue_shorter_lease>;
 

@@ -5,8 +5,6 @@
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
-#include <string_view>
-
 // The scripts of the plain mutex. Key: a string, the value of the holder, with a TTL: the same as other programs write
 // that lock by SET NX PX. The value is new for each hold. So a command that is sent twice, or comes late, finds another
 // value and does nothing.
@@ -20,7 +18,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view mutex_acquire{R"lua(
+inline constexpr ScriptText mutex_acquire{R"lua(
 -- Does the same as SET lock value NX PX lease, but accepts its own value if it is set already, and returns the PTTL.
 -- KEYS: lock.  ARGV: value, lease in ms, wanted until.
 -- Answer: "OK <the server's clock>" = held; n >= -1 = blocked, the holder's PTTL.
@@ -39,7 +37,7 @@ end
 return redis.status_reply(string.format('OK %.0f', now))
 )lua"};
 
-inline constexpr std::string_view mutex_give_up{R"lua(
+inline constexpr ScriptText mutex_give_up{R"lua(
 -- KEYS: lock.  ARGV: values to give up.
 -- Answer: the server's clock. A copy of a request with one of them may still take effect until it is no longer wanted.
 local now = time_in_ms()
@@ -50,7 +48,7 @@ end
 return now
 )lua"};
 
-inline constexpr std::string_view mutex_hand_over{R"lua(
+inline constexpr ScriptText mutex_hand_over{R"lua(
 -- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms, wanted until.
 -- Answer: 1 = the next holder has it; nil = neither of them does.
 local lock = KEYS[1]
@@ -66,7 +64,7 @@ redis.call('set', lock, heir, 'px', lease)
 return 1
 )lua"};
 
-inline constexpr std::string_view mutex_stay{R"lua(
+inline constexpr ScriptText mutex_stay{R"lua(
 -- KEYS: lock.  ARGV: value, the value that takes its place, its lease in ms.
 -- Answer: the server's clock, negative if it is not held with this value. Never creates a key, never prolongs a TTL.
 local lock = KEYS[1]
@@ -80,7 +78,7 @@ redis.call('set', lock, heir, 'px', lease)
 return now
 )lua"};
 
-inline constexpr std::string_view mutex_renew{R"lua(
+inline constexpr ScriptText mutex_renew{R"lua(
 -- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the value of each lock.
 -- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
@@ -102,20 +100,20 @@ return renewed
 
 }  // namespace parts
 
-inline constexpr std::string_view mutex_acquire = joined<parts::wanted_until, parts::mutex_acquire>;
+inline constexpr ScriptText mutex_acquire = joined<parts::wanted_until, parts::mutex_acquire>;
 
-inline constexpr std::string_view mutex_release{R"lua(
+inline constexpr ScriptText mutex_release{R"lua(
 -- KEYS: lock.  ARGV: value.  Answer: 1 = released; 0 = not held with this value (any more).
 if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('del', KEYS[1])
 )lua"};
 
-inline constexpr std::string_view mutex_give_up = joined<parts::wanted_until, parts::mutex_give_up>;
-inline constexpr std::string_view mutex_hand_over = joined<parts::wanted_until, parts::mutex_hand_over>;
-inline constexpr std::string_view mutex_stay = joined<parts::wanted_until, parts::mutex_stay>;
-inline constexpr std::string_view mutex_renew = joined<parts::wanted_until, parts::mutex_renew>;
+inline constexpr ScriptText mutex_give_up = joined<parts::wanted_until, parts::mutex_give_up>;
+inline constexpr ScriptText mutex_hand_over = joined<parts::wanted_until, parts::mutex_hand_over>;
+inline constexpr ScriptText mutex_stay = joined<parts::wanted_until, parts::mutex_stay>;
+inline constexpr ScriptText mutex_renew = joined<parts::wanted_until, parts::mutex_renew>;
 
-inline constexpr std::string_view mutex_remaining_lease{R"lua(
+inline constexpr ScriptText mutex_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = not held.
 if not redis.call('get', KEYS[1]) then return -2 end
 return redis.call('pttl', KEYS[1])

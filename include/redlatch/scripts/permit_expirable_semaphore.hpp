@@ -17,7 +17,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view permit_clock{R"lua(
+inline constexpr ScriptText permit_clock{R"lua(
 -- The end of a permit without a lease, as in Redisson.
 local never = 922337203685477
 local function ends_at(now, lease)
@@ -25,7 +25,7 @@ local function ends_at(now, lease)
 end
 )lua"};
 
-inline constexpr std::string_view permit_sweep{R"lua(
+inline constexpr ScriptText permit_sweep{R"lua(
 local function no_count() return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 -- Returns how many permits have an ended lease, and the change that removes their ids. That change must come last,
 -- because nothing undoes it. If there would be more permits than Redisson can read, the permits stay until there is
@@ -56,14 +56,14 @@ end
 )lua"};
 
 // A script that reads permits, or makes some available: it tells the queue of that, with the keys of the queue.
-template <const std::string_view& QueueKeys, const std::string_view& Body>
-inline constexpr std::string_view sees_permits = joined<all_or_none, request_marks, wanted_until, exact_count,
-                                                        permit_clock, QueueKeys, semaphore_news, permit_sweep, Body>;
-template <const std::string_view& Body>
-inline constexpr std::string_view changes_permits =
+template <const ScriptText& QueueKeys, const ScriptText& Body>
+inline constexpr ScriptText sees_permits = joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock,
+                                                  QueueKeys, semaphore_news, permit_sweep, Body>;
+template <const ScriptText& Body>
+inline constexpr ScriptText changes_permits =
     joined<sees_permits<permit_queue_keys, Body>, semaphore_queue, semaphore_tell_queue>;
 
-inline constexpr std::string_view permit_acquire{R"lua(
+inline constexpr ScriptText permit_acquire{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
 -- resend, client id, number of its place in the queue ('0' = takes none), publish command; then for each caller, in the
 -- order of service: how many permits (negative if callers behind may be served when there are too few for this one), their
@@ -135,7 +135,7 @@ if not told and not least and redis.pcall('hexists', places, id) ~= 1 then retur
 )lua"};
 
 // Follows semaphore_queue_up.
-inline constexpr std::string_view permit_answer{R"lua(
+inline constexpr ScriptText permit_answer{R"lua(
 local left, is_known = available - taken, taken == 0 and over == 0 and not was_told(id)
 if number ~= '0' and least and queue_up(id, number, least, taken > 0, left) then answer[4] = 1 end
 if number ~= '0' and not least then pcall(drop, id) end
@@ -145,7 +145,7 @@ tell_queue(left, is_known)
 return answer
 )lua"};
 
-inline constexpr std::string_view permit_take_back{R"lua(
+inline constexpr ScriptText permit_take_back{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request of an acquire whose outcome its sender
 -- does not know, wanted until of that acquire, margin in ms, '1' for a resend, publish command, the ids that it may have
 -- taken.
@@ -175,7 +175,7 @@ local refusal, answer = all_or_none(changes), #held
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view permit_release{R"lua(
+inline constexpr ScriptText permit_release{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
 -- resend, publish command, permit ids.
 -- Answer: 1 = all were released; 0 = at least one is unknown or its lease has ended, and none was released.
@@ -210,7 +210,7 @@ end
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view permit_set_lease{R"lua(
+inline constexpr ScriptText permit_set_lease{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
 -- resend, publish command, permit id, lease in ms (-1 = without a lease).
 -- Answer: 1 = done; 0 = the permit is unknown or its lease has ended.
@@ -241,7 +241,7 @@ end
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view permit_set_total{R"lua(
+inline constexpr ScriptText permit_set_total{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
 -- resend, publish command, number of permits, including those that are taken.
 -- Answer: 1.
@@ -267,7 +267,7 @@ if refusal or not told then return refusal or answer end
 told = (present or 0) + missing
 )lua"};
 
-inline constexpr std::string_view permit_add{R"lua(
+inline constexpr ScriptText permit_add{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
 -- resend, publish command, the change of the number of permits.
 -- Answer: 1.
@@ -293,7 +293,7 @@ local refusal, answer = all_or_none(changes), 1
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view permit_count{R"lua(
+inline constexpr ScriptText permit_count{R"lua(
 -- KEYS: semaphore, leases, channel.  ARGV: publish command.
 -- Answer: how many permits are available, how many are taken; nil for the first = there is no such semaphore.
 local semaphore, leases = KEYS[1], KEYS[2]
@@ -305,7 +305,7 @@ local refusal = sweep(semaphore, leases, present)
 return refusal or {redis.call('get', semaphore), taken}
 )lua"};
 
-inline constexpr std::string_view permit_inspect{R"lua(
+inline constexpr ScriptText permit_inspect{R"lua(
 -- KEYS: semaphore, leases.
 -- Answer: how many permits are available, a text, nil = there is no such semaphore; how many are taken; PTTL; then for
 -- each taken one, the first 1,000 to expire, its id and how many ms its lease has left, -1 = it never ends. Changes
@@ -324,7 +324,7 @@ end
 return {present and whole(available + over), redis.call('zcard', leases) - over, redis.call('pttl', semaphore), held}
 )lua"};
 
-inline constexpr std::string_view permit_remaining{R"lua(
+inline constexpr ScriptText permit_remaining{R"lua(
 -- KEYS: leases.  ARGV: permit id.
 -- Answer: how many ms its lease has left, -1 = it has no lease, nil = it is unknown or its lease has ended.
 local ends = tonumber(redis.call('zscore', KEYS[1], ARGV[1]) or '0')
@@ -334,7 +334,7 @@ if left <= 0 then return nil end
 return left
 )lua"};
 
-inline constexpr std::string_view permit_renew{R"lua(
+inline constexpr ScriptText permit_renew{R"lua(
 -- KEYS: leases.  ARGV: lease in ms, wanted until, up to 1,000 permit ids.
 -- Answer: for each permit 1 = renewed, 0 = it is not held any more. Never shortens a lease.
 local leases, lease, wanted_until = KEYS[1], ARGV[1], tonumber(ARGV[2])
@@ -357,21 +357,19 @@ return renewed
 
 }  // namespace parts
 
-inline constexpr std::string_view permit_acquire =
+inline constexpr ScriptText permit_acquire =
     joined<parts::sees_permits<parts::permit_queue_keys, parts::permit_acquire>, parts::semaphore_queue,
            parts::semaphore_queue_up, parts::permit_answer>;
-inline constexpr std::string_view permit_take_back = parts::changes_permits<parts::permit_take_back>;
-inline constexpr std::string_view permit_release = parts::changes_permits<parts::permit_release>;
-inline constexpr std::string_view permit_set_lease = parts::changes_permits<parts::permit_set_lease>;
-inline constexpr std::string_view permit_set_total = parts::changes_permits<parts::permit_set_total>;
-inline constexpr std::string_view permit_add = parts::changes_permits<parts::permit_add>;
+inline constexpr ScriptText permit_take_back = parts::changes_permits<parts::permit_take_back>;
+inline constexpr ScriptText permit_release = parts::changes_permits<parts::permit_release>;
+inline constexpr ScriptText permit_set_lease = parts::changes_permits<parts::permit_set_lease>;
+inline constexpr ScriptText permit_set_total = parts::changes_permits<parts::permit_set_total>;
+inline constexpr ScriptText permit_add = parts::changes_permits<parts::permit_add>;
 // Without the keys of the queue: if it finds permits whose lease has ended, all waiters are told.
-inline constexpr std::string_view permit_count = parts::sees_permits<parts::semaphore_queue_keys, parts::permit_count>;
-inline constexpr std::string_view permit_inspect =
-    parts::sees_permits<parts::semaphore_queue_keys, parts::permit_inspect>;
-inline constexpr std::string_view permit_remaining{
-    joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
-inline constexpr std::string_view permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
+inline constexpr ScriptText permit_count = parts::sees_permits<parts::semaphore_queue_keys, parts::permit_count>;
+inline constexpr ScriptText permit_inspect = parts::sees_permits<parts::semaphore_queue_keys, parts::permit_inspect>;
+inline constexpr ScriptText permit_remaining{joined<parts::wanted_until, parts::permit_clock, parts::permit_remaining>};
+inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::permit_clock, parts::permit_renew>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.

@@ -7,8 +7,6 @@
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
-#include <string_view>
-
 // How a lock of lock_queue.hpp is acquired. The common cases come first, before the functions that only the others need:
 // to define all of them costs as much as three commands.
 namespace redlatch {
@@ -19,28 +17,28 @@ namespace scripts {
 namespace parts {
 
 // Precedes queue_acquire_free. Each writes the hold and returns the answer.
-inline constexpr std::string_view unfenced_enter{R"lua(
+inline constexpr ScriptText unfenced_enter{R"lua(
 local function enter(lock, counter, owner, lease)
     redis.call('hincrby', lock, owner, '1')
     return give_lease(lock, lease)
 end
 )lua"};
-inline constexpr std::string_view unfenced_blocked{R"lua(
+inline constexpr ScriptText unfenced_blocked{R"lua(
 local function gone() return -2 end
 local function blocked(left, foreign)
     if foreign then return {left, foreign} end
     return left
 end
 )lua"};
-inline constexpr std::string_view unfenced_acquire = joined<unfenced_enter, unfenced_blocked>;
+inline constexpr ScriptText unfenced_acquire = joined<unfenced_enter, unfenced_blocked>;
 
-inline constexpr std::string_view unfenced_answers{R"lua(
+inline constexpr ScriptText unfenced_answers{R"lua(
 local function reenter(owner, current, count, lease) return enter_again(lock, owner, current, count, lease) end
 local function is_refusal(answer) return answer ~= nil end
 )lua"};
 
 // The lock is free, and nobody queues.
-inline constexpr std::string_view queue_acquire_free{R"lua(
+inline constexpr ScriptText queue_acquire_free{R"lua(
 -- KEYS: lock, channel, queue, places (, token counter).  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted
 -- until, publish command, way ('0' = asks once, '1' = queues up, '2' = polls).
 -- Answer: nil = held; n >= 0 = blocked for n ms, with no place in the queue; {n, 0} = blocked, with a place;
@@ -56,12 +54,12 @@ end
 )lua"};
 
 // Precedes queue_up.
-inline constexpr std::string_view queue_entry{R"lua(
+inline constexpr ScriptText queue_entry{R"lua(
 local id, number, kind = string.sub(owner, 1, 36), string.sub(owner, 38), counter and 'f' or 'p'
 )lua"};
 
 // Gives a waiter a place.
-inline constexpr std::string_view queue_up{R"lua(
+inline constexpr ScriptText queue_up{R"lua(
 local keys_last = '120000'
 
 -- Returns the answer to one that has to ask again after `left` ms. Queues it up if it wants that.
@@ -89,7 +87,7 @@ end
 )lua"};
 
 // Another client holds the lock.
-inline constexpr std::string_view queue_wait{R"lua(
+inline constexpr ScriptText queue_wait{R"lua(
 local holders = redis.call('hkeys', lock)
 local holder, is_shared = holders[1], #holders > 1
 local function wait_for_holder()
@@ -100,7 +98,7 @@ end
 if holder and holder ~= owner and not is_shared then return count == '1' and wait_for_holder() or gone() end
 )lua"};
 
-inline constexpr std::string_view queue_acquire{R"lua(
+inline constexpr ScriptText queue_acquire{R"lua(
 local current = holder and redis.call('hget', lock, owner)
 if not current and count ~= '1' then return gone() end
 -- In a read-write lock this owner may be a reader, which is not a hold of this lock.
@@ -121,7 +119,7 @@ return answer
 
 }  // namespace parts
 
-inline constexpr std::string_view queue_acquire =
+inline constexpr ScriptText queue_acquire =
     joined<parts::wanted_until, parts::first_level, parts::queue_keys, parts::unfenced_acquire,
            parts::queue_acquire_free, parts::no_lease, parts::queue_entry, parts::queue_up, parts::queue_wait,
            parts::more_levels, parts::unfenced, parts::lock_queue, parts::queue_places, parts::unfenced_answers,

@@ -7,8 +7,6 @@
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
-#include <string_view>
-
 // How a lock of lock_queue.hpp is released, and handed on. As in queue_acquire.hpp, the common case comes first.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -18,7 +16,7 @@ namespace scripts {
 namespace parts {
 
 // Releases levels of a hold.
-inline constexpr std::string_view queue_leave{R"lua(
+inline constexpr ScriptText queue_leave{R"lua(
 -- KEYS: lock, channel, queue, places (, token counter).
 -- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners notified; -1 = still held;
 -- -3 = released and granted to a waiter.
@@ -39,14 +37,14 @@ end
 )lua"};
 
 // Nobody queues.
-inline constexpr std::string_view queue_release_free{R"lua(
+inline constexpr ScriptText queue_release_free{R"lua(
 -- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command.
 local is_done, answer = leave(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
 if is_done then return answer end
 )lua"};
 
 // Precedes a `grant_or_notify`.
-inline constexpr std::string_view queue_turn{R"lua(
+inline constexpr ScriptText queue_turn{R"lua(
 -- Undoes the write of a hold that nobody knows of. Access rights may allow one of these commands and not the other.
 local function undo_write(key)
     if type(redis.pcall('del', key)) == 'table' then redis.call('pexpire', key, '0') end
@@ -63,7 +61,7 @@ end
 )lua"};
 
 // Follows it.
-inline constexpr std::string_view queue_notify{R"lua(
+inline constexpr ScriptText queue_notify{R"lua(
 -- Does the same as grant_or_notify(), also without a right to read or change the queue: the lock is free, so those who wait
 -- have to ask.
 local function hand_on(left, message)
@@ -80,7 +78,7 @@ end
 )lua"};
 
 // Hands the free lock on.
-inline constexpr std::string_view queue_hand_on{R"lua(
+inline constexpr ScriptText queue_hand_on{R"lua(
 -- Writes the hold of the head of the queue, and tells it. Returns for how long it holds the lock; false if it was not told,
 -- and does not hold it; nil if it may not hold the lock.
 local function grant(head, number, lease, ends, kind)
@@ -154,11 +152,11 @@ local function grant_or_notify(left, message)
 end
 )lua"};
 
-inline constexpr std::string_view queue_release{R"lua(
+inline constexpr ScriptText queue_release{R"lua(
 return hand_on(answer, '0')
 )lua"};
 
-inline constexpr std::string_view queue_give_up{R"lua(
+inline constexpr ScriptText queue_give_up{R"lua(
 -- Releases a number of which no client knows whether it has a hold or a place.
 local function release(owner, count, lease, command)
     publish, now = command, time_in_ms()
@@ -184,11 +182,11 @@ end
 
 }  // namespace parts
 
-inline constexpr std::string_view queue_release =
+inline constexpr ScriptText queue_release =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
            parts::unfenced, parts::lock_queue, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
            parts::queue_release>;
-inline constexpr std::string_view queue_give_up =
+inline constexpr ScriptText queue_give_up =
     joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::unfenced,
            parts::lock_queue, parts::queue_places, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
            parts::queue_give_up, parts::give_up>;

@@ -12,7 +12,6 @@
 
 #include <array>
 #include <cstddef>
-#include <string_view>
 
 // The scripts of the read-write lock, but for its releases (read_write_release.hpp). Keys, as in Redisson:
 //   name                               a hash: mode -> read or write; <reader> -> its count; <writer>:write -> its count
@@ -31,7 +30,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view read_lease{R"lua(
+inline constexpr ScriptText read_lease{R"lua(
 -- Returns how many ms the longest read hold has left, except that of `but`; -2 if there is none. Removes the fields of
 -- expired ones.
 local function read_lease(lock, tag, but)
@@ -52,7 +51,7 @@ local function read_lease(lock, tag, but)
 end
 )lua"};
 
-inline constexpr std::string_view read_level{R"lua(
+inline constexpr ScriptText read_level{R"lua(
 -- Returns the change that undoes writing the lease of a level. `left`: the TTL before.
 local function lease_again(timeout, left)
     if left > 0 then return {'set', timeout, '1', 'px', left} end
@@ -61,7 +60,7 @@ end
 )lua"};
 
 // Nobody holds the lock or waits for it.
-inline constexpr std::string_view read_acquire_free{R"lua(
+inline constexpr ScriptText read_acquire_free{R"lua(
 -- KEYS: lock, mark of a waiting writer (, channel, queue, places).
 -- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field that it has as a writer, tag, wanted until, publish
 -- command, way ('0' = asks once, '1' = queues up, '2' = polls).
@@ -78,7 +77,7 @@ if redis.call('exists', lock, mark, places or lock) == 0 then
 end
 )lua"};
 
-inline constexpr std::string_view read_acquire{R"lua(
+inline constexpr ScriptText read_acquire{R"lua(
 local mode = redis.call('hget', lock, 'mode')
 local current = mode and tonumber(redis.call('hget', lock, owner) or 0) or 0
 if current == 0 then
@@ -131,7 +130,7 @@ return nil
 )lua"};
 
 // Likewise.
-inline constexpr std::string_view write_acquire_free{R"lua(
+inline constexpr ScriptText write_acquire_free{R"lua(
 -- KEYS: lock, mark of a waiting writer (, channel, queue, places).
 -- ARGV: the field of the owner, wanted count (1 = a first hold), lease in ms, tag, the id of the client that leaves the
 -- mark, TTL of the mark in ms ('0' = leave none), wanted until, publish command, way.
@@ -146,7 +145,7 @@ if redis.call('exists', lock, mark, places or lock) == 0 then
 end
 )lua"};
 
-inline constexpr std::string_view write_acquire{R"lua(
+inline constexpr ScriptText write_acquire{R"lua(
 if mark_ttl ~= '0' then kind = 'm' end
 local mode = redis.call('hget', lock, 'mode')
 if mode == 'write' then
@@ -187,7 +186,7 @@ end
 return nil
 )lua"};
 
-inline constexpr std::string_view read_holders{R"lua(
+inline constexpr ScriptText read_holders{R"lua(
 -- KEYS: lock.  ARGV: tag.  Answer: the readers that hold it.
 local lock, tag = KEYS[1], ARGV[1]
 local holders = {}
@@ -198,7 +197,7 @@ end
 return holders
 )lua"};
 
-inline constexpr std::string_view read_renew{R"lua(
+inline constexpr ScriptText read_renew{R"lua(
 -- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of a read hold of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
 -- readers may have longer leases.
@@ -227,28 +226,28 @@ end
 return renewed
 )lua"};
 
-inline constexpr std::string_view read_remaining_lease{R"lua(
+inline constexpr ScriptText read_remaining_lease{R"lua(
 -- KEYS: lock.  ARGV: tag.  Answer: how many ms the longest read hold has left; -1 = no TTL; -2 = there is none.
 return read_lease(KEYS[1], ARGV[1])
 )lua"};
 
 }  // namespace parts
 
-inline constexpr std::string_view read_acquire =
+inline constexpr ScriptText read_acquire =
     joined<parts::wanted_until, parts::all_or_none, parts::read_write_acquire_keys, parts::unfenced_blocked,
            parts::read_acquire_free, parts::no_lease, parts::queue_words, parts::read_write_entry,
            parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places, parts::read_write_tell,
            parts::read_level, parts::read_acquire>;
-inline constexpr std::string_view read_holders = joined<parts::read_lease, parts::read_holders>;
-inline constexpr std::string_view read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
-inline constexpr std::string_view read_renew = joined<parts::wanted_until, parts::read_renew>;
-inline constexpr std::string_view write_acquire =
+inline constexpr ScriptText read_holders = joined<parts::read_lease, parts::read_holders>;
+inline constexpr ScriptText read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
+inline constexpr ScriptText read_renew = joined<parts::wanted_until, parts::read_renew>;
+inline constexpr ScriptText write_acquire =
     joined<parts::wanted_until, parts::first_level, parts::read_write_acquire_keys, parts::unfenced_blocked,
            parts::write_acquire_free, parts::no_lease, parts::all_or_none, parts::more_levels, parts::queue_words,
            parts::read_write_entry, parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places,
            parts::read_lease, parts::write_acquire>;
 
-inline constexpr std::string_view read_hold_count{R"lua(
+inline constexpr ScriptText read_hold_count{R"lua(
 -- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil if it has none, or all its leases have ended.
 local lock, owner, tag = KEYS[1], ARGV[1], ARGV[2]
 local count = redis.call('hget', lock, owner)
@@ -258,7 +257,7 @@ end
 return nil
 )lua"};
 
-inline constexpr std::string_view write_holders{R"lua(
+inline constexpr ScriptText write_holders{R"lua(
 -- KEYS: lock.  Answer: the writer that holds it, if there is one.
 local holders = {}
 if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return holders end
@@ -268,7 +267,7 @@ end
 return holders
 )lua"};
 
-inline constexpr std::string_view read_write_inspect{R"lua(
+inline constexpr ScriptText read_write_inspect{R"lua(
 -- KEYS: lock.  ARGV: tag.  Answer: for each hold that lasts its field, its count, and how many ms its lease has left
 -- (-1 = no TTL). At most 1,000 holds. Changes nothing: removes no expired holds.
 local lock, tag = KEYS[1], ARGV[1]
@@ -295,13 +294,13 @@ end
 return holds
 )lua"};
 
-inline constexpr std::string_view write_remaining_lease{R"lua(
+inline constexpr ScriptText write_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = no writer holds it.
 if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};
 
-inline constexpr std::string_view write_withdraw{R"lua(
+inline constexpr ScriptText write_withdraw{R"lua(
 -- KEYS: mark of a waiting writer, channel.  ARGV: the id of the client that left it, publish command.
 -- Answer: 1 = removed, readers need not wait any longer; 0 = the mark is not of this client.
 local mark, channel = KEYS[1], KEYS[2]

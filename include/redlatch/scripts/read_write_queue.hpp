@@ -4,8 +4,6 @@
 #include "redlatch/scripts/lock_queue.hpp"
 #include "redlatch/scripts/script.hpp"
 
-#include <string_view>
-
 // The queue of those who wait for a read-write lock: as in lock_queue.hpp, with these differences.
 //   - A process has a place as a reader and one as a writer. Their ids are that of the client, and "<id>:write".
 //   - `kind` is r, w, or m for a writer with precedence, which marks the lock while readers hold it.
@@ -20,17 +18,17 @@ namespace detail {
 namespace scripts::parts {
 
 // The names of the keys. Without a queue there are only the first two.
-inline constexpr std::string_view read_write_acquire_keys{R"lua(
+inline constexpr ScriptText read_write_acquire_keys{R"lua(
 local lock, mark, channel, queue, places = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local publish, now
 )lua"};
-inline constexpr std::string_view read_write_release_keys{R"lua(
+inline constexpr ScriptText read_write_release_keys{R"lua(
 local lock, channel, mark, queue, places = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local publish, now, tag
 )lua"};
 
 // Follows the names of the keys and queue_words.
-inline constexpr std::string_view read_write_entry{R"lua(
+inline constexpr ScriptText read_write_entry{R"lua(
 -- Returns the id of an owner in the queue, the number of its hold, and its kind.
 local function entry_of(owner)
     local id, number = string.sub(owner, 1, 36), string.sub(owner, 38)
@@ -48,12 +46,12 @@ end
 )lua"};
 
 // Precedes queue_up.
-inline constexpr std::string_view read_write_place{R"lua(
+inline constexpr ScriptText read_write_place{R"lua(
 local id, number, kind = entry_of(owner)
 )lua"};
 
 // Follows lock_queue.
-inline constexpr std::string_view read_write_tell{R"lua(
+inline constexpr ScriptText read_write_tell{R"lua(
 -- Tells the readers that they may enter, and writers with precedence to ask, so that new readers stay out. `is_fair`: only
 -- the readers before the next writer. Returns true unless there is no right to do so.
 local tell_readers = if_permitted(function(is_fair)
@@ -78,7 +76,7 @@ end)
 )lua"};
 
 // Follows queue_places, read_write_tell and queue_turn.
-inline constexpr std::string_view read_write_hand_on{R"lua(
+inline constexpr ScriptText read_write_hand_on{R"lua(
 -- Writes the hold of the head of the queue, and tells it. `is_first`: nobody holds the lock. Returns for how long the hold
 -- lasts; false if the head was not told, and holds nothing; nil if it may not hold the lock.
 local function grant(head, number, lease, ends, kind, is_first)
@@ -182,7 +180,7 @@ end
 )lua"};
 
 // Follows queue_notify.
-inline constexpr std::string_view read_write_tell_queue{R"lua(
+inline constexpr ScriptText read_write_tell_queue{R"lua(
 -- Tells the queue what `leave` has done. Returns the answer of the release.
 local function tell_queue(answer, done)
     now = now or time_in_ms()

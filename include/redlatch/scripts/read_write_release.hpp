@@ -11,8 +11,6 @@
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
-#include <string_view>
-
 // The scripts that release the holds of a read-write lock: see read_write_lock.hpp for the keys.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -21,7 +19,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view read_leave{R"lua(
+inline constexpr ScriptText read_leave{R"lua(
 -- KEYS: lock, channel (, mark of a waiting writer, queue, places).
 -- Answer: nil = not held by the owner (any more); 0 = released, no listeners notified; n = released, n listeners notified;
 -- -1 = still held; -3 = released and granted to a waiter.
@@ -80,7 +78,7 @@ local function leave(owner, count, lease)
 end
 )lua"};
 
-inline constexpr std::string_view write_leave{R"lua(
+inline constexpr ScriptText write_leave{R"lua(
 -- KEYS, answer: as of read_leave.
 
 -- Like that of read_leave.
@@ -112,19 +110,19 @@ end
 )lua"};
 
 // Follows a `leave`.
-inline constexpr std::string_view read_write_release{R"lua(
+inline constexpr ScriptText read_write_release{R"lua(
 -- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag.
 publish, tag = ARGV[4], ARGV[5]
 local answer, done = leave(ARGV[1], ARGV[2], ARGV[3])
 if not done then return answer end
 )lua"};
 
-inline constexpr std::string_view read_write_released{R"lua(
+inline constexpr ScriptText read_write_released{R"lua(
 return tell_queue(answer, done)
 )lua"};
 
 // Precedes give_up.
-inline constexpr std::string_view read_write_give_up{R"lua(
+inline constexpr ScriptText read_write_give_up{R"lua(
 -- A number had no hold. Perhaps nobody has told those who wait that the lock is free, or who holds it.
 local tell_others = if_permitted(function()
     if redis.call('exists', queue) == 0 then return end
@@ -147,29 +145,24 @@ end
 )lua"};
 
 // The functions for the queue that a release needs.
-inline constexpr std::string_view read_write_queue =
+inline constexpr ScriptText read_write_queue =
     joined<queue_words, read_write_entry, lock_queue, queue_places, read_write_tell, queue_turn, read_write_hand_on,
            queue_notify, read_write_tell_queue>;
 
-inline constexpr std::string_view read_leaving =
+inline constexpr ScriptText read_leaving =
     joined<all_or_none, read_write_release_keys, read_level, read_lease, read_leave>;
-inline constexpr std::string_view write_leaving =
-    joined<leaving_levels, read_write_release_keys, read_lease, write_leave>;
+inline constexpr ScriptText write_leaving = joined<leaving_levels, read_write_release_keys, read_lease, write_leave>;
 
 }  // namespace parts
 
-inline constexpr std::string_view read_release =
-    joined<parts::wanted_until, parts::read_leaving, parts::read_write_release, parts::read_write_queue,
-           parts::read_write_released>;
-inline constexpr std::string_view read_give_up =
-    joined<parts::wanted_until, parts::read_leaving, parts::read_write_queue, parts::read_write_give_up,
-           parts::give_up>;
-inline constexpr std::string_view write_release =
-    joined<parts::wanted_until, parts::write_leaving, parts::read_write_release, parts::read_write_queue,
-           parts::read_write_released>;
-inline constexpr std::string_view write_give_up =
-    joined<parts::wanted_until, parts::write_leaving, parts::read_write_queue, parts::read_write_give_up,
-           parts::give_up>;
+inline constexpr ScriptText read_release = joined<parts::wanted_until, parts::read_leaving, parts::read_write_release,
+                                                  parts::read_write_queue, parts::read_write_released>;
+inline constexpr ScriptText read_give_up = joined<parts::wanted_until, parts::read_leaving, parts::read_write_queue,
+                                                  parts::read_write_give_up, parts::give_up>;
+inline constexpr ScriptText write_release = joined<parts::wanted_until, parts::write_leaving, parts::read_write_release,
+                                                   parts::read_write_queue, parts::read_write_released>;
+inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::write_leaving, parts::read_write_queue,
+                                                   parts::read_write_give_up, parts::give_up>;
 
 }  // namespace scripts
 

@@ -8,8 +8,6 @@
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
-#include <string_view>
-
 // The scripts that end a hold of a read-write lock before its minimum hold is over: see read_write_lock.hpp for the keys.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -18,7 +16,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view read_stay{R"lua(
+inline constexpr ScriptText read_stay{R"lua(
 -- KEYS: lock, channel (, mark of a waiting writer, queue, places).
 -- ARGV: owner, the owner that takes its place, its lease in ms, publish command, tag.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a hash, never prolongs a TTL.
@@ -52,7 +50,7 @@ end
 return now
 )lua"};
 
-inline constexpr std::string_view write_stay{R"lua(
+inline constexpr ScriptText write_stay{R"lua(
 -- KEYS: as of read_stay.
 -- ARGV: the field of the owner, the field that takes its place, its lease in ms, publish command, tag.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
@@ -75,17 +73,14 @@ end
 return now
 )lua"};
 
-inline constexpr std::string_view read_write_telling =
-    joined<queue_words, read_write_entry, lock_queue, read_write_tell>;
+inline constexpr ScriptText read_write_telling = joined<queue_words, read_write_entry, lock_queue, read_write_tell>;
 
 }  // namespace parts
 
-inline constexpr std::string_view read_stay =
-    joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys, parts::read_lease,
-           parts::read_write_telling, parts::read_stay>;
-inline constexpr std::string_view write_stay =
-    joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys, parts::read_lease,
-           parts::read_write_telling, parts::write_stay>;
+inline constexpr ScriptText read_stay = joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys,
+                                               parts::read_lease, parts::read_write_telling, parts::read_stay>;
+inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys,
+                                                parts::read_lease, parts::read_write_telling, parts::write_stay>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.

@@ -6,8 +6,6 @@
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
-#include <string_view>
-
 // Makes a script that changes a number take effect once, however often its command is sent, in whatever order the
 // copies arrive, and however late. Each command carries a lane and a request number. A client sends one request at a
 // time in a lane, with growing numbers. A hash beside the key, one per client, keeps for each lane the last request
@@ -25,7 +23,7 @@ namespace scripts {
 namespace parts {
 
 // Precedes the scripts that use it.
-inline constexpr std::string_view request_marks{R"lua(
+inline constexpr ScriptText request_marks{R"lua(
 local function whole(number) return string.format('%.0f', number) end
 -- Returns the outcome of this request if it was carried out, or of a later one of its lane; nil if it was not carried
 -- out. And whether the outcome is that of this very request.
@@ -63,7 +61,7 @@ local most = 2147483647
 local function too_many() return redis.error_reply('TOOMANY there would be more than 2147483647') end
 )lua"};
 
-inline constexpr std::string_view request_void{R"lua(
+inline constexpr ScriptText request_void{R"lua(
 -- KEYS: marks.  ARGV: lane, request whose outcome its sender does not know, wanted until, margin in ms.
 -- Answer: 1 = it has not been carried out, and copies in flight will not be; 0 = it has been.
 local marks = KEYS[1]
@@ -78,11 +76,11 @@ return all_or_none({keep(marks, now, wanted_until + margin), mark(marks, lane, r
 }  // namespace parts
 
 // A script that uses request_marks, and numbers that keys hold.
-template <const std::string_view& Body>
-inline constexpr std::string_view with_request_marks =
+template <const ScriptText& Body>
+inline constexpr ScriptText with_request_marks =
     joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count, Body>;
 
-inline constexpr std::string_view request_void{with_request_marks<parts::request_void>};
+inline constexpr ScriptText request_void{with_request_marks<parts::request_void>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.

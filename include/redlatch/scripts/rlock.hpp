@@ -6,8 +6,6 @@
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
-#include <string_view>
-
 // The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write the same as
 // Redisson's RLock (its keys, field, channel and message). But they take the hold count from the holder as an absolute
 // number, so a command that is sent twice takes effect once. An owner has a new number for each first hold: a late
@@ -23,7 +21,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view rlock_acquire{R"lua(
+inline constexpr ScriptText rlock_acquire{R"lua(
 -- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
 -- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold to re-enter is gone.
 local lock = KEYS[1]
@@ -51,7 +49,7 @@ return enter_again(lock, owner, current, count, lease)
 
 // Releases levels of a hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners; n = released,
 // n listeners notified; -1 = still held.
-inline constexpr std::string_view rlock_release{R"lua(
+inline constexpr ScriptText rlock_release{R"lua(
 -- KEYS: lock, channel.
 local lock, channel = KEYS[1], KEYS[2]
 local function release(owner, count, lease, publish)
@@ -63,7 +61,7 @@ local function release(owner, count, lease, publish)
 end
 )lua"};
 
-inline constexpr std::string_view rlock_hand_over{R"lua(
+inline constexpr ScriptText rlock_hand_over{R"lua(
 -- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
 -- Answer: 1 = the next owner holds it; nil = neither of them does.
 local lock, channel = KEYS[1], KEYS[2]
@@ -82,7 +80,7 @@ if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return 1
 )lua"};
 
-inline constexpr std::string_view rlock_stay{R"lua(
+inline constexpr ScriptText rlock_stay{R"lua(
 -- KEYS: lock, channel.  ARGV: owner, the owner that takes its place, its lease in ms, publish command.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
 local lock, channel = KEYS[1], KEYS[2]
@@ -97,7 +95,7 @@ if lease ~= left then redis.pcall(publish, channel, '0') end
 return now
 )lua"};
 
-inline constexpr std::string_view rlock_renew{R"lua(
+inline constexpr ScriptText rlock_renew{R"lua(
 -- KEYS: up to 1,000 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
@@ -118,19 +116,17 @@ return renewed
 
 }  // namespace parts
 
-inline constexpr std::string_view rlock_acquire =
+inline constexpr ScriptText rlock_acquire =
     joined<parts::wanted_until, parts::no_lease, parts::levels, parts::rlock_acquire>;
-inline constexpr std::string_view rlock_release =
-    joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
-inline constexpr std::string_view rlock_give_up =
+inline constexpr ScriptText rlock_release = joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
+inline constexpr ScriptText rlock_give_up =
     joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
-inline constexpr std::string_view rlock_hand_over =
-    joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
-inline constexpr std::string_view rlock_stay =
+inline constexpr ScriptText rlock_hand_over = joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
+inline constexpr ScriptText rlock_stay =
     joined<parts::wanted_until, parts::next_owner, parts::staying, parts::rlock_stay>;
-inline constexpr std::string_view rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
+inline constexpr ScriptText rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
 
-inline constexpr std::string_view rlock_remaining_lease{R"lua(
+inline constexpr ScriptText rlock_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = not held.
 if redis.call('hlen', KEYS[1]) == 0 then return -2 end
 return redis.call('pttl', KEYS[1])

@@ -5,52 +5,76 @@
 
 #include <array>
 #include <cstddef>
+#include <span>
+#include <string>
 #include <string_view>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// A Lua script and its SHA-1 digest, by which EVALSHA calls it.
-struct Script {
-    std::string_view text;
-    std::array<char, 40> sha1;
+// The text of a script: a literal, or other texts in their order, which scripts share. The compiler does not join them: g++
+// would take seconds for each source file that includes the library. join() does, when a server has to learn the script.
+class ScriptText {
+public:
+    // NOLINTNEXTLINE(google-explicit-constructor)
+    consteval ScriptText(const char* literal) : literal_(literal) {}
+    consteval explicit ScriptText(std::span<const ScriptText* const> parts) : parts_(parts) {}
 
-    consteval explicit Script(std::string_view source) : text(source), sha1(sha1_hex(source)) {}
-
-    // With a digest that was computed before.
-    consteval Script(std::string_view source, const char (&digest)[41]) : text(source), sha1{} {
-        for (std::size_t i = 0; i < sha1.size(); ++i) sha1[i] = digest[i];
+    std::string join() const {
+        std::string text;
+        append_to(text);
+        return text;
     }
 
-    constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
+private:
+    void append_to(std::string& text) const {
+        text += literal_;
+        for (const ScriptText* part : parts_) part->append_to(text);
+    }
+
+    std::string_view literal_;
+    std::span<const ScriptText* const> parts_;
 };
 
-// The script of a text. The compiler computes the digest, slowly. The library's own scripts have theirs beside the text.
-template <const std::string_view& text>
-inline constexpr Script digested{text};
+// A Lua script and its SHA-1 digest, by which EVALSHA calls it.
+class Script {
+public:
+    consteval explicit Script(const char* literal) : text_(literal), sha1_(sha1_hex(literal)) {}
+
+    // With a digest that was computed before.
+    consteval Script(const ScriptText& text, const char (&digest)[41]) : text_(text), sha1_{} {
+        for (std::size_t i = 0; i < sha1_.size(); ++i) sha1_[i] = digest[i];
+    }
+
+    std::string text() const { return text_.join(); }
+    constexpr std::string_view digest() const { return {sha1_.data(), sha1_.size()}; }
+
+private:
+    ScriptText text_;
+    std::array<char, 40> sha1_;
+};
+
+// Is never defined: the compiler names it if a digest is missing. `cmake -P cmake/digests.cmake` writes that.
+template <const ScriptText& text>
+struct DigestIsMissing;
+
+// The script of a text. Each text that a call names has its digest beside it.
+template <const ScriptText& text>
+inline constexpr Script digested{DigestIsMissing<text>::script};
 
 namespace scripts {
 
 namespace parts {
 
-template <const std::string_view&... parts>
-inline constexpr auto joined_array = [] {
-    // Plain loops: compilers evaluate them several times as fast as string_view::copy().
-    std::array<char, (0 + ... + parts.size())> all{};
-    char* to = all.data();
-    const auto copy = [&to](const char* from, std::size_t size) {
-        for (std::size_t i = 0; i < size; ++i) *to++ = from[i];
-    };
-    (copy(parts.data(), parts.size()), ...);
-    return all;
-}();
+template <const ScriptText&... parts>
+inline constexpr std::array<const ScriptText*, sizeof...(parts)> in_order{&parts...};
 
 }  // namespace parts
 
 // The text of a script that shares its first parts with others.
-template <const std::string_view&... parts>
-inline constexpr std::string_view joined{parts::joined_array<parts...>.data(), parts::joined_array<parts...>.size()};
+template <const ScriptText&... parts>
+inline constexpr ScriptText joined{std::span<const ScriptText* const>(parts::in_order<parts...>)};
 
 }  // namespace scripts
 

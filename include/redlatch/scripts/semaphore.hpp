@@ -18,7 +18,7 @@ namespace scripts {
 
 namespace parts {
 
-inline constexpr std::string_view semaphore_acquire{R"lua(
+inline constexpr ScriptText semaphore_acquire{R"lua(
 -- KEYS: semaphore, marks (, channel, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a resend,
 -- client id, number of its place in the queue ('0' = takes none), publish command, then the permits that each caller
 -- wants, in the order of service; as a negative number, if callers behind may be served when there are too few for this
@@ -65,7 +65,7 @@ if number == '0' and taken == 0 then return refused() end
 )lua"};
 
 // Follows semaphore_queue_up.
-inline constexpr std::string_view semaphore_answer{R"lua(
+inline constexpr ScriptText semaphore_answer{R"lua(
 local left, is_known = available - taken, taken == 0 and not was_told(id)
 local is_queued
 if least then
@@ -79,7 +79,7 @@ if is_queued then return {math.max(available - taken, 0), is_there and 1 or 0, t
 return taken > 0 and taken or refused()
 )lua"};
 
-inline constexpr std::string_view semaphore_give_back{R"lua(
+inline constexpr ScriptText semaphore_give_back{R"lua(
 -- KEYS: semaphore, marks, channel (, queue, places).  ARGV: lane, request of an acquire whose outcome its sender does not
 -- know, wanted until of that acquire, margin in ms, '1' for a resend, publish command.
 -- Answer: the number of permits it had taken; they are given back, once. Copies of it in flight take none.
@@ -105,7 +105,7 @@ local refusal, answer = all_or_none(changes), taken
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view semaphore_add{R"lua(
+inline constexpr ScriptText semaphore_add{R"lua(
 -- KEYS: semaphore, marks, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a resend,
 -- permits (may be negative), publish command, '1' = only if the semaphore exists.
 -- Answer: 1 = added; 0 = there is no such semaphore.
@@ -132,7 +132,7 @@ local refusal, answer = all_or_none(changes), 1
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view semaphore_set{R"lua(
+inline constexpr ScriptText semaphore_set{R"lua(
 -- KEYS: semaphore, marks, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a resend,
 -- permits, publish command, and, if the semaphore is to expire, after how many ms.
 -- Answer: 1 = set; 0 = the semaphore exists already.
@@ -154,7 +154,7 @@ local refusal, answer = all_or_none(changes), 1
 if refusal or not told then return refusal or answer end
 )lua"};
 
-inline constexpr std::string_view semaphore_drain{R"lua(
+inline constexpr ScriptText semaphore_drain{R"lua(
 -- KEYS: semaphore, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend.
 -- Answer: the number of permits that were available; now there are none. Negative if some were owed.
 local semaphore, marks = KEYS[1], KEYS[2]
@@ -176,20 +176,20 @@ return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, 
 }  // namespace parts
 
 // A script that makes permits available.
-template <const std::string_view& Body>
-inline constexpr std::string_view with_semaphore_queue =
+template <const ScriptText& Body>
+inline constexpr ScriptText with_semaphore_queue =
     joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count,
            parts::semaphore_queue_keys, parts::semaphore_news, Body, parts::semaphore_queue,
            parts::semaphore_tell_queue>;
 
-inline constexpr std::string_view semaphore_acquire =
+inline constexpr ScriptText semaphore_acquire =
     joined<parts::all_or_none, parts::request_marks, parts::wanted_until, parts::exact_count,
            parts::semaphore_queue_keys, parts::semaphore_news, parts::semaphore_acquire, parts::semaphore_queue,
            parts::semaphore_queue_up, parts::semaphore_answer>;
-inline constexpr std::string_view semaphore_give_back{with_semaphore_queue<parts::semaphore_give_back>};
-inline constexpr std::string_view semaphore_add{with_semaphore_queue<parts::semaphore_add>};
-inline constexpr std::string_view semaphore_set{with_semaphore_queue<parts::semaphore_set>};
-inline constexpr std::string_view semaphore_drain{with_request_marks<parts::semaphore_drain>};
+inline constexpr ScriptText semaphore_give_back{with_semaphore_queue<parts::semaphore_give_back>};
+inline constexpr ScriptText semaphore_add{with_semaphore_queue<parts::semaphore_add>};
+inline constexpr ScriptText semaphore_set{with_semaphore_queue<parts::semaphore_set>};
+inline constexpr ScriptText semaphore_drain{with_request_marks<parts::semaphore_drain>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.

@@ -4,8 +4,6 @@
 #include "redlatch/scripts/request_marks.hpp"
 #include "redlatch/scripts/script.hpp"
 
-#include <string_view>
-
 // The queue of the processes that wait for permits of a semaphore. Whoever makes permits available, or leaves some, tells the
 // first of the queue for whom there are enough, and they ask; the others sleep on. So P processes that wait do not send P commands
 // for one permit. Nothing is reserved: who asks first gets the permits, be it in the queue or not.
@@ -35,15 +33,15 @@ namespace scripts {
 namespace parts {
 
 // Precede semaphore_news. `queue` and `places` are nil for a client that does without.
-inline constexpr std::string_view semaphore_queue_keys{R"lua(
+inline constexpr ScriptText semaphore_queue_keys{R"lua(
 local channel, queue, places = KEYS[3], KEYS[4], KEYS[5]
 )lua"};
-inline constexpr std::string_view permit_queue_keys{R"lua(
+inline constexpr ScriptText permit_queue_keys{R"lua(
 local channel, queue, places = KEYS[4], KEYS[5], KEYS[6]
 )lua"};
 
 // Follows request_marks. The functions of the queue come last, because most calls do not need them.
-inline constexpr std::string_view semaphore_news{R"lua(
+inline constexpr ScriptText semaphore_news{R"lua(
 local publish, now
 local most_seen = 200
 -- The first of the queue, and the number of permits of which it has to be told; nil if nobody is in it.
@@ -72,7 +70,7 @@ local function add_news(changes, total)
 end
 )lua"};
 
-inline constexpr std::string_view semaphore_queue{R"lua(
+inline constexpr ScriptText semaphore_queue{R"lua(
 local stand_in = 400
 
 local function place_text(number, want, asks)
@@ -128,13 +126,13 @@ end
 )lua"};
 
 // Follows a script that makes permits available, and has nothing else to do: `answer`, once the queue is told.
-inline constexpr std::string_view semaphore_tell_queue{R"lua(
+inline constexpr ScriptText semaphore_tell_queue{R"lua(
 tell_queue(told)
 return answer
 )lua"};
 
 // Follows a script that takes permits: the client `id` has, or takes, the place of this `number`.
-inline constexpr std::string_view semaphore_queue_up{R"lua(
+inline constexpr ScriptText semaphore_queue_up{R"lua(
 -- Gives the client a place, or keeps it, until there are as many permits as `least`. `left`: how many are left now. One that
 -- was served in part queues up anew. Returns true if it has one: it is told when it has to ask. A command in lower case reaches
 -- subscribers of other nodes, who cannot be counted: no queue. Without a right to the queue the client hears everything.
@@ -169,7 +167,7 @@ local function was_told(id)
 end
 )lua"};
 
-inline constexpr std::string_view semaphore_leave{R"lua(
+inline constexpr ScriptText semaphore_leave{R"lua(
 -- KEYS: semaphore, marks, channel, queue, places.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, client
 -- id, number of the place, publish command.
 -- Answer: 1. The client waits no longer; what it was told, the next one is told. May be repeated: needs no mark.
@@ -184,7 +182,7 @@ return 1
 
 }  // namespace parts
 
-inline constexpr std::string_view semaphore_leave =
+inline constexpr ScriptText semaphore_leave =
     joined<parts::request_marks, parts::wanted_until, parts::exact_count, parts::semaphore_queue_keys,
            parts::semaphore_news, parts::semaphore_queue, parts::semaphore_leave>;
 

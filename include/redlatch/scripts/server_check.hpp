@@ -9,7 +9,7 @@ namespace detail {
 namespace scripts {
 
 // Tries the commands that the other scripts use, on a key of its own, which it deletes.
-inline constexpr std::string_view server_check{R"lua(
+inline constexpr ScriptText server_check{R"lua(
 -- KEYS: a key that is not in use.  ARGV: the channel and the command of a message.
 -- Answer: the names of the commands that this user has no right to.
 local key = KEYS[1]

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "redlatch/base/config.hpp"
-
-#include <string_view>
+#include "redlatch/scripts/script.hpp"
 
 // A command may reach the server long after its sender has given up: a closed connection may still be delivered for
 // half a minute, and a proxy may delay one for longer. So a command that would do harm then carries a time until which
@@ -15,7 +14,7 @@ namespace detail {
 namespace scripts::parts {
 
 // Precedes the scripts that use it.
-inline constexpr std::string_view wanted_until{R"lua(
+inline constexpr ScriptText wanted_until{R"lua(
 -- Milliseconds since 1970.
 local function time_in_ms()
     local time = redis.call('time')

@@ -70,8 +70,10 @@ public:
     using Queue = RequestQueue<Want>;
     using Member = typename Queue::Member;
 
-    Synchronizer(Session& session, const std::string& key)
-        : core_(*this, session, key), room_(core_.mutex, session, *this, core_.protocol.channel()) {
+    // `more` is for the constructor of the protocol.
+    template <class... More>
+    Synchronizer(Session& session, const std::string& key, const More&... more)
+        : core_(*this, session, key, more...), room_(core_.mutex, session, *this, core_.protocol.channel()) {
         // Redisson's latches cannot have such names in a cluster, either.
         if (session.transport().route(room_.channel()) != session.transport().route(core_.key()))
             throw Error(errc::invalid_argument, core_.key(),
@@ -84,7 +86,7 @@ public:
         core_.session.losses().timers().forget(*this);
     }
 
-    std::string_view kind() const noexcept override { return Protocol::kind; }
+    std::string_view kind() const noexcept override { return core_.protocol.kind; }
     const std::string& key() const noexcept override { return core_.key(); }
     Session& session() const noexcept override { return core_.session; }
     Protocol& protocol() noexcept { return core_.protocol; }

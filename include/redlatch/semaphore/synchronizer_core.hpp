@@ -32,8 +32,12 @@ public:
 // code runs.
 template <class Protocol>
 struct SynchronizerCore {
-    SynchronizerCore(SynchronizerTask& state, Session& of, const std::string& key)
-        : task(state), session(of), protocol(of.protocol_context(), key), sender(of, protocol.marks(), queue()) {}
+    template <class... More>
+    SynchronizerCore(SynchronizerTask& state, Session& of, const std::string& key, const More&... more)
+        : task(state),
+          session(of),
+          protocol(of.protocol_context(), key, more...),
+          sender(of, protocol.marks(), queue()) {}
 
     const std::string& key() const noexcept { return protocol.key(); }
 

@@ -77,9 +77,10 @@ public:
     Command command() const { return {words_, script_ ? std::size_t{3} : std::size_t{1}}; }
 
     // Returns the command that sends the text of the script. It replaces the one of command().
-    Command by_text() const {
+    Command by_text() {
+        text_ = script_->text();
         words_[0] = "EVAL";
-        words_[1] = script_->text;
+        words_[1] = text_;
         return {words_, 3};
     }
 
@@ -89,6 +90,7 @@ public:
 private:
     const Script* const script_;
     const NumberText key_count_;
+    std::string text_;  // of the script, if it is sent
     std::array<std::string_view, 16> few_;
     std::vector<std::string_view> many_;
     std::span<std::string_view> words_;

@@ -120,7 +120,8 @@ public:
              done = std::move(done)](Reply reply) mutable {
                 if (classify(reply) != ReplyClass::no_script) return finish_post(done, std::move(reply));
                 try {
-                    std::vector<std::string_view> again{"EVAL", script.text};
+                    const std::string text = script.text();
+                    std::vector<std::string_view> again{"EVAL", text};
                     const std::vector<std::string_view> rest = kept.words();
                     again.insert(again.end(), rest.begin(), rest.end());
                     post(Command{again, 3}, done, Receiver::background, replicas);

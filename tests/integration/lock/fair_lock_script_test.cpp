@@ -35,7 +35,7 @@ struct Bench {
 
     // Returns any reply, errors included.
     RawReply send(const redlatch::detail::Script& script, const Words& arguments) {
-        Words words{"EVAL", std::string(script.text), "4", "orders", queue, timeouts, slots, "PUBLISH", channels};
+        Words words{"EVAL", script.text(), "4", "orders", queue, timeouts, slots, "PUBLISH", channels};
         words.insert(words.end(), arguments.begin(), arguments.end());
         return redis.command(words);
     }

@@ -180,7 +180,7 @@ TEST_CASE("a hold gets a greater token even if the server still has the previous
 TEST_CASE("a resent hand-over returns the token of the hold, and is void after the end of the hold") {
     RedisServer server;
     RawRedis redis{server};
-    const std::string script{redlatch::detail::scripts::fenced_hand_over};
+    const std::string script = redlatch::detail::scripts::fenced_hand_over.join();
     const auto hand_over = [&] {
         return redis.call("EVAL", script, 3, "orders", counter, channel_of("orders"), "me", "heir", 10'000, "PUBLISH",
                           always);
@@ -209,7 +209,7 @@ TEST_CASE("a resent hand-over returns the token of the hold, and is void after t
 TEST_CASE("a resent acquire returns the token of the hold") {
     RedisServer server;
     RawRedis redis{server};
-    const std::string script{redlatch::detail::scripts::fenced_acquire};
+    const std::string script = redlatch::detail::scripts::fenced_acquire.join();
     const auto acquire = [&](const char* owner, int count) {
         return redis.call("EVAL", script, 2, "orders", counter, owner, count, 30'000, always);
     };
@@ -238,13 +238,12 @@ TEST_CASE("a command that arrives too late draws no token") {
         CHECK(redis.text("GET", counter) == "7");
     };
     const std::string past = std::to_string(std::stoll(redis.list("TIME").at(0)) * 1000 - 1);
-    late({"EVAL", std::string{redlatch::detail::scripts::fenced_acquire}, "2", "orders", counter, "me", "1", "30000",
-          past});
+    late({"EVAL", redlatch::detail::scripts::fenced_acquire.join(), "2", "orders", counter, "me", "1", "30000", past});
     CHECK(redis.keys() == Words{counter});
     redis.integer("HSET", "orders", "me", 1);
     redis.integer("PEXPIRE", "orders", 60'000);
-    late({"EVAL", std::string{redlatch::detail::scripts::fenced_hand_over}, "3", "orders", counter,
-          channel_of("orders"), "me", "heir", "30000", "PUBLISH", past});
+    late({"EVAL", redlatch::detail::scripts::fenced_hand_over.join(), "3", "orders", counter, channel_of("orders"),
+          "me", "heir", "30000", "PUBLISH", past});
     CHECK(redis.hgetall("orders") == Fields{{"me", "1"}});
 }
 

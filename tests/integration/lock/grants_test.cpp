@@ -591,10 +591,10 @@ public:
     std::string owner() const { return id_ + ":1"; }
 
     RawReply acquire() {
-        return call(scripts::queue_acquire, {owner(), "1", "30000", std::to_string(always), "PUBLISH", "1"});
+        return call(scripts::queue_acquire.join(), {owner(), "1", "30000", std::to_string(always), "PUBLISH", "1"});
     }
-    RawReply release() { return call(scripts::queue_release, {owner(), "0", "0", "PUBLISH"}); }
-    RawReply give_up() { return call(scripts::queue_give_up, {"PUBLISH", "", owner()}); }
+    RawReply release() { return call(scripts::queue_release.join(), {owner(), "0", "0", "PUBLISH"}); }
+    RawReply give_up() { return call(scripts::queue_give_up.join(), {"PUBLISH", "", owner()}); }
 
     /// Returns the next message, empty if there is none.
     std::string hear() {

@@ -71,7 +71,7 @@ struct FaultyPath {
     FaultyPath() {
         for (const redlatch::detail::Script* script :
              {&digested<redlatch::detail::scripts::mutex_acquire>, &digested<redlatch::detail::scripts::mutex_release>})
-            redis.text("SCRIPT", "LOAD", script->text);
+            redis.text("SCRIPT", "LOAD", script->text());
         orders.lock();
         orders.unlock();
         if (command == "delex") release = "\r\nDELEX\r\n";
@@ -305,9 +305,10 @@ TEST_CASE("a release with an old value ends no later hold") {
     const std::string old_value = redis.text("GET", "orders");
     orders.unlock();
     orders.lock();
-    CHECK(redis.integer("EVAL", digested<redlatch::detail::scripts::mutex_release>.text, 1, "orders", old_value) == 0);
+    CHECK(redis.integer("EVAL", digested<redlatch::detail::scripts::mutex_release>.text(), 1, "orders", old_value) ==
+          0);
     CHECK(redis
-              .call("EVAL", digested<redlatch::detail::scripts::mutex_hand_over>.text, 1, "orders", old_value, "x",
+              .call("EVAL", digested<redlatch::detail::scripts::mutex_hand_over>.text(), 1, "orders", old_value, "x",
                     1000, always)
               .is_nil());
     CHECK(orders.is_held());
@@ -442,8 +443,8 @@ TEST_CASE("a renewal prolongs no other hold, creates no key, and shortens no lea
     redis.text("SET", "ours", "our value", "PX", 5000);
     redis.text("SET", "long", "our value", "PX", 100'000);
     redis.integer("RPUSH", "list", "x");
-    const auto answer = redis.command({"EVAL", std::string{redlatch::detail::scripts::mutex_renew}, "5", "theirs",
-                                       "ours", "long", "list", "none", "30000", std::to_string(always), "our value",
+    const auto answer = redis.command({"EVAL", redlatch::detail::scripts::mutex_renew.join(), "5", "theirs", "ours",
+                                       "long", "list", "none", "30000", std::to_string(always), "our value",
                                        "our value", "our value", "our value", "our value"});
     std::vector<long long> renewed;
     for (const RawReply& element : answer.elements) renewed.push_back(element.integer);
@@ -678,7 +679,7 @@ TEST_CASE("a hold can be handed over without memory") {
     RawRedis redis{server};
     redis.text("SET", "orders", "our value", "PX", 5000);
     fill_memory(redis);
-    const std::string script{redlatch::detail::scripts::mutex_hand_over};
+    const std::string script = redlatch::detail::scripts::mutex_hand_over.join();
     CHECK(redis.integer("EVAL", script, 1, "orders", "our value", "the heir's", 9000, always) == 1);
     CHECK(redis.text("GET", "orders") == "the heir's");
     CHECK(redis.pttl("orders") > 5000);

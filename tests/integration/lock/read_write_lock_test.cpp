@@ -629,15 +629,15 @@ TEST_CASE(
     Fixture f;
     f.orders.lock_shared(Lease{600s});
     const auto ask = [&](const char* who, const char* mark_ttl) {
-        return f.redis.integer("EVAL", scripts::write_acquire, 2, "orders", mark, std::string{who} + ":1:write", 1,
-                               30'000, "{orders}", who, mark_ttl, always);
+        return f.redis.integer("EVAL", scripts::write_acquire.join(), 2, "orders", mark, std::string{who} + ":1:write",
+                               1, 30'000, "{orders}", who, mark_ttl, always);
     };
     CHECK(ask("one", "5000") == 2500);
     CHECK(f.redis.text("GET", mark) == "one");
     CHECK(ask("two", "5000") == 2500);
     CHECK(f.redis.text("GET", mark) == "two");
     const auto withdraw = [&](const char* who) {
-        return f.redis.integer("EVAL", scripts::write_withdraw, 2, mark, channel, who, "PUBLISH");
+        return f.redis.integer("EVAL", scripts::write_withdraw.join(), 2, mark, channel, who, "PUBLISH");
     };
     CHECK(withdraw("one") == 0);
     CHECK(f.redis.exists(mark));
@@ -674,7 +674,7 @@ TEST_CASE("fault: reply to a read-write lock lost: each command takes effect onc
     for (const redlatch::detail::Script* script :
          {&digested<scripts::read_acquire>, &digested<scripts::read_release>, &digested<scripts::write_acquire>,
           &digested<scripts::write_release>})
-        redis.text("SCRIPT", "LOAD", script->text);
+        redis.text("SCRIPT", "LOAD", script->text());
     Proxy proxy{server.url()};
     Messages messages{server, channel};
     redlatch::ClientOptions options;

@@ -116,7 +116,7 @@ TEST_CASE("a renewal is a PEXPIRE of the whole watchdog timeout") {
 TEST_CASE("a hand-over without a hold returns nil, however often it is sent") {
     RedisServer server;
     RawRedis redis{server};
-    const std::string script{redlatch::detail::scripts::rlock_hand_over};
+    const std::string script = redlatch::detail::scripts::rlock_hand_over.join();
     const auto hand_over = [&] {
         return redis.call("EVAL", script, 2, "orders", channel_of("orders"), "me", "heir", 10'000, "PUBLISH", always);
     };
@@ -161,21 +161,21 @@ TEST_CASE("a command that arrives too late returns the server's time and changes
         // A first hold, and one more level.
         for (const int count : {1, 2}) {
             const long long now = server_ms();
-            late(redis.command({"EVAL", std::string{scripts::rlock_acquire}, "1", "orders", "me", std::to_string(count),
+            late(redis.command({"EVAL", scripts::rlock_acquire.join(), "1", "orders", "me", std::to_string(count),
                                 "30000", std::to_string(now - 1)}),
                  now);
         }
         const long long now = server_ms();
-        late(redis.command(
-                 {"EVAL", std::string{scripts::rlock_renew}, "1", "orders", "30000", std::to_string(now - 1), "me"}),
-             now);
+        late(
+            redis.command({"EVAL", scripts::rlock_renew.join(), "1", "orders", "30000", std::to_string(now - 1), "me"}),
+            now);
         if (!is_held) continue;
-        late(redis.command({"EVAL", std::string{scripts::rlock_hand_over}, "2", "orders", channel_of("orders"), "me",
-                            "heir", "30000", "PUBLISH", std::to_string(now - 1)}),
+        late(redis.command({"EVAL", scripts::rlock_hand_over.join(), "2", "orders", channel_of("orders"), "me", "heir",
+                            "30000", "PUBLISH", std::to_string(now - 1)}),
              now);
         // In time.
-        CHECK(redis.integer("EVAL", scripts::rlock_hand_over, 2, "orders", channel_of("orders"), "me", "heir", 5000,
-                            "PUBLISH", server_ms() + 60'000) == 1);
+        CHECK(redis.integer("EVAL", scripts::rlock_hand_over.join(), 2, "orders", channel_of("orders"), "me", "heir",
+                            5000, "PUBLISH", server_ms() + 60'000) == 1);
         CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
     }
 }
@@ -186,7 +186,7 @@ TEST_CASE("giving up ends the holds of the named owners only, and returns the se
     Messages messages{server, channel_of("orders")};
     const auto give_up = [&](const std::string& one, const std::string& two) {
         const Words before = redis.list("TIME");
-        const long long now = redis.integer("EVAL", redlatch::detail::scripts::rlock_give_up, 2, "orders",
+        const long long now = redis.integer("EVAL", redlatch::detail::scripts::rlock_give_up.join(), 2, "orders",
                                             channel_of("orders"), "PUBLISH", "", one, two);
         const Words after = redis.list("TIME");
         const auto ms = [](const Words& time) { return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000; };
@@ -291,11 +291,11 @@ TEST_CASE("acquire and release, script by script: replies, keys and messages") {
     const std::string a = "11111111-1111-4111-8111-111111111111:1";
     const std::string b = "22222222-2222-4222-8222-222222222222:1";
     const auto acquire = [&](const std::string& owner, int count) {
-        return redis.call("EVAL", redlatch::detail::scripts::rlock_acquire, 1, "L", owner, count, 30000, always);
+        return redis.call("EVAL", redlatch::detail::scripts::rlock_acquire.join(), 1, "L", owner, count, 30000, always);
     };
     const auto release = [&](const std::string& owner, int left) {
-        return redis.call("EVAL", redlatch::detail::scripts::rlock_release, 2, "L", channel_of("L"), owner, left, 30000,
-                          "PUBLISH");
+        return redis.call("EVAL", redlatch::detail::scripts::rlock_release.join(), 2, "L", channel_of("L"), owner, left,
+                          30000, "PUBLISH");
     };
 
     CHECK(acquire(a, 1).is_nil());
@@ -329,7 +329,7 @@ TEST_CASE("acquire and release, script by script: replies, keys and messages") {
     // A key without a TTL is not a lock, but its holder may continue.
     redis.integer("PERSIST", "L");
     CHECK(redis
-              .command({"EVAL", std::string{redlatch::detail::scripts::rlock_acquire}, "1", "L", a, "1", "30000",
+              .command({"EVAL", redlatch::detail::scripts::rlock_acquire.join(), "1", "L", a, "1", "30000",
                         std::to_string(always)})
               .string.starts_with("WRONGTYPE"));
     CHECK(redis.pttl("L") == -1);

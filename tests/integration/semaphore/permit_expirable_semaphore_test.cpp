@@ -68,7 +68,7 @@ struct FaultyBench : Bench {
                                      &digested<scripts::permit_release>, &digested<scripts::permit_set_lease>,
                                      &digested<scripts::permit_set_total>, &digested<scripts::semaphore_set>,
                                      &digested<scripts::semaphore_add>})
-            redis.text("SCRIPT", "LOAD", script->text);
+            redis.text("SCRIPT", "LOAD", script->text());
     }
 
     Proxy proxy{server.url()};

@@ -66,7 +66,7 @@ struct FaultyBench : Bench {
         for (const Script* script : {&digested<scripts::semaphore_acquire>, &digested<scripts::semaphore_add>,
                                      &digested<scripts::semaphore_give_back>, &digested<scripts::semaphore_set>,
                                      &digested<scripts::semaphore_drain>})
-            redis.text("SCRIPT", "LOAD", script->text);
+            redis.text("SCRIPT", "LOAD", script->text());
     }
 
     Proxy proxy;

@@ -154,7 +154,7 @@ private:
     std::int64_t few() { return 1 + static_cast<std::int64_t>(below(3)); }
 
     Words words_of(const Call& call) {
-        if (call.script()) texts.emplace(call.script()->digest(), call.script()->text);
+        if (call.script()) texts.emplace(call.script()->digest(), call.script()->text());
         const CallWords words(call, "PUBLISH");
         const auto all = words.command().words;
         return {all.begin(), all.end()};

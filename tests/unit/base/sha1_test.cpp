@@ -60,7 +60,7 @@ TEST_CASE("each script has the digest of its own text, and no two are equal") {
           &digested<scripts::read_hold_count>, &digested<scripts::read_renew>, &digested<scripts::write_acquire>,
           &digested<scripts::write_release>, &digested<scripts::write_give_up>, &digested<scripts::write_holders>,
           &digested<scripts::write_remaining_lease>, &digested<scripts::write_withdraw>}) {
-        CHECK(script->digest() == sha1(script->text));
+        CHECK(script->digest() == sha1(script->text()));
         digests.emplace(script->digest());
     }
     CHECK(digests.size() == 19);

@@ -138,7 +138,7 @@ TEST_CASE("a script that the server has not cached is sent as text with the same
     REQUIRE(sent.size() == 2);
     CHECK_FALSE(sent[0].by_text());
     CHECK(sent[1].by_text());
-    CHECK(sent[1].words[1] == scripts::rlock_acquire);
+    CHECK(sent[1].words[1] == scripts::rlock_acquire.join());
     CHECK(std::vector(sent[0].words.begin() + 2, sent[0].words.end()) ==
           std::vector(sent[1].words.begin() + 2, sent[1].words.end()));
     bench.lock.unlock();

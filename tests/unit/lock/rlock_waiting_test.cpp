@@ -367,6 +367,32 @@ TEST_CASE("a hand-over whose reply is lost is resent, and the heir's lease count
     CHECK(heir.valid_until < sent[0].at + 5s);
 }
 
+// Late copies of both may still arrive, that of the acquire first: then the number of the heir holds the lock.
+TEST_CASE("if an acquire and its hand-over were resent, the heir's number is released again later, too") {
+    Bench bench({.command_timeout = 500ms});
+    bench.redis.confirm_by_hand();
+    bench.redis.next("acquire", lost());
+    bench.lock.lock();
+    Taker heir(bench);
+    REQUIRE(heir.is_in_line(bench));
+    bench.redis.next("hand over", lost());
+    bench.lock.unlock();
+    REQUIRE(heir.is_back());
+    REQUIRE(heir.held);
+    const std::int64_t wanted_until = bench.redis.sent("hand over").back().instant(4);
+    heir.let_go = true;
+    const auto is_given_up = [&](std::uint64_t number) {
+        return eventually([&] {
+            for (const SentCommand& sent : bench.redis.sent("give up"))
+                if (sent.words.back() == bench.owner(number)) return true;
+            return false;
+        });
+    };
+    CHECK(is_given_up(1));
+    REQUIRE(is_given_up(2));
+    CHECK(ScriptedRedis::server_now() > wanted_until);
+}
+
 TEST_CASE("a hand-over that arrived too late is resent, by the server time that the reply reported") {
     HeldBench bench;
     Taker heir(bench);

@@ -18,7 +18,7 @@ using redlatch::test::words_of;
 
 namespace {
 
-using Protocol = HolderRecordProtocol<LeaderRecord>;
+using Protocol = HolderRecordProtocol;
 using Want = Protocol::Want;
 
 const std::string uuid = "01234567-89ab-4cde-8f01-23456789abcd";
@@ -52,7 +52,7 @@ struct Bench {
     ClientOptions options{};
     NativeCommands native;
     ProtocolContext context{uuid, options, native};
-    Protocol record{context, "orders"};
+    Protocol record{context, "orders", leader_record};
 };
 
 bool is_unexpected(const Protocol& record, std::vector<Reply> parts) {
@@ -73,9 +73,9 @@ TEST_CASE("the calls name the lock, its token counter and the record, all in one
           "orders redlatch_leader:{orders} " + me + " 42 host-7 900 redisson_lock__channel:{orders} PUBLISH");
     CHECK(bench.record.store(7, 42, "", 0ms).effect == Effect::grants);
     CHECK(words_of(bench.record.remove(me)) == "redlatch_leader:{orders} " + me);
-    CHECK(words_of(HolderRecordProtocol<OnceRecord>(bench.context, "a{b}").look()) ==
+    CHECK(words_of(Protocol(bench.context, "a{b}", once_record).look()) ==
           "a{b} redisson_lock_token:a{b} redlatch_once:a{b}");
-    CHECK(words_of(HolderRecordProtocol<FlightRecord>(bench.context, "x").remove(me)) == "redlatch_flight:{x} " + me);
+    CHECK(words_of(Protocol(bench.context, "x", flight_record).remove(me)) == "redlatch_flight:{x} " + me);
 }
 
 TEST_CASE("a look is read: free, held, with a record of the holder or of another one") {

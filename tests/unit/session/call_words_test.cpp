@@ -29,8 +29,8 @@ TEST_CASE("a script is called by its digest, with the number of its keys; the fi
 
 TEST_CASE("the text of a script replaces its digest, all else remains") {
     const Call call{script, {"a"}, {1}};
-    const CallWords words(call, {});
-    CHECK(words_of(words.by_text()) == Words{"EVAL", std::string(script.text), "1", "a", "1"});
+    CallWords words(call, {});
+    CHECK(words_of(words.by_text()) == Words{"EVAL", script.text(), "1", "a", "1"});
     CHECK(words.by_text().key == 3);
 }
 
