@@ -25008,9 +25008,12 @@ local function if_permitted(change)
     end
 end
 
--- The streak outlives a queue that is empty for a moment.
+-- The streak outlives a queue that is empty for a moment. Nobody of the queue asks any more at the end of a grant, so those
+-- who do not queue have to: see message_of_grant().
 local end_places = if_permitted(function()
-    if redis.call('exists', queue) == 0 then redis.call('pexpire', places, '1000') end
+    if redis.call('exists', queue) == 1 then return end
+    if redis.pcall('hdel', places, 'owed') == 1 then redis.pcall(publish, channel, '0') end
+    redis.call('pexpire', places, '1000')
 end)
 
 -- Without a right to one of these, the id is still in the queue.
@@ -25139,10 +25142,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "e6ffb1e1d0b9c9d483e64c00df64c5e8c701b534"};
+    "f85dd90cad86bbef41e2f7a44c7df65a07de5938"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "3be826eae0136ead5f5d07208bd3916504f5c9f4"};
+    "e42585a03e62e433e2ea7a996ae594093996ecf7"};
 // clang-format on
 
 }  // namespace detail
@@ -25275,7 +25278,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "65fe8929b5b9e9c6b1be8bf899a91c849a59317b"};
+    "3ecac36476b63002b2002f44ed78a38f2f7b4e02"};
 // clang-format on
 
 }  // namespace detail
@@ -25325,6 +25328,16 @@ inline constexpr ScriptText queue_turn{R"lua(
 -- Undoes the write of a hold that nobody knows of. Access rights may allow one of these commands and not the other.
 local function undo_write(key)
     if type(redis.pcall('del', key)) == 'table' then redis.call('pexpire', key, '0') end
+end
+
+-- Returns what those who do not queue are told of a grant. They rely on the released hold, which would have lasted for
+-- `left`. Some wait for the end of a hold alone: they understand '2', which waiters for the lock ignore. Those are woken if
+-- the lease that the waiter asked for is shorter. The grant itself may be over before, if its waiter is frozen or loses it:
+-- then one of the queue asks. As long as one does, the message is owed.
+local function message_of_grant(wanted, lasts, left, somebody_asks)
+    if wanted < left or (lasts < left and not somebody_asks) then return '0' end
+    if lasts < left then redis.pcall('hset', places, 'owed', '1') end
+    return '2'
 end
 
 -- Our waiters keep out for a while. `message`: to those who do not queue.
@@ -25412,11 +25425,9 @@ local function grant_or_notify(left, message)
                     local at = now + length
                     local somebody_asks = is_asking(known[3], at) and (not ids[3] or is_asking(known[4], at))
                     if not somebody_asks then somebody_asks = tell_head(at) end
-                    -- Some wait for the end of this hold alone: they understand '2', which waiters for the lock ignore.
-                    -- Those rely on the earlier lease: wake them if it was longer. The grant itself may be over before,
-                    -- if its waiter is frozen: then one of the queue asks, if there is any.
-                    local is_shorter = lease < left or (length < left and not somebody_asks)
-                    if heard[4] > 0 then redis.pcall(publish, channel, is_shorter and '0' or '2') end
+                    if heard[4] > 0 then
+                        redis.pcall(publish, channel, message_of_grant(lease, length, left, somebody_asks))
+                    end
                     return -3
                 end
             end
@@ -25474,10 +25485,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "a4b6cc8b235a8cc225fd4af33361910f33b10249"};
+    "54409de111d8bf11b3bc42dfc92b04d766f8eb2a"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "3c4eb0d6a9d53ac51250087587ea2b4234d064c2"};
+    "ec031e5987b9ed50e3dbc92814f7762fb9e40005"};
 // clang-format on
 
 }  // namespace detail
@@ -25779,16 +25790,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "ace6855a5480d1ff33269556b4d3f844a441e4a9"};
+    "1c670b57976f6492916ae37fa2c0253bd2794e4a"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "57ef0f5de7ad11bfb88f234060f7e8b11960bc96"};
+    "c037d8abdf394cf2a6ec850397c589884ea239b7"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "abd8c55cc03c052a9f9c6effcf264b09262bed1a"};
+    "72e3f12e30c6db0ba8c5c2880a3a0c091b761ced"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "107e03e1575eee845576fa2a18e57fbf554d24b2"};
+    "85bd072848ab1cecd1828a0abb7d2018c911bf7e"};
 // clang-format on
 
 }  // namespace detail
@@ -31190,9 +31201,8 @@ local function grant_or_notify(left, message)
         local somebody_asks = tell_head(now + lasts)
         if is_shared then tell_readers(true) end
         if others_listen then
-            -- Readers of clients that do not queue may share the lock. Otherwise as in queue_hand_on.
-            local is_shorter = wanted < left or (lasts < left and not somebody_asks)
-            redis.pcall(publish, channel, is_shared and '1' or is_shorter and '0' or '2')
+            -- Readers of clients that do not queue may share the lock.
+            redis.pcall(publish, channel, is_shared and '1' or message_of_grant(wanted, lasts, left, somebody_asks))
         end
         return -3
     end
@@ -31523,7 +31533,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "e4c5b68ae22af4df717c6fab1958f327f3be1555"};
+    "de9eb2d136f1ea6f49112c0dd6ecfeeb3a431e0c"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -31541,7 +31551,7 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "3c297a4d933511fe3f2d320fc461113910a2b8d5"};
+    "6d89d3eeeeac2d337e9d4ccfed92889d8c7d1f1a"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
@@ -31718,16 +31728,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "3245bca918a5098f48f1c8bed2d36a360d2b6603"};
+    "d6aa6948c7c04ddc95050f153a013843dd8335ad"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "74dfd41b747d69834a653ba5de0a72ed71531a2b"};
+    "8ed4c7226532ad132b62e02e5d37948e2de1a1a0"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "281f27631992ccd23369333b2d9a39b788c5e112"};
+    "4e2fb887c3168281bfd53bf120f146232e62be15"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "963dc33f778b44e12e9071fb6c3e0d8d9d899a7d"};
+    "a46ca126dcf59509375422baa7805c57e307182f"};
 // clang-format on
 
 }  // namespace detail
@@ -31815,10 +31825,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "4fd44ff4cdb754c6b78c0dfa3447b672ee94cfc2"};
+    "878157841de6094eba54bc4a8cde51418960a232"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "98b6653b655dbee1da754fd107b04b8efd036a73"};
+    "2cfb6bb0136ed032ad070eed571b2e38843e9870"};
 // clang-format on
 
 }  // namespace detail

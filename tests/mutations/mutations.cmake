@@ -2497,8 +2497,18 @@ mutate(others_get_no_turn scripts/lock_queue.hpp
 
 # Those who do not queue rely on the lease of a hold that is over.
 mutate(shorter_grant_is_silent scripts/queue_release.hpp
-    "is_shorter and '0' or '2'"
-    "'2'"
+    "not somebody_asks) then return '0' end"
+    "not somebody_asks) then return '2' end"
+    "integration/grants")
+
+# A waiter that leaves, or a further grant, leaves nobody who asks at the end of a grant.
+mutate(message_is_not_owed scripts/queue_release.hpp
+    "    if lasts < left then redis.pcall('hset', places, 'owed', '1') end\n"
+    ""
+    "integration/grants")
+mutate(owed_message_is_not_sent scripts/lock_queue.hpp
+    "redis.pcall(publish, channel, '0') end\n    redis.call('pexpire'"
+    "redis.pcall('exists', channel) end\n    redis.call('pexpire'"
     "integration/grants")
 
 # A message for a place that was left makes the process ask again and again.

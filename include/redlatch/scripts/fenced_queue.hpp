@@ -77,16 +77,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "ace6855a5480d1ff33269556b4d3f844a441e4a9"};
+    "1c670b57976f6492916ae37fa2c0253bd2794e4a"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "57ef0f5de7ad11bfb88f234060f7e8b11960bc96"};
+    "c037d8abdf394cf2a6ec850397c589884ea239b7"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "abd8c55cc03c052a9f9c6effcf264b09262bed1a"};
+    "72e3f12e30c6db0ba8c5c2880a3a0c091b761ced"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "107e03e1575eee845576fa2a18e57fbf554d24b2"};
+    "85bd072848ab1cecd1828a0abb7d2018c911bf7e"};
 // clang-format on
 
 }  // namespace detail

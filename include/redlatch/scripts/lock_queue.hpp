@@ -88,9 +88,12 @@ local function if_permitted(change)
     end
 end
 
--- The streak outlives a queue that is empty for a moment.
+-- The streak outlives a queue that is empty for a moment. Nobody of the queue asks any more at the end of a grant, so those
+-- who do not queue have to: see message_of_grant().
 local end_places = if_permitted(function()
-    if redis.call('exists', queue) == 0 then redis.call('pexpire', places, '1000') end
+    if redis.call('exists', queue) == 1 then return end
+    if redis.pcall('hdel', places, 'owed') == 1 then redis.pcall(publish, channel, '0') end
+    redis.call('pexpire', places, '1000')
 end)
 
 -- Without a right to one of these, the id is still in the queue.
@@ -219,10 +222,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "e6ffb1e1d0b9c9d483e64c00df64c5e8c701b534"};
+    "f85dd90cad86bbef41e2f7a44c7df65a07de5938"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "3be826eae0136ead5f5d07208bd3916504f5c9f4"};
+    "e42585a03e62e433e2ea7a996ae594093996ecf7"};
 // clang-format on
 
 }  // namespace detail

@@ -131,7 +131,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "65fe8929b5b9e9c6b1be8bf899a91c849a59317b"};
+    "3ecac36476b63002b2002f44ed78a38f2f7b4e02"};
 // clang-format on
 
 }  // namespace detail

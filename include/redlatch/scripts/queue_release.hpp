@@ -50,6 +50,16 @@ local function undo_write(key)
     if type(redis.pcall('del', key)) == 'table' then redis.call('pexpire', key, '0') end
 end
 
+-- Returns what those who do not queue are told of a grant. They rely on the released hold, which would have lasted for
+-- `left`. Some wait for the end of a hold alone: they understand '2', which waiters for the lock ignore. Those are woken if
+-- the lease that the waiter asked for is shorter. The grant itself may be over before, if its waiter is frozen or loses it:
+-- then one of the queue asks. As long as one does, the message is owed.
+local function message_of_grant(wanted, lasts, left, somebody_asks)
+    if wanted < left or (lasts < left and not somebody_asks) then return '0' end
+    if lasts < left then redis.pcall('hset', places, 'owed', '1') end
+    return '2'
+end
+
 -- Our waiters keep out for a while. `message`: to those who do not queue.
 local function give_turn(message)
     redis.call('hset', places, 'streak', '0', 'turn', text(now + turn_length))
@@ -135,11 +145,9 @@ local function grant_or_notify(left, message)
                     local at = now + length
                     local somebody_asks = is_asking(known[3], at) and (not ids[3] or is_asking(known[4], at))
                     if not somebody_asks then somebody_asks = tell_head(at) end
-                    -- Some wait for the end of this hold alone: they understand '2', which waiters for the lock ignore.
-                    -- Those rely on the earlier lease: wake them if it was longer. The grant itself may be over before,
-                    -- if its waiter is frozen: then one of the queue asks, if there is any.
-                    local is_shorter = lease < left or (length < left and not somebody_asks)
-                    if heard[4] > 0 then redis.pcall(publish, channel, is_shorter and '0' or '2') end
+                    if heard[4] > 0 then
+                        redis.pcall(publish, channel, message_of_grant(lease, length, left, somebody_asks))
+                    end
                     return -3
                 end
             end
@@ -197,10 +205,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "a4b6cc8b235a8cc225fd4af33361910f33b10249"};
+    "54409de111d8bf11b3bc42dfc92b04d766f8eb2a"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "3c4eb0d6a9d53ac51250087587ea2b4234d064c2"};
+    "ec031e5987b9ed50e3dbc92814f7762fb9e40005"};
 // clang-format on
 
 }  // namespace detail

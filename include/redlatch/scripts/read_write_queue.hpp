@@ -167,9 +167,8 @@ local function grant_or_notify(left, message)
         local somebody_asks = tell_head(now + lasts)
         if is_shared then tell_readers(true) end
         if others_listen then
-            -- Readers of clients that do not queue may share the lock. Otherwise as in queue_hand_on.
-            local is_shorter = wanted < left or (lasts < left and not somebody_asks)
-            redis.pcall(publish, channel, is_shared and '1' or is_shorter and '0' or '2')
+            -- Readers of clients that do not queue may share the lock.
+            redis.pcall(publish, channel, is_shared and '1' or message_of_grant(wanted, lasts, left, somebody_asks))
         end
         return -3
     end

@@ -170,16 +170,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "3245bca918a5098f48f1c8bed2d36a360d2b6603"};
+    "d6aa6948c7c04ddc95050f153a013843dd8335ad"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "74dfd41b747d69834a653ba5de0a72ed71531a2b"};
+    "8ed4c7226532ad132b62e02e5d37948e2de1a1a0"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "281f27631992ccd23369333b2d9a39b788c5e112"};
+    "4e2fb887c3168281bfd53bf120f146232e62be15"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "963dc33f778b44e12e9071fb6c3e0d8d9d899a7d"};
+    "a46ca126dcf59509375422baa7805c57e307182f"};
 // clang-format on
 
 }  // namespace detail

@@ -87,10 +87,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "4fd44ff4cdb754c6b78c0dfa3447b672ee94cfc2"};
+    "878157841de6094eba54bc4a8cde51418960a232"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "98b6653b655dbee1da754fd107b04b8efd036a73"};
+    "2cfb6bb0136ed032ad070eed571b2e38843e9870"};
 // clang-format on
 
 }  // namespace detail

@@ -691,6 +691,25 @@ TEST_CASE(
     }
 }
 
+// They rely on a longer lease than the grant's, as long as one of the queue asks at its end.
+TEST_CASE("those who do not queue are woken when nobody of the queue asks at the end of a grant any more") {
+    RedisServer server;
+    Messages common{server, channel_of(lock_key)};
+    Scripted holder{server, '1'}, first{server, '2'}, second{server, '3'};
+    CHECK(holder.acquire().is_nil());
+    for (Scripted* waiter : {&first, &second}) CHECK(waiter->acquire().elements.size() == 2);
+    CHECK(holder.release().integer == -3);
+    CHECK(common.take() == Words{"2"});
+    SUBCASE("because it leaves") {
+        second.give_up();
+        CHECK(common.take() == Words{"0"});
+    }
+    SUBCASE("because it is granted the lock, too, for no longer") {
+        CHECK(first.release().integer == -3);
+        CHECK(common.take() == Words{"0", "2"});
+    }
+}
+
 TEST_CASE("a waiter that leaves before it is certain of its grant: the one behind it asks at once") {
     RedisServer server;
     RawRedis redis{server};
