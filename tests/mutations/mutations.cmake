@@ -2479,8 +2479,8 @@ mutate(nobody_listens_any_more scripts/queue_release.hpp
 
 # Those who do not queue up rely on the earlier lease, though a grant may be over before, and nobody of the queue asks.
 mutate(short_grant_wakes_nobody scripts/queue_release.hpp
-    "lease < left or (length < left and not somebody_asks)"
-    "lease < left"
+    "wanted < left or (lasts < left and not somebody_asks)"
+    "wanted < left"
     "integration/grants")
 
 # A waiter that gives up keeps its place.
