@@ -5,4 +5,4 @@
 
 #include <string>
 
-redlatch::detail::Script make(const std::string& text) { return redlatch::detail::Script{text.c_str()}; }
+redlatch::detail::ScriptText make(const std::string& text) { return redlatch::detail::ScriptText{text.c_str()}; }

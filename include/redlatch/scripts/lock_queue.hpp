@@ -16,7 +16,7 @@
 //            asks again without a message, and `kind` is p, or f for a fenced lock: only the release of a fenced lock can
 //            grant it, because the hold gets a token. Besides: streak, how many grants there were beside those who do not
 //            queue; turn, the time until which our waiters keep out; polled, the time until which some client is known to
-//            poll for the lock.
+//            poll for the lock; owed, 1 if those who do not queue rely on a lease that a grant has cut short.
 // All times are in milliseconds of the server's clock.
 //
 // Each client listens to a channel of its own, that of the lock with its id. The messages there:

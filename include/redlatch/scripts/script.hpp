@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/base/sha1.hpp"
+#include "redlatch/base/config.hpp"
 
 #include <array>
-#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,7 +16,6 @@ namespace detail {
 // would take seconds for each source file that includes the library. join() does, when a server has to learn the script.
 class ScriptText {
 public:
-    // NOLINTNEXTLINE(google-explicit-constructor)
     consteval ScriptText(const char* literal) : literal_(literal) {}
     consteval explicit ScriptText(std::span<const ScriptText* const> parts) : parts_(parts) {}
 
@@ -37,22 +35,17 @@ private:
     std::span<const ScriptText* const> parts_;
 };
 
-// A Lua script and its SHA-1 digest, by which EVALSHA calls it.
+// A Lua script and its SHA-1 digest, by which EVALSHA calls it. Both are constants.
 class Script {
 public:
-    consteval explicit Script(const char* literal) : text_(literal), sha1_(sha1_hex(literal)) {}
-
-    // With a digest that was computed before.
-    consteval Script(const ScriptText& text, const char (&digest)[41]) : text_(text), sha1_{} {
-        for (std::size_t i = 0; i < sha1_.size(); ++i) sha1_[i] = digest[i];
-    }
+    consteval Script(const ScriptText& text, const char (&digest)[41]) : text_(text), digest_(digest) {}
 
     std::string text() const { return text_.join(); }
-    constexpr std::string_view digest() const { return {sha1_.data(), sha1_.size()}; }
+    constexpr std::string_view digest() const { return digest_; }
 
 private:
     ScriptText text_;
-    std::array<char, 40> sha1_;
+    std::string_view digest_;
 };
 
 // Is never defined: the compiler names it if a digest is missing. `cmake -P cmake/digests.cmake` writes that.
@@ -61,7 +54,7 @@ struct DigestIsMissing;
 
 // The script of a text. Each text that a call names has its digest beside it.
 template <const ScriptText& text>
-inline constexpr Script digested{DigestIsMissing<text>::script};
+inline constexpr Script digested{text, DigestIsMissing<text>::digest};
 
 namespace scripts {
 

@@ -2,6 +2,7 @@
 // SHA-1, the digest by which Redis caches a script.
 #include <doctest/doctest.h>
 
+#include <redlatch/base/sha1.hpp>
 #include <redlatch/redlatch.hpp>
 
 #include <set>
