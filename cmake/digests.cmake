@@ -22,7 +22,7 @@ list(TRANSFORM names REPLACE "digested<scripts::(.*)>" "\\1")
 list(SORT names)
 
 file(GLOB headers ${root}/include/redlatch/scripts/*.hpp)
-set(program "#include <cstdio>\n\n#include <redlatch/base/sha1.hpp>\n")
+set(program "#include <cstdio>\n\n#include <redlatch/testing/sha1.hpp>\n")
 foreach(header IN LISTS headers)
     string(APPEND program "#include \"${header}\"\n")
 endforeach()

@@ -15,6 +15,7 @@
 # Only redis, net and testing may include third-party headers, and asio.hpp those of Asio. Include cycles are errors.
 # All declarations must be in the inline namespace REDLATCH_ABI, which names the version (major and minor). A header that
 # names it must include base/config.hpp, which defines it, directly or not.
+# Tests that also run on the single header include the public headers, and the others through tests/support.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(include_dir ${root}/include)
@@ -129,6 +130,17 @@ function(walk header way)
 endfunction()
 foreach(header IN LISTS headers)
     walk(${header} "")
+endforeach()
+
+# The single headers are public ones, so a test that includes another header does not compile with them.
+foreach(kind unit integration faults stress)
+    file(GLOB_RECURSE tests RELATIVE ${root} ${root}/tests/${kind}/*.cpp ${root}/tests/${kind}/*.hpp)
+    foreach(test IN LISTS tests)
+        file(STRINGS ${root}/${test} lines REGEX "^#include <redlatch/[a-z_]+/")
+        foreach(line IN LISTS lines)
+            complain("${test}: reach it through tests/support: ${line}")
+        endforeach()
+    endforeach()
 endforeach()
 
 get_property(complaints GLOBAL PROPERTY complaints)

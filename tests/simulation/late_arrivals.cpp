@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "simulation/late_arrivals.hpp"
 
-#include <redlatch/base/sha1.hpp>
 #include <redlatch/scripts/barrier.hpp>
 #include <redlatch/scripts/condition_variable.hpp>
 #include <redlatch/scripts/count_down_latch.hpp>
@@ -19,6 +18,7 @@
 #include <redlatch/scripts/read_write_stay.hpp>
 #include <redlatch/scripts/rlock.hpp>
 #include <redlatch/scripts/semaphore.hpp>
+#include <redlatch/testing/sha1.hpp>
 
 #include <utility>
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/base/sha1.hpp"
 #include "redlatch/testing/commands.hpp"
 #include "redlatch/testing/keyspace.hpp"
 #include "redlatch/testing/script_host.hpp"
+#include "redlatch/testing/sha1.hpp"
 #include "redlatch/transport/reply.hpp"
 
 #include <chrono>

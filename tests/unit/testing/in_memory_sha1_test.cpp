@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-// SHA-1, the digest by which Redis caches a script.
+// SHA-1, by which the server in memory names scripts, and the digests of the scripts that calls name.
 #include <doctest/doctest.h>
 
-#include <redlatch/base/sha1.hpp>
-#include <redlatch/redlatch.hpp>
+#include <redlatch/testing.hpp>
 
 #include <set>
 #include <string>

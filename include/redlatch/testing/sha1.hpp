@@ -12,10 +12,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Returns the SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
-//
-// Every program that includes the library evaluates this for every script, and compilers are slow at it. Plain arrays
-// and loops without calls are several times faster than std::array and lambdas.
+// Returns the SHA-1 in 40 hex digits: the name under which Redis caches a script (FIPS 180-4, 6.1). The library names its
+// scripts by checked-in digests; the server in memory and cmake/digests.cmake compute them.
 constexpr std::array<char, 40> sha1_hex(std::string_view text) {
     std::uint32_t hash[5] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
     const char* const data = text.data();
