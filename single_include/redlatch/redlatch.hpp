@@ -15620,6 +15620,443 @@ struct NoLeases {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/wait/message_words.hpp
+
+// Reads the messages that a script sends to one waiting process: words with one space between them.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Removes the first word of a message, and returns it.
+inline std::string_view next_word(std::string_view& text) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    return word;
+}
+
+// The same for a number.
+template <class Number>
+std::optional<Number> next_number(std::string_view& text) {
+    const std::string_view word = next_word(text);
+    Number number{};
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (word.empty() || error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
+    return number;
+}
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/wait/subscription.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The interest of one state in a channel, for as long as it wants messages. The mutex of that state guards it.
+class Subscription {
+public:
+    // `listener` receives the messages of `channel`, and forwards them.
+    Subscription(Session& session, BackgroundTask& listener, std::string channel)
+        : session_(session), listener_(listener), channel_(std::move(channel)) {}
+    Subscription(const Subscription&) = delete;
+    Subscription& operator=(const Subscription&) = delete;
+    ~Subscription() { session_.subscriptions().remove(channel_, listener_); }
+
+    const std::string& channel() const noexcept { return channel_; }
+
+    // Returns true if the server confirmed the subscription, so messages arrive.
+    bool is_confirmed() const noexcept { return confirmed_; }
+
+    // Returns true between listen() and stop(), unless the server refuses it.
+    bool is_wanted() const noexcept { return listening_; }
+
+    // Begins to listen. Returns true if a message since the last query may have been missed: another state of this client
+    // is already subscribed to this channel, and received it alone.
+    bool listen() {
+        if (listening_) return false;
+        session_.start_background();
+        const bool was_confirmed = confirmed_;
+        confirmed_ = session_.subscriptions().acquire(channel_, listener_);
+        listening_ = true;
+        return confirmed_ && !was_confirmed;
+    }
+
+    void stop() {
+        if (std::exchange(listening_, false)) session_.subscriptions().release(channel_, listener_);
+    }
+
+    // --- events of the channel --------------------------------------------------------------------------------
+
+    void confirmed() noexcept { confirmed_ = true; }
+    void disconnected() noexcept { confirmed_ = false; }
+    void refused() noexcept { confirmed_ = listening_ = false; }
+
+private:
+    Session& session_;
+    BackgroundTask& listener_;
+    const std::string channel_;
+    bool listening_ = false;  // true while it wants messages
+    bool confirmed_ = false;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/waiting_place.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The place of this process in the queue of a semaphore on the server, and what it is told there: see
+// scripts/semaphore_queue.hpp. All waiters of the process share it; the representative asks under its number.
+//
+// The mutex of SynchronizerCore guards all members.
+template <class Protocol>
+class WaitingPlace {
+public:
+    WaitingPlace(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries)
+        : core_(core),
+          deliveries_(deliveries),
+          subscription_(core.session, core.task, core.protocol.queue().place_channel()) {}
+
+    // Begins a question. Returns the number to ask with; 0 if it is to be asked without a place. Only one at a time asks under
+    // the number, because the place is for what that one wants.
+    std::uint64_t begin() {
+        if (is_asking_) {
+            // Who asks under the number has been told, and asks again once it has its answer.
+            if (told_at_ <= Clock::now()) {
+                told_at_ = never;
+                was_told_ = true;
+            }
+            return 0;
+        }
+        told_at_ = never;
+        is_queued_ = false;
+        if (!is_used()) return 0;
+        if (number_ == 0) number_ = core_.session.next_request();
+        is_asking_ = true;
+        asked_at_ = Clock::now();
+        ++questions_;
+        return number_;
+    }
+
+    // A question under this number has ended.
+    void end(std::uint64_t number) noexcept {
+        if (number == 0) return;
+        is_asking_ = false;
+        if (std::exchange(was_told_, false)) told_at_ = Clock::now();
+    }
+
+    // Returns until when the others wait for the question that is under way; a time in the past if there is none. If its
+    // answer does not come, one of them asks without a place.
+    Instant asking_until() const noexcept { return is_asking_ ? asked_at_ + patience : Instant{}; }
+
+    // Changes if somebody has asked under the number, or has left the place: it may stand for what another caller wants.
+    std::uint64_t questions() const noexcept { return questions_; }
+
+    // Returns true if a question under this number was the last one that counts: whoever makes permits available knows what
+    // its caller wants, or tells everybody.
+    bool covers(std::uint64_t number) const { return number != 0 ? number == number_ || number_ == 0 : !is_used(); }
+
+    // Makes the question for these callers.
+    template <class Wants>
+    Call question(const Wants& wants, const RequestId& request_id, std::uint64_t number) const {
+        return core_.protocol.ask(wants, request_id, number);
+    }
+
+    // Applies the answer to a question under that number. Without a place at the end of it the process hears everything.
+    void answered(std::uint64_t number, const Answer& answer) {
+        if (number == 0 || number != number_) return;
+        is_queued_ = answer.is_queued;
+        if (!is_queued_) number_ = 0;
+    }
+
+    // Leaves the queue: nobody of this process waits any more. Frees the mutex meanwhile. Without memory for that, the
+    // place ends by itself.
+    void leave(std::unique_lock<std::mutex>& lock) noexcept {
+        if (is_asking_) return;  // who asks leaves
+        subscription_.stop();
+        is_queued_ = false;
+        ++questions_;
+        leave(lock, std::exchange(number_, 0));
+    }
+
+    // --- messages -------------------------------------------------------------------------------------------------
+
+    const std::string& channel() const noexcept { return subscription_.channel(); }
+    void confirmed() noexcept { subscription_.confirmed(); }
+    void disconnected() noexcept { subscription_.disconnected(); }
+
+    // Begins to listen. Returns true if a message may have been missed.
+    bool listen() { return number_ != 0 && !is_refused_ && subscription_.listen(); }
+
+    // The user may not listen to this channel. From now on the waiters of this process hear everything.
+    void refused(std::unique_lock<std::mutex>& lock) {
+        subscription_.refused();
+        is_refused_ = true;
+        leave(lock, std::exchange(number_, 0));
+    }
+
+    // Returns true if a message to all is not for the waiters of this process, who are told when to ask.
+    bool ignores(std::string_view payload) const {
+        return is_queued_ && number_ != 0 && subscription_.is_confirmed() && SemaphoreQueue::is_for_others(payload);
+    }
+
+    // "look <ms> <number>": ask after that time. Others mean nothing.
+    void message(std::unique_lock<std::mutex>& lock, std::string_view payload) {
+        if (next_word(payload) != "look") return;
+        const auto in = next_number<std::int64_t>(payload);
+        const auto place = next_number<std::uint64_t>(payload);
+        if (!in || !is_plausible(*in) || !place) return;
+        if (*place == 0) is_queued_ = false;
+        told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in)));
+        // The place of a question that arrived late.
+        if (number_ == 0) leave(lock, *place);
+    }
+
+    // Returns when the representative has to ask, according to a message since the last question.
+    Instant told_at() const noexcept { return told_at_; }
+
+private:
+    static constexpr Milliseconds patience{500};
+
+    bool is_used() const { return core_.protocol.queue().is_used() && !is_refused_; }
+
+    void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number) noexcept try {
+        if (number == 0 || !core_.protocol.queue().is_used()) return;
+        RequestId request_id = core_.take_lane();
+        request_id.wanted_until = 1;  // the script does not look at it, so nobody has to ask for the server's time
+        deliveries_.add(lock, PendingRequest::Kind::call_off, request_id,
+                        [&protocol = core_.protocol, number](const RequestId& one) {
+                            return protocol.queue().leave(protocol.marks(), one, number);
+                        });
+    } catch (...) {
+        if (!lock.owns_lock()) lock.lock();
+    }
+
+    SynchronizerCore<Protocol>& core_;
+    RequestDeliveries<Protocol>& deliveries_;
+    Subscription subscription_;
+    std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
+    Instant told_at_ = never;
+    Instant asked_at_{};
+    std::uint64_t questions_ = 0;
+    bool is_asking_ = false;   // under the number
+    bool was_told_ = false;    // while it asked
+    bool is_queued_ = false;   // the last answer: this process is told when to ask
+    bool is_refused_ = false;  // no right to the channel
+};
+
+// What has no queue on the server.
+template <class Protocol>
+class NoWaitingPlace {
+public:
+    template <class Core, class Deliveries>
+    NoWaitingPlace(Core& core, Deliveries&) : protocol_(core.protocol) {}
+
+    std::uint64_t begin() { return 0; }
+    void end(std::uint64_t) noexcept {}
+    Instant asking_until() const noexcept { return {}; }
+    std::uint64_t questions() const noexcept { return 0; }
+    bool covers(std::uint64_t) const { return true; }
+    template <class Wants>
+    Call question(const Wants& wants, const RequestId& request_id, std::uint64_t) const {
+        return protocol_.ask(wants, request_id);
+    }
+    void answered(std::uint64_t, const Answer&) {}
+    void leave(std::unique_lock<std::mutex>&) noexcept {}
+    bool listen() { return false; }
+    void confirmed() noexcept {}
+    void disconnected() noexcept {}
+    void refused(std::unique_lock<std::mutex>&) {}
+    bool ignores(std::string_view) const { return false; }
+    void message(std::unique_lock<std::mutex>&, std::string_view) {}
+    Instant told_at() const noexcept { return never; }
+
+private:
+    const Protocol& protocol_;
+};
+
+template <class Protocol>
+concept HasWaitingPlace = requires(const Protocol& p) {
+    p.queue();
+};
+
+template <class Protocol>
+using PlaceOf = std::conditional_t<HasWaitingPlace<Protocol>, WaitingPlace<Protocol>, NoWaitingPlace<Protocol>>;
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/wait/patience.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Decides for how long the calls of one name go on while no server answers. The waiting callers of the name share that
+// time, each by its own settings: those of its request. The mutex of the name's state guards it.
+class Patience {
+public:
+    // Returns until when a query is retried. `first`: true for the first query of a call. It always gets the time of one
+    // try, because the deadline is meant for the waiting: a short timeout must not do worse than none.
+    template <class Request>
+    Instant give_up_at(const Request& request, bool first) const {
+        const Instant now = Clock::now();
+        if (request.one_try) return now + one_try(request.settings);
+        // Waiting callers share the time for which a server was unreachable, but each gets a full try.
+        const Instant give_up = deadline_after(failing_since_.value_or(now), request.settings.unreachable_timeout);
+        const Instant deadline = std::min(request.deadline, std::max(give_up, now + shortest_try));
+        return first ? std::max(deadline, now + std::min(one_try(request.settings), honest_try)) : deadline;
+    }
+
+    // Returns true if a query that began at `begun` and was not answered failed for want of time only: a server that got
+    // less than command_timeout counts as slow, not as unreachable. `reached`: true if it may have reached the server.
+    template <class Request>
+    bool was_too_short(const Request& request, Instant begun, const Reply& reply, bool reached) const {
+        const Instant now = Clock::now();
+        if (now < request.deadline || !(reached || reply.kind == Reply::Kind::no_time)) return false;
+        return (request.one_try ? now : request.deadline) - begun < request.settings.command_timeout;
+    }
+
+    void answered() { failing_since_.reset(); }
+
+    // Records that a query that began at `begun` got this reply, which is no answer.
+    template <class Request>
+    void failed(const Request& request, Instant begun, const Reply& reply) {
+        // A server that was given less than its time may only be slow.
+        const bool is_away =
+            reply.kind != Reply::Kind::no_time || Clock::now() - begun >= request.settings.command_timeout;
+        if (!failing_since_ && is_away) failing_since_ = begun;
+    }
+
+    // The least time for the first query of a call, whatever the caller's deadline: connecting may be slow, and a free
+    // lock must not be missed for that.
+    static constexpr Milliseconds honest_try{250};
+
+private:
+    static constexpr Milliseconds shortest_try{100};
+
+    static Milliseconds one_try(const Settings& settings) {
+        return std::max(shortest_try, std::min(settings.command_timeout, settings.unreachable_timeout));
+    }
+
+    std::optional<Instant> failing_since_;  // since then no server has replied
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/questions.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Asks the server for what callers want, and records what they get. Of a request whose outcome is unknown it leaves to the
+// background to give back what it took. The mutex of SynchronizerCore guards all parts.
+template <class Protocol, class Leases>
+class Questions {
+    using Want = typename Protocol::Want;
+
+public:
+    Questions(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries, Leases& leases,
+              PlaceOf<Protocol>& place, Patience& patience)
+        : core_(core), deliveries_(deliveries), leases_(leases), place_(place), patience_(patience) {}
+
+    // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
+    // Otherwise throws. `first`: True before any waiting. `place`: the number of the place at which it waits on; 0 for
+    // none.
+    Task<std::optional<Answer>> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
+                                    const WaitRequest& request, bool first, std::uint64_t place) {
+        leases_.prepare();
+        RequestId request_id = core_.take_lane();
+        const Instant give_up = patience_.give_up_at(request, first);
+        const Instant begun = Clock::now();
+        const SendTime begun_at;
+        lock.unlock();
+        Retry retry =
+            core_.session.retry({give_up, request.stop, request.one_try, request.by, request.settings.command_timeout});
+        Reply reply;
+        std::optional<Instant> rest;
+        do {
+            const Instant deadline = retry.deadline();
+            try {
+                if constexpr (Protocol::takes) {
+                    const MakeCall make = [&](const RequestId& one) {
+                        Call call = place_.question(wants, one, place);
+                        call.replication = request.settings.replication();
+                        return call;
+                    };
+                    reply = co_await core_.sender.send(request_id, request.by, deadline, make);
+                } else {
+                    const Call call = core_.protocol.ask(wants, request_id);
+                    reply = co_await ReplyTo(core_.session, request.by, call, deadline);
+                    if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
+                }
+            } catch (const std::bad_alloc&) {
+                reply = detail::short_of_memory(request.by);
+            }
+            rest = retry.rest_after(reply);
+            if (rest) co_await Pause(request.by, *rest, request.stop);
+        } while (rest && retry.goes_on());
+        lock.lock();
+        if (classify(reply) != ReplyClass::answered) {
+            patience_.failed(request, begun, reply);
+            settle(lock, request_id, wants, request_id.may_be_done);
+            if (request.stop.stop_requested()) co_return std::nullopt;
+            if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) co_return std::nullopt;
+            throw core_.sender.failure(request_id, reply);
+        }
+        patience_.answered();
+        try {
+            const Answer answer = core_.protocol.decode(reply, wants);
+            place_.answered(place, answer);
+            if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
+                throw not_confirmed(reply, core_.key());
+            if constexpr (Protocol::takes) {
+                leases_.accept(lock, wants, begun_at);
+                for (const Want& want : wants)
+                    if (want.served) core_.session.count_acquisition();
+            }
+            // Last: what fails before is undone in the same lane.
+            core_.lanes.give_back(request_id);
+            co_return answer;
+        } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
+            for (const Want& want : wants) leases_.discard(want);
+            settle(lock, request_id, wants, true);
+            throw;
+        }
+    }
+
+private:
+    // Handles a request without a proper reply.
+    void settle(std::unique_lock<std::mutex>& lock, const RequestId& request_id, std::span<Want> wants, bool unknown) {
+        if constexpr (Protocol::takes)
+            if (unknown && !(request_id.is_unknowable && Protocol::takes_back_by_mark))
+                return deliveries_.add(lock, PendingRequest::Kind::undoing, request_id,
+                                       [this, kept = std::vector<Want>(wants.begin(), wants.end())](
+                                           const RequestId& asked) { return core_.protocol.take_back(asked, kept); });
+        core_.lanes.give_back(request_id);
+    }
+
+    SynchronizerCore<Protocol>& core_;
+    RequestDeliveries<Protocol>& deliveries_;
+    Leases& leases_;
+    PlaceOf<Protocol>& place_;
+    Patience& patience_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/wait/wait_queue.hpp
 
 namespace redlatch {
@@ -16030,329 +16467,6 @@ private:
     Instant passed_until_{};  // the end of the turn of the last query that let others pass, and the last waiter then
     std::uint64_t passed_number_ = 0;
     Backoff poll_{slow_poll * 2, slow_poll * 2};  // each pause is between half and all of it
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/wait/message_words.hpp
-
-// Reads the messages that a script sends to one waiting process: words with one space between them.
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Removes the first word of a message, and returns it.
-inline std::string_view next_word(std::string_view& text) {
-    const std::string_view word = text.substr(0, text.find(' '));
-    text.remove_prefix(std::min(word.size() + 1, text.size()));
-    return word;
-}
-
-// The same for a number.
-template <class Number>
-std::optional<Number> next_number(std::string_view& text) {
-    const std::string_view word = next_word(text);
-    Number number{};
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (word.empty() || error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
-    return number;
-}
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/wait/subscription.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The interest of one state in a channel, for as long as it wants messages. The mutex of that state guards it.
-class Subscription {
-public:
-    // `listener` receives the messages of `channel`, and forwards them.
-    Subscription(Session& session, BackgroundTask& listener, std::string channel)
-        : session_(session), listener_(listener), channel_(std::move(channel)) {}
-    Subscription(const Subscription&) = delete;
-    Subscription& operator=(const Subscription&) = delete;
-    ~Subscription() { session_.subscriptions().remove(channel_, listener_); }
-
-    const std::string& channel() const noexcept { return channel_; }
-
-    // Returns true if the server confirmed the subscription, so messages arrive.
-    bool is_confirmed() const noexcept { return confirmed_; }
-
-    // Returns true between listen() and stop(), unless the server refuses it.
-    bool is_wanted() const noexcept { return listening_; }
-
-    // Begins to listen. Returns true if a message since the last query may have been missed: another state of this client
-    // is already subscribed to this channel, and received it alone.
-    bool listen() {
-        if (listening_) return false;
-        session_.start_background();
-        const bool was_confirmed = confirmed_;
-        confirmed_ = session_.subscriptions().acquire(channel_, listener_);
-        listening_ = true;
-        return confirmed_ && !was_confirmed;
-    }
-
-    void stop() {
-        if (std::exchange(listening_, false)) session_.subscriptions().release(channel_, listener_);
-    }
-
-    // --- events of the channel --------------------------------------------------------------------------------
-
-    void confirmed() noexcept { confirmed_ = true; }
-    void disconnected() noexcept { confirmed_ = false; }
-    void refused() noexcept { confirmed_ = listening_ = false; }
-
-private:
-    Session& session_;
-    BackgroundTask& listener_;
-    const std::string channel_;
-    bool listening_ = false;  // true while it wants messages
-    bool confirmed_ = false;
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/semaphore/waiting_place.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// The place of this process in the queue of a semaphore on the server, and what it is told there: see
-// scripts/semaphore_queue.hpp. All waiters of the process share it; the representative asks under its number.
-//
-// The mutex of SynchronizerCore guards all members.
-template <class Protocol>
-class WaitingPlace {
-public:
-    WaitingPlace(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries)
-        : core_(core),
-          deliveries_(deliveries),
-          subscription_(core.session, core.task, core.protocol.queue().place_channel()) {}
-
-    // Begins a question. Returns the number to ask with; 0 if it is to be asked without a place. Only one at a time asks under
-    // the number, because the place is for what that one wants.
-    std::uint64_t begin() {
-        if (is_asking_) return 0;
-        told_at_ = never;
-        is_queued_ = false;
-        if (!is_used()) return 0;
-        if (number_ == 0) number_ = core_.session.next_request();
-        is_asking_ = true;
-        asked_at_ = Clock::now();
-        ++questions_;
-        return number_;
-    }
-
-    // A question under this number has ended.
-    void end(std::uint64_t number) noexcept {
-        if (number != 0) is_asking_ = false;
-    }
-
-    // Returns until when the others wait for the question that is under way; a time in the past if there is none. If its
-    // answer does not come, one of them asks without a place.
-    Instant asking_until() const noexcept { return is_asking_ ? asked_at_ + patience : Instant{}; }
-
-    // Changes if somebody has asked under the number, or has left the place: it may stand for what another caller wants.
-    std::uint64_t questions() const noexcept { return questions_; }
-
-    // Returns true if a question under this number was the last one that counts: whoever makes permits available knows what
-    // its caller wants, or tells everybody.
-    bool covers(std::uint64_t number) const { return number != 0 ? number == number_ || number_ == 0 : !is_used(); }
-
-    // Makes the question for these callers.
-    template <class Wants>
-    Call question(const Wants& wants, const RequestId& request_id, std::uint64_t number) const {
-        return core_.protocol.ask(wants, request_id, number);
-    }
-
-    // Applies the answer to a question under that number. Without a place at the end of it the process hears everything.
-    void answered(std::uint64_t number, const Answer& answer) {
-        if (number == 0 || number != number_) return;
-        is_queued_ = answer.is_queued;
-        if (!is_queued_) number_ = 0;
-    }
-
-    // Leaves the queue: nobody of this process waits any more. Frees the mutex meanwhile. Without memory for that, the
-    // place ends by itself.
-    void leave(std::unique_lock<std::mutex>& lock) noexcept {
-        if (is_asking_) return;  // who asks leaves
-        subscription_.stop();
-        is_queued_ = false;
-        ++questions_;
-        leave(lock, std::exchange(number_, 0));
-    }
-
-    // --- messages -------------------------------------------------------------------------------------------------
-
-    const std::string& channel() const noexcept { return subscription_.channel(); }
-    void confirmed() noexcept { subscription_.confirmed(); }
-    void disconnected() noexcept { subscription_.disconnected(); }
-
-    // Begins to listen. Returns true if a message may have been missed.
-    bool listen() { return number_ != 0 && !is_refused_ && subscription_.listen(); }
-
-    // The user may not listen to this channel. From now on the waiters of this process hear everything.
-    void refused(std::unique_lock<std::mutex>& lock) {
-        subscription_.refused();
-        is_refused_ = true;
-        leave(lock, std::exchange(number_, 0));
-    }
-
-    // Returns true if a message to all is not for the waiters of this process, who are told when to ask.
-    bool ignores(std::string_view payload) const {
-        return is_queued_ && number_ != 0 && subscription_.is_confirmed() && SemaphoreQueue::is_for_others(payload);
-    }
-
-    // "look <ms> <number>": ask after that time. Others mean nothing.
-    void message(std::unique_lock<std::mutex>& lock, std::string_view payload) {
-        if (next_word(payload) != "look") return;
-        const auto in = next_number<std::int64_t>(payload);
-        const auto place = next_number<std::uint64_t>(payload);
-        if (!in || !is_plausible(*in) || !place) return;
-        if (*place == 0) is_queued_ = false;
-        told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in)));
-        // The place of a question that arrived late.
-        if (number_ == 0) leave(lock, *place);
-    }
-
-    // Returns when the representative has to ask, according to a message since the last question.
-    Instant told_at() const noexcept { return told_at_; }
-
-private:
-    static constexpr Milliseconds patience{500};
-
-    bool is_used() const { return core_.protocol.queue().is_used() && !is_refused_; }
-
-    void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number) noexcept try {
-        if (number == 0 || !core_.protocol.queue().is_used()) return;
-        RequestId request_id = core_.take_lane();
-        request_id.wanted_until = 1;  // the script does not look at it, so nobody has to ask for the server's time
-        deliveries_.add(lock, PendingRequest::Kind::call_off, request_id,
-                        [&protocol = core_.protocol, number](const RequestId& one) {
-                            return protocol.queue().leave(protocol.marks(), one, number);
-                        });
-    } catch (...) {
-        if (!lock.owns_lock()) lock.lock();
-    }
-
-    SynchronizerCore<Protocol>& core_;
-    RequestDeliveries<Protocol>& deliveries_;
-    Subscription subscription_;
-    std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
-    Instant told_at_ = never;
-    Instant asked_at_{};
-    std::uint64_t questions_ = 0;
-    bool is_asking_ = false;   // under the number
-    bool is_queued_ = false;   // the last answer: this process is told when to ask
-    bool is_refused_ = false;  // no right to the channel
-};
-
-// What has no queue on the server.
-template <class Protocol>
-class NoWaitingPlace {
-public:
-    template <class Core, class Deliveries>
-    NoWaitingPlace(Core& core, Deliveries&) : protocol_(core.protocol) {}
-
-    std::uint64_t begin() { return 0; }
-    void end(std::uint64_t) noexcept {}
-    Instant asking_until() const noexcept { return {}; }
-    std::uint64_t questions() const noexcept { return 0; }
-    bool covers(std::uint64_t) const { return true; }
-    template <class Wants>
-    Call question(const Wants& wants, const RequestId& request_id, std::uint64_t) const {
-        return protocol_.ask(wants, request_id);
-    }
-    void answered(std::uint64_t, const Answer&) {}
-    void leave(std::unique_lock<std::mutex>&) noexcept {}
-    bool listen() { return false; }
-    void confirmed() noexcept {}
-    void disconnected() noexcept {}
-    void refused(std::unique_lock<std::mutex>&) {}
-    bool ignores(std::string_view) const { return false; }
-    void message(std::unique_lock<std::mutex>&, std::string_view) {}
-    Instant told_at() const noexcept { return never; }
-
-private:
-    const Protocol& protocol_;
-};
-
-template <class Protocol>
-concept HasWaitingPlace = requires(const Protocol& p) {
-    p.queue();
-};
-
-template <class Protocol>
-using PlaceOf = std::conditional_t<HasWaitingPlace<Protocol>, WaitingPlace<Protocol>, NoWaitingPlace<Protocol>>;
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/wait/patience.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Decides for how long the calls of one name go on while no server answers. The waiting callers of the name share that
-// time, each by its own settings: those of its request. The mutex of the name's state guards it.
-class Patience {
-public:
-    // Returns until when a query is retried. `first`: true for the first query of a call. It always gets the time of one
-    // try, because the deadline is meant for the waiting: a short timeout must not do worse than none.
-    template <class Request>
-    Instant give_up_at(const Request& request, bool first) const {
-        const Instant now = Clock::now();
-        if (request.one_try) return now + one_try(request.settings);
-        // Waiting callers share the time for which a server was unreachable, but each gets a full try.
-        const Instant give_up = deadline_after(failing_since_.value_or(now), request.settings.unreachable_timeout);
-        const Instant deadline = std::min(request.deadline, std::max(give_up, now + shortest_try));
-        return first ? std::max(deadline, now + std::min(one_try(request.settings), honest_try)) : deadline;
-    }
-
-    // Returns true if a query that began at `begun` and was not answered failed for want of time only: a server that got
-    // less than command_timeout counts as slow, not as unreachable. `reached`: true if it may have reached the server.
-    template <class Request>
-    bool was_too_short(const Request& request, Instant begun, const Reply& reply, bool reached) const {
-        const Instant now = Clock::now();
-        if (now < request.deadline || !(reached || reply.kind == Reply::Kind::no_time)) return false;
-        return (request.one_try ? now : request.deadline) - begun < request.settings.command_timeout;
-    }
-
-    void answered() { failing_since_.reset(); }
-
-    // Records that a query that began at `begun` got this reply, which is no answer.
-    template <class Request>
-    void failed(const Request& request, Instant begun, const Reply& reply) {
-        // A server that was given less than its time may only be slow.
-        const bool is_away =
-            reply.kind != Reply::Kind::no_time || Clock::now() - begun >= request.settings.command_timeout;
-        if (!failing_since_ && is_away) failing_since_ = begun;
-    }
-
-    // The least time for the first query of a call, whatever the caller's deadline: connecting may be slow, and a free
-    // lock must not be missed for that.
-    static constexpr Milliseconds honest_try{250};
-
-private:
-    static constexpr Milliseconds shortest_try{100};
-
-    static Milliseconds one_try(const Settings& settings) {
-        return std::max(shortest_try, std::min(settings.command_timeout, settings.unreachable_timeout));
-    }
-
-    std::optional<Instant> failing_since_;  // since then no server has replied
 };
 
 }  // namespace detail
@@ -16795,7 +16909,7 @@ public:
         const std::uint64_t place = place_.begin();
         std::optional<Answer> answer;
         try {
-            answer = co_await ask(lock, std::span<Want>(wants), request, false, place);
+            answer = co_await questions_.ask(lock, std::span<Want>(wants), request, false, place);
         } catch (...) {
             place_.end(place);
             throw;
@@ -16893,11 +17007,14 @@ private:
     void hand_out(std::unique_lock<std::mutex>& lock, const Member& me, std::vector<Want>& wants,
                   const std::vector<std::uint64_t>& numbers, const RefusedQuery& refusal, std::vector<Want> unclaimed) {
         const Instant now = Clock::now();
-        bool refused = false;
+        bool refused = false, has_one_left = false;
         for (std::size_t i = 0; i < wants.size(); ++i) {
             Member* member = room_.queue.find(numbers[i]);
             if (!member) {
-                if (wants[i].served) unclaimed.push_back(std::move(wants[i]));
+                if (wants[i].served)
+                    unclaimed.push_back(std::move(wants[i]));
+                else
+                    has_one_left = true;
                 continue;
             }
             member->want = std::move(wants[i]);
@@ -16909,6 +17026,8 @@ private:
                 room_.queue.refused(*member, refusal.generation, refusal.answer.hint, now, refusal.answer.there);
             }
         }
+        // The refusal was for one that has left, and so is the place on the server.
+        if (Protocol::takes && has_one_left) room_.queue.notify();
         if (Member* front = room_.queue.front(); front && front != &me) room_.wake(*front);
         if constexpr (Protocol::takes)
             if (!unclaimed.empty()) {
@@ -16935,7 +17054,7 @@ private:
         std::optional<Answer> answer;
         std::exception_ptr failure;
         try {
-            answer = co_await ask(lock, std::span<Want>(&want, 1), request, true, place);
+            answer = co_await questions_.ask(lock, std::span<Want>(&want, 1), request, true, place);
         } catch (...) {
             failure = std::current_exception();
         }
@@ -16946,81 +17065,6 @@ private:
         co_return answer;
     }
 
-    // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
-    // Otherwise throws. `first`: True before any waiting. `place`: the number of the place at which it waits on; 0 for
-    // none.
-    Task<std::optional<Answer>> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
-                                    const WaitRequest& request, bool first, std::uint64_t place) {
-        leases_.prepare();
-        RequestId request_id = core_.take_lane();
-        const Instant give_up = patience_.give_up_at(request, first);
-        const Instant begun = Clock::now();
-        const SendTime begun_at;
-        lock.unlock();
-        Retry retry =
-            core_.session.retry({give_up, request.stop, request.one_try, request.by, request.settings.command_timeout});
-        Reply reply;
-        std::optional<Instant> rest;
-        do {
-            const Instant deadline = retry.deadline();
-            try {
-                if constexpr (Protocol::takes) {
-                    const MakeCall make = [&](const RequestId& one) {
-                        Call call = place_.question(wants, one, place);
-                        call.replication = request.settings.replication();
-                        return call;
-                    };
-                    reply = co_await core_.sender.send(request_id, request.by, deadline, make);
-                } else {
-                    const Call call = core_.protocol.ask(wants, request_id);
-                    reply = co_await ReplyTo(core_.session, request.by, call, deadline);
-                    if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
-                }
-            } catch (const std::bad_alloc&) {
-                reply = detail::short_of_memory(request.by);
-            }
-            rest = retry.rest_after(reply);
-            if (rest) co_await Pause(request.by, *rest, request.stop);
-        } while (rest && retry.goes_on());
-        lock.lock();
-        if (classify(reply) != ReplyClass::answered) {
-            patience_.failed(request, begun, reply);
-            settle(lock, request_id, wants, request_id.may_be_done);
-            if (request.stop.stop_requested()) co_return std::nullopt;
-            if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) co_return std::nullopt;
-            throw core_.sender.failure(request_id, reply);
-        }
-        patience_.answered();
-        try {
-            const Answer answer = core_.protocol.decode(reply, wants);
-            place_.answered(place, answer);
-            if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
-                throw not_confirmed(reply, key());
-            if constexpr (Protocol::takes) {
-                leases_.accept(lock, wants, begun_at);
-                for (const Want& want : wants)
-                    if (want.served) core_.session.count_acquisition();
-            }
-            // Last: what fails before is undone in the same lane.
-            core_.lanes.give_back(request_id);
-            co_return answer;
-        } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
-            for (const Want& want : wants) leases_.discard(want);
-            settle(lock, request_id, wants, true);
-            throw;
-        }
-    }
-
-    // Handles a request without a proper reply.
-    void settle(std::unique_lock<std::mutex>& lock, const RequestId& request_id, std::span<Want> wants, bool unknown) {
-        if constexpr (Protocol::takes)
-            if (unknown && !(request_id.is_unknowable && Protocol::takes_back_by_mark))
-                return deliveries_.add(lock, PendingRequest::Kind::undoing, request_id,
-                                       [this, kept = std::vector<Want>(wants.begin(), wants.end())](
-                                           const RequestId& asked) { return core_.protocol.take_back(asked, kept); });
-        core_.lanes.give_back(request_id);
-    }
-
     SynchronizerCore<Protocol> core_;
     RequestDeliveries<Protocol> deliveries_{core_};
     Changes<Protocol> changes_{core_, deliveries_};
@@ -17028,6 +17072,7 @@ private:
     WaitingRoom<Queue> room_;
     PlaceOf<Protocol> place_{core_, deliveries_};
     Patience patience_;
+    Questions<Protocol, Leases> questions_{core_, deliveries_, leases_, place_, patience_};
 };
 
 }  // namespace detail
@@ -29976,32 +30021,120 @@ struct PermitBatch {
     std::vector<PermitId> ids;
 };
 
-// Returns the permits that are due until then, in batches of at most `most`, and marks their renewals as in flight until
-// `ends`.
-inline std::vector<PermitBatch> take_due(std::vector<PermitRecord>& records, Instant until, std::size_t most,
-                                         Instant ends) {
-    const auto is_due = [until](const PermitRecord& watch) { return watch.next_deadline() <= until; };
-    std::vector<PermitBatch> batches;
-    for (const PermitRecord& watch : records) {
-        if (!is_due(watch)) continue;
-        const PermitRenewal kind = watch.renewal();
-        // The latest batch of a kind is the one that is not full.
-        auto open =
-            std::find_if(batches.rbegin(), batches.rend(), [&](const PermitBatch& b) { return b.kind == kind; });
-        if (open == batches.rend() || open->ids.size() == most) {
-            batches.push_back({kind, {}});
-            open = batches.rbegin();
+// The permits on record of one semaphore in this process. The mutex of SynchronizerCore guards it.
+class PermitRecords {
+public:
+    explicit PermitRecords(const SynchronizerCore<PermitProtocol>& core) : session_(core.session), key_(core.key()) {}
+
+    auto begin() noexcept { return records_.begin(); }
+    auto begin() const noexcept { return records_.begin(); }
+    auto end() noexcept { return records_.end(); }
+    auto end() const noexcept { return records_.end(); }
+    bool empty() const noexcept { return records_.empty(); }
+    std::size_t size() const noexcept { return records_.size(); }
+    void reserve(std::size_t count) { records_.reserve(count); }
+    void add(PermitRecord record) { records_.push_back(std::move(record)); }
+    template <class Condition>
+    void erase_if(Condition condition) {
+        std::erase_if(records_, condition);
+    }
+
+    // Returns the permits that are due until then, in batches of at most `most`, and marks their renewals as in flight until
+    // `ends`.
+    std::vector<PermitBatch> take_due(Instant until, std::size_t most, Instant ends) {
+        const auto is_due = [until](const PermitRecord& watch) { return watch.next_deadline() <= until; };
+        std::vector<PermitBatch> batches;
+        for (const PermitRecord& watch : records_) {
+            if (!is_due(watch)) continue;
+            const PermitRenewal kind = watch.renewal();
+            // The latest batch of a kind is the one that is not full.
+            auto open =
+                std::find_if(batches.rbegin(), batches.rend(), [&](const PermitBatch& b) { return b.kind == kind; });
+            if (open == batches.rend() || open->ids.size() == most) {
+                batches.push_back({kind, {}});
+                open = batches.rbegin();
+            }
+            open->ids.push_back(watch.id);
         }
-        open->ids.push_back(watch.id);
+        // From here on nothing needs memory.
+        for (PermitRecord& watch : records_) {
+            if (!is_due(watch)) continue;
+            watch.renewing = true;
+            watch.renewal_ends = ends;
+        }
+        return batches;
     }
-    // From here on nothing needs memory.
-    for (PermitRecord& watch : records) {
-        if (!is_due(watch)) continue;
-        watch.renewing = true;
-        watch.renewal_ends = ends;
+
+    // Begins behind the last one found, for the same reason.
+    PermitRecord* find(const PermitId& id) {
+        for (std::size_t i = 0; i < records_.size(); ++i) {
+            const std::size_t at = find_next_ < records_.size() ? find_next_ : 0;
+            find_next_ = at + 1;
+            if (PermitRecord& watch = records_[at]; !watch.lost && watch.id == id) return &watch;
+        }
+        return nullptr;
     }
-    return batches;
-}
+
+    // Brings all deadlines nearer by the time for which the machine was suspended since the last call: the steady clock
+    // stands still meanwhile, but the leases do not. Returns true if there was any.
+    bool check_suspension() noexcept {
+        const Clock::duration grown = suspended_since(suspended_);
+        if (grown == Clock::duration::zero()) return false;
+        suspended_ += grown;
+        for (PermitRecord& watch : records_) watch.come_nearer(grown);
+        return true;
+    }
+
+    bool has_lost(const PermitHolder& holder) const noexcept {
+        return std::any_of(records_.begin(), records_.end(),
+                           [&](const PermitRecord& watch) { return watch.lost && watch.is_of(holder); });
+    }
+
+    void tell_loss(PermitHolder& holder) noexcept {
+        if (holder.lost) session_.losses().tell(std::move(*holder.lost));
+        holder.lost.reset();
+    }
+
+    // Needs no memory but for the event. The caller removes the permit from the record if no object has it.
+    void lose(PermitRecord& watch, const char* why) noexcept {
+        watch.lost = true;
+        if (watch.holder) tell_loss(*watch.holder);
+        session_.count_lost_hold();
+        tell(watch.id, why);
+    }
+
+    // Returns true if there were such permits.
+    template <class Condition>
+    bool lose_if(Condition condition, const char* why) {
+        bool some = false;
+        for (PermitRecord& watch : records_) {
+            if (watch.lost || !condition(watch)) continue;
+            lose(watch, why);
+            some = true;
+        }
+        erase_lost();
+        return some;
+    }
+
+    void erase_lost() {
+        std::erase_if(records_, [](const PermitRecord& watch) { return watch.lost && !watch.holder; });
+    }
+
+    // For how long the machine had been suspended when the deadlines were computed.
+    Clock::duration suspended() const noexcept { return suspended_; }
+
+private:
+    void tell(const PermitId& id, const char* why) noexcept try {
+        session_.raise(Event::Kind::hold_lost, key_, "permit " + id.text() + ": " + why);
+    } catch (...) {
+    }
+
+    Session& session_;
+    const std::string& key_;
+    std::vector<PermitRecord> records_;
+    std::size_t find_next_ = 0;  // where find() begins
+    Clock::duration suspended_ = detail::suspended();
+};
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -30039,7 +30172,7 @@ public:
         const auto settled_at = [&] {
             Instant at{};
             AmongPermits among(ids);
-            for (const Watch& watch : watches_)
+            for (const Watch& watch : records_)
                 if (among(watch.id)) at = std::max(at, watch.renewal_ends);
             return at;
         };
@@ -30051,14 +30184,14 @@ public:
     // for as long as before.
     void watch_again(const UnwatchedPermits& were, bool restores_validity) {
         const std::lock_guard lock(core_.mutex);
-        check_suspension();
-        const Clock::duration slept = suspended_ - were.suspended;
+        records_.check_suspension();
+        const Clock::duration slept = records_.suspended() - were.suspended;
         for (Watch was : were.watches) {
             was.renewing = false;
             was.come_nearer(slept);
             if (!was.holder) {
-                watches_.push_back(was);
-            } else if (Watch* const watch = find(was.id)) {
+                records_.add(was);
+            } else if (Watch* const watch = records_.find(was.id)) {
                 watch->watched = was.watched;
                 watch->ask_at = std::min(watch->ask_at, was.ask_at);  // a failover may have made it due
                 watch->lease = was.lease;
@@ -30071,15 +30204,15 @@ public:
     // Reports to their objects that these permits are gone.
     void lose(std::span<const PermitId> ids, const char* why) {
         const std::lock_guard lock(core_.mutex);
-        lose_if([among = AmongPermits(ids)](const Watch& watch) mutable { return among(watch.id); }, why);
+        records_.lose_if([among = AmongPermits(ids)](const Watch& watch) mutable { return among(watch.id); }, why);
     }
 
     // Records a lease of its own that a permit gets by a command sent at `sent`. While the command is in flight
     // (`in_flight`), the permit is certain only as long as both leases are.
     void change_lease(const PermitId& id, const SendTime& sent, const PermitLease& lease, bool in_flight) {
         const std::lock_guard lock(core_.mutex);
-        check_suspension();
-        Watch* const watch = find(id);
+        records_.check_suspension();
+        Watch* const watch = records_.find(id);
         if (!watch) return;
         const Instant until = end_of(lease, sent);
         watch->valid_until = in_flight ? std::min(watch->valid_until, until) : until;
@@ -30092,8 +30225,8 @@ public:
     void release_later(std::span<const PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
         AmongPermits among(ids);
-        lose_if([&](const Watch& watch) { return watch.holder && among(watch.id); }, released_by_id);
-        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && among(watch.id); });
+        records_.lose_if([&](const Watch& watch) { return watch.holder && among(watch.id); }, released_by_id);
+        records_.erase_if([&](const Watch& watch) { return !watch.holder && among(watch.id); });
         deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
                         [this, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
                             return core_.protocol.release(request_id, kept);
@@ -30106,14 +30239,14 @@ public:
         std::unique_lock lock(core_.mutex);
         for (;;) {
             Want some;
-            for (const Watch& watch : watches_)
+            for (const Watch& watch : records_)
                 if (watch.watched && !watch.lost && some.ids.size() < releases_a_call) some.ids.push_back(watch.id);
             const std::size_t count = some.ids.size();
             if (count == 0) return;
             round->begin(count);
             std::size_t left = count;
-            lose_if([&](const Watch& watch) { return watch.watched && left > 0 && left-- > 0; },
-                    "release_all() gave it back");
+            records_.lose_if([&](const Watch& watch) { return watch.watched && left > 0 && left-- > 0; },
+                             "release_all() gave it back");
             deliveries_.add(
                 lock, PendingRequest::Kind::change, core_.take_lane(),
                 [this, some](const RequestId& request_id) {
@@ -30128,9 +30261,9 @@ public:
     // Returns until when all permits of the object are certain; Instant::min() if one is lost.
     Instant valid_until(const PermitHolder& holder) {
         const std::lock_guard lock(core_.mutex);
-        if (check_suspension()) core_.task.schedule();
+        if (records_.check_suspension()) core_.task.schedule();
         Instant until = never;
-        for (const Watch& watch : watches_)
+        for (const Watch& watch : records_)
             if (watch.is_of(holder)) until = std::min(until, watch.lost ? Instant::min() : watch.valid_until);
         return until;
     }
@@ -30138,8 +30271,8 @@ public:
     // Returns the token that is requested when one of the object's permits is lost.
     std::stop_token lost(PermitHolder& holder) {
         const std::lock_guard lock(core_.mutex);
-        if (check_suspension()) core_.task.schedule();
-        if (has_lost(holder)) return requested_token();
+        if (records_.check_suspension()) core_.task.schedule();
+        if (records_.has_lost(holder)) return requested_token();
         if (!holder.lost) holder.lost.emplace();
         return holder.lost->get_token();
     }
@@ -30148,14 +30281,14 @@ public:
     void split(std::span<const PermitId> ids, const std::shared_ptr<PermitHolder>& to) noexcept {
         const std::lock_guard lock(core_.mutex);
         AmongPermits among(ids);
-        for (Watch& watch : watches_)
+        for (Watch& watch : records_)
             if (among(watch.id)) watch.holder = to;
     }
 
     // Gives all permits of one object to another. The tokens of both speak for these permits from then on.
     void merge(PermitHolder& from, const std::shared_ptr<PermitHolder>& to) noexcept {
         const std::lock_guard lock(core_.mutex);
-        for (Watch& watch : watches_)
+        for (Watch& watch : records_)
             if (watch.holder.get() == &from) watch.holder = to;
         if (std::optional<LossSource> lost = std::exchange(from.lost, std::nullopt)) {
             if (to->lost)
@@ -30163,23 +30296,23 @@ public:
             else
                 to->lost = std::move(lost);
         }
-        if (has_lost(*to)) request(*to);
+        if (records_.has_lost(*to)) records_.tell_loss(*to);
     }
 
     // Removes the permits of an object from the record: it gives them back. Its tokens are not requested any more.
     void forget(const PermitHolder& holder) noexcept {
         const std::lock_guard lock(core_.mutex);
-        std::erase_if(watches_, [&](const Watch& watch) { return watch.is_of(holder); });
-        if (watches_.empty()) core_.forget_later();
+        records_.erase_if([&](const Watch& watch) { return watch.is_of(holder); });
+        if (records_.empty()) core_.forget_later();
     }
 
     // The object hands its permits over to whoever has their ids. Those under the watchdog stay on record.
     void detach(const PermitHolder& holder) noexcept {
         const std::lock_guard lock(core_.mutex);
-        std::erase_if(watches_, [&](const Watch& watch) { return watch.is_of(holder) && watch.is_unwatched(); });
-        for (Watch& watch : watches_)
+        records_.erase_if([&](const Watch& watch) { return watch.is_of(holder) && watch.is_unwatched(); });
+        for (Watch& watch : records_)
             if (watch.is_of(holder)) watch.holder.reset();
-        if (watches_.empty()) core_.forget_later();
+        if (records_.empty()) core_.forget_later();
     }
 
     // Gives back those of the permits that the server still has, without waiting. Without memory for that, they end
@@ -30194,7 +30327,7 @@ public:
 
     // --- called by Synchronizer, with the mutex -----------------------------------------------------------------
 
-    bool empty() const { return watches_.empty(); }
+    bool empty() const { return records_.empty(); }
 
     // Starts what reporting a loss needs. Call it before there is anything to lose.
     void prepare() { core_.session.start_losses(); }
@@ -30203,17 +30336,17 @@ public:
 
     // Reports as lost the permits that are no longer certain.
     void expire(Instant now) {
-        check_suspension();
+        records_.check_suspension();
         const auto is_over = [now, needed = notice()](const Watch& watch) { return now >= watch.lost_at(needed); };
-        const bool unrenewed = lose_if([&](const Watch& watch) { return watch.watched && is_over(watch); },
-                                       "its lease was not renewed in time");
-        const bool expired = lose_if(is_over, "its lease expired");
+        const bool unrenewed = records_.lose_if([&](const Watch& watch) { return watch.watched && is_over(watch); },
+                                                "its lease was not renewed in time");
+        const bool expired = records_.lose_if(is_over, "its lease expired");
         core_.task.schedule();
         if (unrenewed || expired) core_.forget_later();
     }
 
     void on_failover() {
-        for (Watch& watch : watches_) watch.ask_at = Clock::now();
+        for (Watch& watch : records_) watch.ask_at = Clock::now();
         core_.task.schedule();
     }
 
@@ -30221,7 +30354,7 @@ public:
     // the reply came as not served, and gives them back.
     void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const SendTime& sent) {
         const Instant now = Clock::now();
-        check_suspension();
+        records_.check_suspension();
         std::vector<Want> too_late;
         for (Want& want : wants) {
             if (!want.served) continue;
@@ -30233,11 +30366,10 @@ public:
             } else if (watched || want.holder) {
                 const Instant renew_at = watched ? sent.as_of_now() + want.lease.length / 3 : never;
                 for (const PermitId& id : want.ids)
-                    watches_.push_back(
-                        {id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
+                    records_.add({id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
             }
         }
-        if (!watches_.empty()) {
+        if (!records_.empty()) {
             core_.task.schedule();
             core_.session.start_background();
         }
@@ -30247,13 +30379,13 @@ public:
     // Drops the record of `want`, which no caller claims any more.
     void discard(const Want& want) {
         AmongPermits among(want.ids);
-        std::erase_if(watches_, [&](const Watch& watch) { return among(watch.id); });
+        records_.erase_if([&](const Watch& watch) { return among(watch.id); });
     }
 
     // Returns when the background has to renew or query a permit.
     Instant next_deadline() const {
         Instant at = never;
-        for (const Watch& watch : watches_) at = std::min(at, watch.next_deadline());
+        for (const Watch& watch : records_) at = std::min(at, watch.next_deadline());
         return at;
     }
 
@@ -30261,7 +30393,7 @@ public:
     Instant next_loss() const {
         const Clock::duration needed = notice();
         Instant at = never;
-        for (const Watch& watch : watches_) at = std::min(at, watch.lost_at(needed));
+        for (const Watch& watch : records_) at = std::min(at, watch.lost_at(needed));
         return at;
     }
 
@@ -30272,43 +30404,23 @@ private:
 
     // Removes permits from the watchdog, and those of no object from the record. Without memory it changes nothing.
     UnwatchedPermits take_off(std::span<const PermitId> ids) {
-        check_suspension();
-        UnwatchedPermits were{{}, suspended_};
-        were.watches.reserve(watches_.size());
+        records_.check_suspension();
+        UnwatchedPermits were{{}, records_.suspended()};
+        were.watches.reserve(records_.size());
         AmongPermits among(ids);
-        for (Watch& watch : watches_) {
+        for (Watch& watch : records_) {
             if (watch.lost || !among(watch.id)) continue;
             were.watches.push_back(watch);
             watch.watched = false;
             watch.ask_at = never;
         }
-        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && among(watch.id); });
+        records_.erase_if([&](const Watch& watch) { return !watch.holder && among(watch.id); });
         return were;
     }
 
-    Clock::duration notice() const { return core_.session.losses().notice(watches_.size()); }
+    Clock::duration notice() const { return core_.session.losses().notice(records_.size()); }
     static Instant end_of(const PermitLease& lease, const SendTime& sent) {
         return lease.kind == PermitLease::Kind::forever ? never : redlatch::valid_until(sent.as_of_now(), lease.length);
-    }
-
-    // Begins behind the last one found, for the same reason.
-    Watch* find(const PermitId& id) {
-        for (std::size_t i = 0; i < watches_.size(); ++i) {
-            const std::size_t at = find_next_ < watches_.size() ? find_next_ : 0;
-            find_next_ = at + 1;
-            if (Watch& watch = watches_[at]; !watch.lost && watch.id == id) return &watch;
-        }
-        return nullptr;
-    }
-
-    // Brings all deadlines nearer by the time for which the machine was suspended since the last call: the steady clock
-    // stands still meanwhile, but the leases do not. Returns true if there was any.
-    bool check_suspension() noexcept {
-        const Clock::duration grown = suspended_since(suspended_);
-        if (grown == Clock::duration::zero()) return false;
-        suspended_ += grown;
-        for (Watch& watch : watches_) watch.come_nearer(grown);
-        return true;
     }
 
     // Renews all permits that are due, and those that are due soon. So permits that were acquired at different times
@@ -30316,15 +30428,15 @@ private:
     // nothing.
     void ask_due(std::unique_lock<std::mutex>& lock, Instant now) {
         Milliseconds longest{0};
-        for (const Watch& watch : watches_)
+        for (const Watch& watch : records_)
             if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
         if (longest == Milliseconds(0)) return;
         // All are chosen before any is sent: one that cannot be sent is due again at once, which must not delay others.
         for (const PermitBatch& due :
-             take_due(watches_, now + longest / 6, core_.session.options().renewal_batch, renewal_ends())) {
+             records_.take_due(now + longest / 6, core_.session.options().renewal_batch, renewal_ends())) {
             const Instant ends = renewal_ends();
             for (const PermitId& id : due.ids)
-                if (Watch* const watch = find(id)) watch->renewal_ends = ends;
+                if (Watch* const watch = records_.find(id)) watch->renewal_ends = ends;
             lock.unlock();
             const SendTime sent_at;
             const Instant sent = Clock::now();
@@ -30349,10 +30461,10 @@ private:
     // `renews`: False if it was only a query. By now a permit may no longer be under the watchdog.
     void renewed_all(const std::vector<PermitId>& batch, bool renews, const Reply& reply, Instant sent) {
         const std::lock_guard lock(core_.mutex);
-        check_suspension();
+        records_.check_suspension();
         const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
         for (std::size_t i = 0; i < batch.size(); ++i) {
-            Watch* const watch = find(batch[i]);
+            Watch* const watch = records_.find(batch[i]);
             if (!watch) continue;
             watch->renewing = false;
             if (reply.answered() || reply.is_unsent())
@@ -30362,7 +30474,7 @@ private:
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
                 if (watch->watched == renews) watch->ask_at = Clock::now() + pause_after(*watch);
             } else if (reply.elements[i].integer != 1) {
-                lose(*watch, "the server no longer has this permit");
+                records_.lose(*watch, "the server no longer has this permit");
             } else if (renews) {
                 core_.session.count_renewal();
                 if (watch->watched) watch->renewed(sent);
@@ -30370,7 +30482,7 @@ private:
                 watch->ask_at = never;
             }
         }
-        erase_lost();
+        records_.erase_lost();
         renewals_.notify_all();
         core_.task.schedule();
     }
@@ -30381,52 +30493,10 @@ private:
         return std::max(Milliseconds(10), lease / 60);
     }
 
-    bool has_lost(const PermitHolder& holder) const noexcept {
-        return std::any_of(watches_.begin(), watches_.end(),
-                           [&](const Watch& watch) { return watch.lost && watch.is_of(holder); });
-    }
-
-    void request(PermitHolder& holder) noexcept {
-        if (holder.lost) core_.session.losses().tell(std::move(*holder.lost));
-        holder.lost.reset();
-    }
-
-    // Needs no memory but for the event. The caller removes the permit from the record if no object has it.
-    void lose(Watch& watch, const char* why) noexcept {
-        watch.lost = true;
-        if (watch.holder) request(*watch.holder);
-        core_.session.count_lost_hold();
-        tell(watch.id, why);
-    }
-
-    // Returns true if there were such permits.
-    template <class Condition>
-    bool lose_if(Condition condition, const char* why) {
-        bool some = false;
-        for (Watch& watch : watches_) {
-            if (watch.lost || !condition(watch)) continue;
-            lose(watch, why);
-            some = true;
-        }
-        erase_lost();
-        return some;
-    }
-
-    void erase_lost() {
-        std::erase_if(watches_, [](const Watch& watch) { return watch.lost && !watch.holder; });
-    }
-
-    void tell(const PermitId& id, const char* why) noexcept try {
-        core_.session.raise(Event::Kind::hold_lost, core_.key(), "permit " + id.text() + ": " + why);
-    } catch (...) {
-    }
-
     SynchronizerCore<PermitProtocol>& core_;
     RequestDeliveries<PermitProtocol>& deliveries_;
-    std::vector<Watch> watches_;
-    std::size_t find_next_ = 0;                // where find() begins
-    Clock::duration suspended_ = suspended();  // when the deadlines in watches_ were computed
-    std::condition_variable renewals_;         // with the mutex: each reply to a renewal wakes unwatch_settled()
+    PermitRecords records_{core_};
+    std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
 
 }  // namespace detail

@@ -817,15 +817,15 @@ mutate(semaphore_insists_on_its_queue semaphore/idempotent_sender.hpp
     "integration/semaphore_queue")
 
 # Permits of unknown outcome stay taken, although no thread has them.
-mutate(unknown_permits_left_behind semaphore/synchronizer.hpp
+mutate(unknown_permits_left_behind semaphore/questions.hpp
     "if (unknown && !("
     "if (unknown && wants.empty() && !("
     "unit|integration.semaphore")
 
 # Permits for a thread that left during the request are not given back.
 mutate(unclaimed_permits_left_behind semaphore/synchronizer.hpp
-    "if (wants[i].served) unclaimed.push_back(std::move(wants[i]));"
-    ""
+    "unclaimed.push_back(std::move(wants[i]));"
+    "{}"
     "unit.semaphore")
 
 # Waiters of a latch wait for the next count, too.
@@ -1365,8 +1365,8 @@ mutate(renewal_prolongs_the_new_lease permit_expirable_semaphore.ipp
     "faults/late_synchronizers")
 
 # The object of a lost permit does not notice that.
-mutate(permits_lost_in_silence semaphore/permit_leases.hpp
-    "if (watch.holder) request(*watch.holder);"
+mutate(permits_lost_in_silence semaphore/permit_records.hpp
+    "if (watch.holder) tell_loss(*watch.holder);"
     ""
     "integration/permits_lost")
 
@@ -1408,7 +1408,7 @@ mutate(merged_token_forgotten semaphore/permit_leases.hpp
 
 # An object that takes over a lost permit says nothing.
 mutate(lost_permit_merged_in_silence semaphore/permit_leases.hpp
-    "if (has_lost(*to)) request(*to);"
+    "if (records_.has_lost(*to)) records_.tell_loss(*to);"
     ""
     "integration/permits_lost")
 
@@ -1420,7 +1420,7 @@ mutate(lost_permits_are_valid semaphore/permit_leases.hpp
 
 # Permits of an object that were given back are lost, too.
 mutate(released_permits_are_lost semaphore/permit_leases.hpp
-    "std::erase_if(watches_, [&](const Watch& watch) { return watch.is_of(holder); });"
+    "records_.erase_if([&](const Watch& watch) { return watch.is_of(holder); });"
     "static_cast<void>(holder);"
     "integration/permits_lost")
 
@@ -1450,7 +1450,7 @@ mutate(refused_release_ends_renewals semaphore/permit_leases.hpp
 
 # The loss of many permits is reported no earlier than that of one.
 mutate(telling_many_permits_begins_late semaphore/permit_leases.hpp
-    "core_.session.losses().notice(watches_.size())"
+    "core_.session.losses().notice(records_.size())"
     "core_.session.losses().notice()"
     "unit/permit_expirable")
 
@@ -1480,8 +1480,8 @@ mutate(permits_outlive_a_suspension semaphore/permit_records.hpp
 
 # After a failover only the permits under the watchdog are verified.
 mutate(limited_permits_not_verified semaphore/permit_leases.hpp
-    "for (Watch& watch : watches_) watch.ask_at = Clock::now();"
-    "for (Watch& watch : watches_)\n            if (watch.watched) watch.ask_at = Clock::now();"
+    "for (Watch& watch : records_) watch.ask_at = Clock::now();"
+    "for (Watch& watch : records_)\n            if (watch.watched) watch.ask_at = Clock::now();"
     "integration/permits_lost")
 
 # To verify a permit with a lease of its own prolongs that.
@@ -2840,3 +2840,21 @@ mutate(queue_comes_before_precedence scripts/read_write_queue.hpp
     "    if not who then return redis.call('lrange', queue, '0', '0')[1] end"
     "    do return redis.call('lrange', queue, '0', '0')[1] end"
     "integration/read_write_grants")
+
+# While another caller's question hangs, a waiter that was told asks again at the pace of round trips.
+mutate(told_waiter_asks_without_end semaphore/waiting_place.hpp
+    "told_at_ = never;\n                was_told_ = true;"
+    "was_told_ = true;"
+    "unit/permit_expirable")
+
+# A waiter that asks without a place uses up what another caller was told.
+mutate(told_caller_is_forgotten semaphore/waiting_place.hpp
+    "if (std::exchange(was_told_, false)) told_at_ = Clock::now();"
+    ""
+    "unit/permit_expirable")
+
+# A place stands for what a caller wanted that has left.
+mutate(refusal_of_one_that_left semaphore/synchronizer.hpp
+    "if (Protocol::takes && has_one_left) room_.queue.notify();"
+    ""
+    "unit/permit_expirable")

@@ -54,7 +54,7 @@ public:
         const auto settled_at = [&] {
             Instant at{};
             AmongPermits among(ids);
-            for (const Watch& watch : watches_)
+            for (const Watch& watch : records_)
                 if (among(watch.id)) at = std::max(at, watch.renewal_ends);
             return at;
         };
@@ -66,14 +66,14 @@ public:
     // for as long as before.
     void watch_again(const UnwatchedPermits& were, bool restores_validity) {
         const std::lock_guard lock(core_.mutex);
-        check_suspension();
-        const Clock::duration slept = suspended_ - were.suspended;
+        records_.check_suspension();
+        const Clock::duration slept = records_.suspended() - were.suspended;
         for (Watch was : were.watches) {
             was.renewing = false;
             was.come_nearer(slept);
             if (!was.holder) {
-                watches_.push_back(was);
-            } else if (Watch* const watch = find(was.id)) {
+                records_.add(was);
+            } else if (Watch* const watch = records_.find(was.id)) {
                 watch->watched = was.watched;
                 watch->ask_at = std::min(watch->ask_at, was.ask_at);  // a failover may have made it due
                 watch->lease = was.lease;
@@ -86,15 +86,15 @@ public:
     // Reports to their objects that these permits are gone.
     void lose(std::span<const PermitId> ids, const char* why) {
         const std::lock_guard lock(core_.mutex);
-        lose_if([among = AmongPermits(ids)](const Watch& watch) mutable { return among(watch.id); }, why);
+        records_.lose_if([among = AmongPermits(ids)](const Watch& watch) mutable { return among(watch.id); }, why);
     }
 
     // Records a lease of its own that a permit gets by a command sent at `sent`. While the command is in flight
     // (`in_flight`), the permit is certain only as long as both leases are.
     void change_lease(const PermitId& id, const SendTime& sent, const PermitLease& lease, bool in_flight) {
         const std::lock_guard lock(core_.mutex);
-        check_suspension();
-        Watch* const watch = find(id);
+        records_.check_suspension();
+        Watch* const watch = records_.find(id);
         if (!watch) return;
         const Instant until = end_of(lease, sent);
         watch->valid_until = in_flight ? std::min(watch->valid_until, until) : until;
@@ -107,8 +107,8 @@ public:
     void release_later(std::span<const PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
         AmongPermits among(ids);
-        lose_if([&](const Watch& watch) { return watch.holder && among(watch.id); }, released_by_id);
-        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && among(watch.id); });
+        records_.lose_if([&](const Watch& watch) { return watch.holder && among(watch.id); }, released_by_id);
+        records_.erase_if([&](const Watch& watch) { return !watch.holder && among(watch.id); });
         deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
                         [this, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
                             return core_.protocol.release(request_id, kept);
@@ -121,14 +121,14 @@ public:
         std::unique_lock lock(core_.mutex);
         for (;;) {
             Want some;
-            for (const Watch& watch : watches_)
+            for (const Watch& watch : records_)
                 if (watch.watched && !watch.lost && some.ids.size() < releases_a_call) some.ids.push_back(watch.id);
             const std::size_t count = some.ids.size();
             if (count == 0) return;
             round->begin(count);
             std::size_t left = count;
-            lose_if([&](const Watch& watch) { return watch.watched && left > 0 && left-- > 0; },
-                    "release_all() gave it back");
+            records_.lose_if([&](const Watch& watch) { return watch.watched && left > 0 && left-- > 0; },
+                             "release_all() gave it back");
             deliveries_.add(
                 lock, PendingRequest::Kind::change, core_.take_lane(),
                 [this, some](const RequestId& request_id) {
@@ -143,9 +143,9 @@ public:
     // Returns until when all permits of the object are certain; Instant::min() if one is lost.
     Instant valid_until(const PermitHolder& holder) {
         const std::lock_guard lock(core_.mutex);
-        if (check_suspension()) core_.task.schedule();
+        if (records_.check_suspension()) core_.task.schedule();
         Instant until = never;
-        for (const Watch& watch : watches_)
+        for (const Watch& watch : records_)
             if (watch.is_of(holder)) until = std::min(until, watch.lost ? Instant::min() : watch.valid_until);
         return until;
     }
@@ -153,8 +153,8 @@ public:
     // Returns the token that is requested when one of the object's permits is lost.
     std::stop_token lost(PermitHolder& holder) {
         const std::lock_guard lock(core_.mutex);
-        if (check_suspension()) core_.task.schedule();
-        if (has_lost(holder)) return requested_token();
+        if (records_.check_suspension()) core_.task.schedule();
+        if (records_.has_lost(holder)) return requested_token();
         if (!holder.lost) holder.lost.emplace();
         return holder.lost->get_token();
     }
@@ -163,14 +163,14 @@ public:
     void split(std::span<const PermitId> ids, const std::shared_ptr<PermitHolder>& to) noexcept {
         const std::lock_guard lock(core_.mutex);
         AmongPermits among(ids);
-        for (Watch& watch : watches_)
+        for (Watch& watch : records_)
             if (among(watch.id)) watch.holder = to;
     }
 
     // Gives all permits of one object to another. The tokens of both speak for these permits from then on.
     void merge(PermitHolder& from, const std::shared_ptr<PermitHolder>& to) noexcept {
         const std::lock_guard lock(core_.mutex);
-        for (Watch& watch : watches_)
+        for (Watch& watch : records_)
             if (watch.holder.get() == &from) watch.holder = to;
         if (std::optional<LossSource> lost = std::exchange(from.lost, std::nullopt)) {
             if (to->lost)
@@ -178,23 +178,23 @@ public:
             else
                 to->lost = std::move(lost);
         }
-        if (has_lost(*to)) request(*to);
+        if (records_.has_lost(*to)) records_.tell_loss(*to);
     }
 
     // Removes the permits of an object from the record: it gives them back. Its tokens are not requested any more.
     void forget(const PermitHolder& holder) noexcept {
         const std::lock_guard lock(core_.mutex);
-        std::erase_if(watches_, [&](const Watch& watch) { return watch.is_of(holder); });
-        if (watches_.empty()) core_.forget_later();
+        records_.erase_if([&](const Watch& watch) { return watch.is_of(holder); });
+        if (records_.empty()) core_.forget_later();
     }
 
     // The object hands its permits over to whoever has their ids. Those under the watchdog stay on record.
     void detach(const PermitHolder& holder) noexcept {
         const std::lock_guard lock(core_.mutex);
-        std::erase_if(watches_, [&](const Watch& watch) { return watch.is_of(holder) && watch.is_unwatched(); });
-        for (Watch& watch : watches_)
+        records_.erase_if([&](const Watch& watch) { return watch.is_of(holder) && watch.is_unwatched(); });
+        for (Watch& watch : records_)
             if (watch.is_of(holder)) watch.holder.reset();
-        if (watches_.empty()) core_.forget_later();
+        if (records_.empty()) core_.forget_later();
     }
 
     // Gives back those of the permits that the server still has, without waiting. Without memory for that, they end
@@ -209,7 +209,7 @@ public:
 
     // --- called by Synchronizer, with the mutex -----------------------------------------------------------------
 
-    bool empty() const { return watches_.empty(); }
+    bool empty() const { return records_.empty(); }
 
     // Starts what reporting a loss needs. Call it before there is anything to lose.
     void prepare() { core_.session.start_losses(); }
@@ -218,17 +218,17 @@ public:
 
     // Reports as lost the permits that are no longer certain.
     void expire(Instant now) {
-        check_suspension();
+        records_.check_suspension();
         const auto is_over = [now, needed = notice()](const Watch& watch) { return now >= watch.lost_at(needed); };
-        const bool unrenewed = lose_if([&](const Watch& watch) { return watch.watched && is_over(watch); },
-                                       "its lease was not renewed in time");
-        const bool expired = lose_if(is_over, "its lease expired");
+        const bool unrenewed = records_.lose_if([&](const Watch& watch) { return watch.watched && is_over(watch); },
+                                                "its lease was not renewed in time");
+        const bool expired = records_.lose_if(is_over, "its lease expired");
         core_.task.schedule();
         if (unrenewed || expired) core_.forget_later();
     }
 
     void on_failover() {
-        for (Watch& watch : watches_) watch.ask_at = Clock::now();
+        for (Watch& watch : records_) watch.ask_at = Clock::now();
         core_.task.schedule();
     }
 
@@ -236,7 +236,7 @@ public:
     // the reply came as not served, and gives them back.
     void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const SendTime& sent) {
         const Instant now = Clock::now();
-        check_suspension();
+        records_.check_suspension();
         std::vector<Want> too_late;
         for (Want& want : wants) {
             if (!want.served) continue;
@@ -248,11 +248,10 @@ public:
             } else if (watched || want.holder) {
                 const Instant renew_at = watched ? sent.as_of_now() + want.lease.length / 3 : never;
                 for (const PermitId& id : want.ids)
-                    watches_.push_back(
-                        {id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
+                    records_.add({id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
             }
         }
-        if (!watches_.empty()) {
+        if (!records_.empty()) {
             core_.task.schedule();
             core_.session.start_background();
         }
@@ -262,13 +261,13 @@ public:
     // Drops the record of `want`, which no caller claims any more.
     void discard(const Want& want) {
         AmongPermits among(want.ids);
-        std::erase_if(watches_, [&](const Watch& watch) { return among(watch.id); });
+        records_.erase_if([&](const Watch& watch) { return among(watch.id); });
     }
 
     // Returns when the background has to renew or query a permit.
     Instant next_deadline() const {
         Instant at = never;
-        for (const Watch& watch : watches_) at = std::min(at, watch.next_deadline());
+        for (const Watch& watch : records_) at = std::min(at, watch.next_deadline());
         return at;
     }
 
@@ -276,7 +275,7 @@ public:
     Instant next_loss() const {
         const Clock::duration needed = notice();
         Instant at = never;
-        for (const Watch& watch : watches_) at = std::min(at, watch.lost_at(needed));
+        for (const Watch& watch : records_) at = std::min(at, watch.lost_at(needed));
         return at;
     }
 
@@ -287,43 +286,23 @@ private:
 
     // Removes permits from the watchdog, and those of no object from the record. Without memory it changes nothing.
     UnwatchedPermits take_off(std::span<const PermitId> ids) {
-        check_suspension();
-        UnwatchedPermits were{{}, suspended_};
-        were.watches.reserve(watches_.size());
+        records_.check_suspension();
+        UnwatchedPermits were{{}, records_.suspended()};
+        were.watches.reserve(records_.size());
         AmongPermits among(ids);
-        for (Watch& watch : watches_) {
+        for (Watch& watch : records_) {
             if (watch.lost || !among(watch.id)) continue;
             were.watches.push_back(watch);
             watch.watched = false;
             watch.ask_at = never;
         }
-        std::erase_if(watches_, [&](const Watch& watch) { return !watch.holder && among(watch.id); });
+        records_.erase_if([&](const Watch& watch) { return !watch.holder && among(watch.id); });
         return were;
     }
 
-    Clock::duration notice() const { return core_.session.losses().notice(watches_.size()); }
+    Clock::duration notice() const { return core_.session.losses().notice(records_.size()); }
     static Instant end_of(const PermitLease& lease, const SendTime& sent) {
         return lease.kind == PermitLease::Kind::forever ? never : redlatch::valid_until(sent.as_of_now(), lease.length);
-    }
-
-    // Begins behind the last one found, for the same reason.
-    Watch* find(const PermitId& id) {
-        for (std::size_t i = 0; i < watches_.size(); ++i) {
-            const std::size_t at = find_next_ < watches_.size() ? find_next_ : 0;
-            find_next_ = at + 1;
-            if (Watch& watch = watches_[at]; !watch.lost && watch.id == id) return &watch;
-        }
-        return nullptr;
-    }
-
-    // Brings all deadlines nearer by the time for which the machine was suspended since the last call: the steady clock
-    // stands still meanwhile, but the leases do not. Returns true if there was any.
-    bool check_suspension() noexcept {
-        const Clock::duration grown = suspended_since(suspended_);
-        if (grown == Clock::duration::zero()) return false;
-        suspended_ += grown;
-        for (Watch& watch : watches_) watch.come_nearer(grown);
-        return true;
     }
 
     // Renews all permits that are due, and those that are due soon. So permits that were acquired at different times
@@ -331,15 +310,15 @@ private:
     // nothing.
     void ask_due(std::unique_lock<std::mutex>& lock, Instant now) {
         Milliseconds longest{0};
-        for (const Watch& watch : watches_)
+        for (const Watch& watch : records_)
             if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
         if (longest == Milliseconds(0)) return;
         // All are chosen before any is sent: one that cannot be sent is due again at once, which must not delay others.
         for (const PermitBatch& due :
-             take_due(watches_, now + longest / 6, core_.session.options().renewal_batch, renewal_ends())) {
+             records_.take_due(now + longest / 6, core_.session.options().renewal_batch, renewal_ends())) {
             const Instant ends = renewal_ends();
             for (const PermitId& id : due.ids)
-                if (Watch* const watch = find(id)) watch->renewal_ends = ends;
+                if (Watch* const watch = records_.find(id)) watch->renewal_ends = ends;
             lock.unlock();
             const SendTime sent_at;
             const Instant sent = Clock::now();
@@ -364,10 +343,10 @@ private:
     // `renews`: False if it was only a query. By now a permit may no longer be under the watchdog.
     void renewed_all(const std::vector<PermitId>& batch, bool renews, const Reply& reply, Instant sent) {
         const std::lock_guard lock(core_.mutex);
-        check_suspension();
+        records_.check_suspension();
         const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
         for (std::size_t i = 0; i < batch.size(); ++i) {
-            Watch* const watch = find(batch[i]);
+            Watch* const watch = records_.find(batch[i]);
             if (!watch) continue;
             watch->renewing = false;
             if (reply.answered() || reply.is_unsent())
@@ -377,7 +356,7 @@ private:
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
                 if (watch->watched == renews) watch->ask_at = Clock::now() + pause_after(*watch);
             } else if (reply.elements[i].integer != 1) {
-                lose(*watch, "the server no longer has this permit");
+                records_.lose(*watch, "the server no longer has this permit");
             } else if (renews) {
                 core_.session.count_renewal();
                 if (watch->watched) watch->renewed(sent);
@@ -385,7 +364,7 @@ private:
                 watch->ask_at = never;
             }
         }
-        erase_lost();
+        records_.erase_lost();
         renewals_.notify_all();
         core_.task.schedule();
     }
@@ -396,52 +375,10 @@ private:
         return std::max(Milliseconds(10), lease / 60);
     }
 
-    bool has_lost(const PermitHolder& holder) const noexcept {
-        return std::any_of(watches_.begin(), watches_.end(),
-                           [&](const Watch& watch) { return watch.lost && watch.is_of(holder); });
-    }
-
-    void request(PermitHolder& holder) noexcept {
-        if (holder.lost) core_.session.losses().tell(std::move(*holder.lost));
-        holder.lost.reset();
-    }
-
-    // Needs no memory but for the event. The caller removes the permit from the record if no object has it.
-    void lose(Watch& watch, const char* why) noexcept {
-        watch.lost = true;
-        if (watch.holder) request(*watch.holder);
-        core_.session.count_lost_hold();
-        tell(watch.id, why);
-    }
-
-    // Returns true if there were such permits.
-    template <class Condition>
-    bool lose_if(Condition condition, const char* why) {
-        bool some = false;
-        for (Watch& watch : watches_) {
-            if (watch.lost || !condition(watch)) continue;
-            lose(watch, why);
-            some = true;
-        }
-        erase_lost();
-        return some;
-    }
-
-    void erase_lost() {
-        std::erase_if(watches_, [](const Watch& watch) { return watch.lost && !watch.holder; });
-    }
-
-    void tell(const PermitId& id, const char* why) noexcept try {
-        core_.session.raise(Event::Kind::hold_lost, core_.key(), "permit " + id.text() + ": " + why);
-    } catch (...) {
-    }
-
     SynchronizerCore<PermitProtocol>& core_;
     RequestDeliveries<PermitProtocol>& deliveries_;
-    std::vector<Watch> watches_;
-    std::size_t find_next_ = 0;                // where find() begins
-    Clock::duration suspended_ = suspended();  // when the deadlines in watches_ were computed
-    std::condition_variable renewals_;         // with the mutex: each reply to a renewal wakes unwatch_settled()
+    PermitRecords records_{core_};
+    std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
 
 }  // namespace detail

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/permit_expirable_semaphore.hpp"
+#include "redlatch/semaphore/synchronizer_core.hpp"
 #include "redlatch/session/losses.hpp"
+#include "redlatch/session/session.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace redlatch {
@@ -101,32 +106,120 @@ struct PermitBatch {
     std::vector<PermitId> ids;
 };
 
-// Returns the permits that are due until then, in batches of at most `most`, and marks their renewals as in flight until
-// `ends`.
-inline std::vector<PermitBatch> take_due(std::vector<PermitRecord>& records, Instant until, std::size_t most,
-                                         Instant ends) {
-    const auto is_due = [until](const PermitRecord& watch) { return watch.next_deadline() <= until; };
-    std::vector<PermitBatch> batches;
-    for (const PermitRecord& watch : records) {
-        if (!is_due(watch)) continue;
-        const PermitRenewal kind = watch.renewal();
-        // The latest batch of a kind is the one that is not full.
-        auto open =
-            std::find_if(batches.rbegin(), batches.rend(), [&](const PermitBatch& b) { return b.kind == kind; });
-        if (open == batches.rend() || open->ids.size() == most) {
-            batches.push_back({kind, {}});
-            open = batches.rbegin();
+// The permits on record of one semaphore in this process. The mutex of SynchronizerCore guards it.
+class PermitRecords {
+public:
+    explicit PermitRecords(const SynchronizerCore<PermitProtocol>& core) : session_(core.session), key_(core.key()) {}
+
+    auto begin() noexcept { return records_.begin(); }
+    auto begin() const noexcept { return records_.begin(); }
+    auto end() noexcept { return records_.end(); }
+    auto end() const noexcept { return records_.end(); }
+    bool empty() const noexcept { return records_.empty(); }
+    std::size_t size() const noexcept { return records_.size(); }
+    void reserve(std::size_t count) { records_.reserve(count); }
+    void add(PermitRecord record) { records_.push_back(std::move(record)); }
+    template <class Condition>
+    void erase_if(Condition condition) {
+        std::erase_if(records_, condition);
+    }
+
+    // Returns the permits that are due until then, in batches of at most `most`, and marks their renewals as in flight until
+    // `ends`.
+    std::vector<PermitBatch> take_due(Instant until, std::size_t most, Instant ends) {
+        const auto is_due = [until](const PermitRecord& watch) { return watch.next_deadline() <= until; };
+        std::vector<PermitBatch> batches;
+        for (const PermitRecord& watch : records_) {
+            if (!is_due(watch)) continue;
+            const PermitRenewal kind = watch.renewal();
+            // The latest batch of a kind is the one that is not full.
+            auto open =
+                std::find_if(batches.rbegin(), batches.rend(), [&](const PermitBatch& b) { return b.kind == kind; });
+            if (open == batches.rend() || open->ids.size() == most) {
+                batches.push_back({kind, {}});
+                open = batches.rbegin();
+            }
+            open->ids.push_back(watch.id);
         }
-        open->ids.push_back(watch.id);
+        // From here on nothing needs memory.
+        for (PermitRecord& watch : records_) {
+            if (!is_due(watch)) continue;
+            watch.renewing = true;
+            watch.renewal_ends = ends;
+        }
+        return batches;
     }
-    // From here on nothing needs memory.
-    for (PermitRecord& watch : records) {
-        if (!is_due(watch)) continue;
-        watch.renewing = true;
-        watch.renewal_ends = ends;
+
+    // Begins behind the last one found, for the same reason.
+    PermitRecord* find(const PermitId& id) {
+        for (std::size_t i = 0; i < records_.size(); ++i) {
+            const std::size_t at = find_next_ < records_.size() ? find_next_ : 0;
+            find_next_ = at + 1;
+            if (PermitRecord& watch = records_[at]; !watch.lost && watch.id == id) return &watch;
+        }
+        return nullptr;
     }
-    return batches;
-}
+
+    // Brings all deadlines nearer by the time for which the machine was suspended since the last call: the steady clock
+    // stands still meanwhile, but the leases do not. Returns true if there was any.
+    bool check_suspension() noexcept {
+        const Clock::duration grown = suspended_since(suspended_);
+        if (grown == Clock::duration::zero()) return false;
+        suspended_ += grown;
+        for (PermitRecord& watch : records_) watch.come_nearer(grown);
+        return true;
+    }
+
+    bool has_lost(const PermitHolder& holder) const noexcept {
+        return std::any_of(records_.begin(), records_.end(),
+                           [&](const PermitRecord& watch) { return watch.lost && watch.is_of(holder); });
+    }
+
+    void tell_loss(PermitHolder& holder) noexcept {
+        if (holder.lost) session_.losses().tell(std::move(*holder.lost));
+        holder.lost.reset();
+    }
+
+    // Needs no memory but for the event. The caller removes the permit from the record if no object has it.
+    void lose(PermitRecord& watch, const char* why) noexcept {
+        watch.lost = true;
+        if (watch.holder) tell_loss(*watch.holder);
+        session_.count_lost_hold();
+        tell(watch.id, why);
+    }
+
+    // Returns true if there were such permits.
+    template <class Condition>
+    bool lose_if(Condition condition, const char* why) {
+        bool some = false;
+        for (PermitRecord& watch : records_) {
+            if (watch.lost || !condition(watch)) continue;
+            lose(watch, why);
+            some = true;
+        }
+        erase_lost();
+        return some;
+    }
+
+    void erase_lost() {
+        std::erase_if(records_, [](const PermitRecord& watch) { return watch.lost && !watch.holder; });
+    }
+
+    // For how long the machine had been suspended when the deadlines were computed.
+    Clock::duration suspended() const noexcept { return suspended_; }
+
+private:
+    void tell(const PermitId& id, const char* why) noexcept try {
+        session_.raise(Event::Kind::hold_lost, key_, "permit " + id.text() + ": " + why);
+    } catch (...) {
+    }
+
+    Session& session_;
+    const std::string& key_;
+    std::vector<PermitRecord> records_;
+    std::size_t find_next_ = 0;  // where find() begins
+    Clock::duration suspended_ = detail::suspended();
+};
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI

@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/base/suspended.hpp"
 #include "redlatch/base/task.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/options.hpp"
 #include "redlatch/protocol/request_lanes.hpp"
-#include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/semaphore/changes.hpp"
 #include "redlatch/semaphore/no_leases.hpp"
 #include "redlatch/semaphore/pending_requests.hpp"
+#include "redlatch/semaphore/questions.hpp"
 #include "redlatch/semaphore/request_deliveries.hpp"
 #include "redlatch/semaphore/request_queue.hpp"
 #include "redlatch/semaphore/synchronizer_core.hpp"
 #include "redlatch/semaphore/waiting_place.hpp"
-#include "redlatch/session/awaiting.hpp"
 #include "redlatch/session/release_round.hpp"
 #include "redlatch/session/session.hpp"
-#include "redlatch/transport/server_errors.hpp"
 #include "redlatch/wait/patience.hpp"
 #include "redlatch/wait/wait_request.hpp"
 #include "redlatch/wait/waiting_room.hpp"
@@ -205,7 +202,7 @@ public:
         const std::uint64_t place = place_.begin();
         std::optional<Answer> answer;
         try {
-            answer = co_await ask(lock, std::span<Want>(wants), request, false, place);
+            answer = co_await questions_.ask(lock, std::span<Want>(wants), request, false, place);
         } catch (...) {
             place_.end(place);
             throw;
@@ -303,11 +300,14 @@ private:
     void hand_out(std::unique_lock<std::mutex>& lock, const Member& me, std::vector<Want>& wants,
                   const std::vector<std::uint64_t>& numbers, const RefusedQuery& refusal, std::vector<Want> unclaimed) {
         const Instant now = Clock::now();
-        bool refused = false;
+        bool refused = false, has_one_left = false;
         for (std::size_t i = 0; i < wants.size(); ++i) {
             Member* member = room_.queue.find(numbers[i]);
             if (!member) {
-                if (wants[i].served) unclaimed.push_back(std::move(wants[i]));
+                if (wants[i].served)
+                    unclaimed.push_back(std::move(wants[i]));
+                else
+                    has_one_left = true;
                 continue;
             }
             member->want = std::move(wants[i]);
@@ -319,6 +319,8 @@ private:
                 room_.queue.refused(*member, refusal.generation, refusal.answer.hint, now, refusal.answer.there);
             }
         }
+        // The refusal was for one that has left, and so is the place on the server.
+        if (Protocol::takes && has_one_left) room_.queue.notify();
         if (Member* front = room_.queue.front(); front && front != &me) room_.wake(*front);
         if constexpr (Protocol::takes)
             if (!unclaimed.empty()) {
@@ -345,7 +347,7 @@ private:
         std::optional<Answer> answer;
         std::exception_ptr failure;
         try {
-            answer = co_await ask(lock, std::span<Want>(&want, 1), request, true, place);
+            answer = co_await questions_.ask(lock, std::span<Want>(&want, 1), request, true, place);
         } catch (...) {
             failure = std::current_exception();
         }
@@ -356,81 +358,6 @@ private:
         co_return answer;
     }
 
-    // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
-    // Otherwise throws. `first`: True before any waiting. `place`: the number of the place at which it waits on; 0 for
-    // none.
-    Task<std::optional<Answer>> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
-                                    const WaitRequest& request, bool first, std::uint64_t place) {
-        leases_.prepare();
-        RequestId request_id = core_.take_lane();
-        const Instant give_up = patience_.give_up_at(request, first);
-        const Instant begun = Clock::now();
-        const SendTime begun_at;
-        lock.unlock();
-        Retry retry =
-            core_.session.retry({give_up, request.stop, request.one_try, request.by, request.settings.command_timeout});
-        Reply reply;
-        std::optional<Instant> rest;
-        do {
-            const Instant deadline = retry.deadline();
-            try {
-                if constexpr (Protocol::takes) {
-                    const MakeCall make = [&](const RequestId& one) {
-                        Call call = place_.question(wants, one, place);
-                        call.replication = request.settings.replication();
-                        return call;
-                    };
-                    reply = co_await core_.sender.send(request_id, request.by, deadline, make);
-                } else {
-                    const Call call = core_.protocol.ask(wants, request_id);
-                    reply = co_await ReplyTo(core_.session, request.by, call, deadline);
-                    if (!reply.answered() && !reply.is_unsent()) request_id.may_be_done = true;
-                }
-            } catch (const std::bad_alloc&) {
-                reply = detail::short_of_memory(request.by);
-            }
-            rest = retry.rest_after(reply);
-            if (rest) co_await Pause(request.by, *rest, request.stop);
-        } while (rest && retry.goes_on());
-        lock.lock();
-        if (classify(reply) != ReplyClass::answered) {
-            patience_.failed(request, begun, reply);
-            settle(lock, request_id, wants, request_id.may_be_done);
-            if (request.stop.stop_requested()) co_return std::nullopt;
-            if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) co_return std::nullopt;
-            throw core_.sender.failure(request_id, reply);
-        }
-        patience_.answered();
-        try {
-            const Answer answer = core_.protocol.decode(reply, wants);
-            place_.answered(place, answer);
-            if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
-                throw not_confirmed(reply, key());
-            if constexpr (Protocol::takes) {
-                leases_.accept(lock, wants, begun_at);
-                for (const Want& want : wants)
-                    if (want.served) core_.session.count_acquisition();
-            }
-            // Last: what fails before is undone in the same lane.
-            core_.lanes.give_back(request_id);
-            co_return answer;
-        } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
-            for (const Want& want : wants) leases_.discard(want);
-            settle(lock, request_id, wants, true);
-            throw;
-        }
-    }
-
-    // Handles a request without a proper reply.
-    void settle(std::unique_lock<std::mutex>& lock, const RequestId& request_id, std::span<Want> wants, bool unknown) {
-        if constexpr (Protocol::takes)
-            if (unknown && !(request_id.is_unknowable && Protocol::takes_back_by_mark))
-                return deliveries_.add(lock, PendingRequest::Kind::undoing, request_id,
-                                       [this, kept = std::vector<Want>(wants.begin(), wants.end())](
-                                           const RequestId& asked) { return core_.protocol.take_back(asked, kept); });
-        core_.lanes.give_back(request_id);
-    }
-
     SynchronizerCore<Protocol> core_;
     RequestDeliveries<Protocol> deliveries_{core_};
     Changes<Protocol> changes_{core_, deliveries_};
@@ -438,6 +365,7 @@ private:
     WaitingRoom<Queue> room_;
     PlaceOf<Protocol> place_{core_, deliveries_};
     Patience patience_;
+    Questions<Protocol, Leases> questions_{core_, deliveries_, leases_, place_, patience_};
 };
 
 }  // namespace detail

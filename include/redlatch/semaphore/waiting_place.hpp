@@ -39,7 +39,14 @@ public:
     // Begins a question. Returns the number to ask with; 0 if it is to be asked without a place. Only one at a time asks under
     // the number, because the place is for what that one wants.
     std::uint64_t begin() {
-        if (is_asking_) return 0;
+        if (is_asking_) {
+            // Who asks under the number has been told, and asks again once it has its answer.
+            if (told_at_ <= Clock::now()) {
+                told_at_ = never;
+                was_told_ = true;
+            }
+            return 0;
+        }
         told_at_ = never;
         is_queued_ = false;
         if (!is_used()) return 0;
@@ -52,7 +59,9 @@ public:
 
     // A question under this number has ended.
     void end(std::uint64_t number) noexcept {
-        if (number != 0) is_asking_ = false;
+        if (number == 0) return;
+        is_asking_ = false;
+        if (std::exchange(was_told_, false)) told_at_ = Clock::now();
     }
 
     // Returns until when the others wait for the question that is under way; a time in the past if there is none. If its
@@ -150,6 +159,7 @@ private:
     Instant asked_at_{};
     std::uint64_t questions_ = 0;
     bool is_asking_ = false;   // under the number
+    bool was_told_ = false;    // while it asked
     bool is_queued_ = false;   // the last answer: this process is told when to ask
     bool is_refused_ = false;  // no right to the channel
 };

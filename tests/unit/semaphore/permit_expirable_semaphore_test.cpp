@@ -352,3 +352,66 @@ TEST_CASE("while update_lease() is in flight, permits of an object are certain a
     CHECK(held.valid_until() <= Clock::now() + 5s);
     CHECK_FALSE(held.lost().stop_requested());
 }
+
+namespace {
+
+/// The answer to a question that gets nothing, and has a place in the queue.
+Reply queued() { return array({number(0), number(-1), number(1), number(1)}); }
+
+/// A semaphore whose waiters queue up.
+struct QueueBench : Bench {
+    QueueBench() { redis.always("acquire by id", queued()); }
+
+    std::size_t questions() const { return redis.sent("acquire by id").size(); }
+    bool asked(std::size_t times) { return redis.wait_for("acquire by id", times); }
+
+    const std::string own = channel + ":" + client.id();
+};
+
+}  // namespace
+
+TEST_CASE("while another caller's first question hangs, a waiter that was told asks once; that caller asks again") {
+    QueueBench bench;
+    bench.redis.next("acquire by id", ScriptedRedis::hold_back);
+    std::stop_source stop;
+    auto first = start([&] { return bench.seats.acquire(1, stop.get_token()); });
+    REQUIRE(bench.asked(1));
+    const SentCommand hangs = bench.redis.sent("acquire by id").front();
+    auto second = start([&] { return bench.seats.try_acquire_for(1500ms); });
+    REQUIRE(bench.redis.wait_until_wanted(bench.own));
+    REQUIRE(bench.redis.publish(bench.own, "look 0 " + hangs.argument(6)));
+    CHECK_FALSE(second.get());
+    const std::size_t asked = bench.questions();
+    CHECK(asked <= 5);
+    // The message may have been for the first one.
+    bench.redis.answer(hangs, queued());
+    const Stopwatch watch;
+    CHECK(bench.asked(asked + 1));
+    CHECK(watch.within(4s));  // the slow poll comes after 5 s
+    stop.request_stop();
+    CHECK(first.get().empty());
+}
+
+TEST_CASE("who waits behind a caller that left during its question asks for itself") {
+    QueueBench bench;
+    std::stop_source stop;
+    auto first = start([&] { return bench.seats.acquire(1, stop.get_token()); });
+    REQUIRE(bench.redis.wait_until_wanted(bench.own));
+    REQUIRE(bench.asked(2));  // again, because it listens
+    const std::string place = bench.redis.sent("acquire by id").back().argument(6);
+    auto second = start([&] { return bench.seats.try_acquire_for(1s, 5); });
+    auto third = start([&] { return bench.seats.acquire(1, stop.get_token()); });
+    REQUIRE(eventually([&] { return bench.client.stats().waiting == 3; }));
+    bench.redis.next("acquire by id", ScriptedRedis::hold_back);
+    REQUIRE(bench.redis.publish(bench.own, "look 0 " + place));
+    REQUIRE(bench.asked(3));
+    const SentCommand both = bench.redis.sent("acquire by id").back();
+    CHECK(second.get().empty());
+    bench.redis.answer(both, array({number(1), number(-1), number(1), number(1)}));
+    const Stopwatch watch;
+    CHECK(first.get().size() == 1);
+    CHECK(bench.asked(4));
+    CHECK(watch.within(4s));  // the slow poll comes after 5 s
+    stop.request_stop();
+    CHECK(third.get().empty());
+}
