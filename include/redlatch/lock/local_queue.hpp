@@ -73,7 +73,8 @@ public:
             (room_.queue.empty() && !is_busy() && (core_.kind.shared || !place_.is_asking()))) {
             const std::uint64_t generation = room_.queue.generation();
             try {
-                if (learn(generation, co_await question(lock, me, request, true))) co_return true;
+                const std::optional<AcquireAnswer> answer = co_await question(lock, me, request, true);
+                if (is_for_all(me, answer) && learn(generation, answer)) co_return true;
             } catch (...) {
                 if (room_.queue.empty()) place_.give_up(lock);
                 throw;
@@ -321,6 +322,12 @@ private:
             room_.queue.expect_message(Clock::now());
             room_.wake_front();
         }
+    }
+
+    // Returns false if the answer is of no use to the others: who waits at the place of this process relies on what it was
+    // answered there, and on what it is told.
+    bool is_for_all(const LockWaiter& me, const std::optional<AcquireAnswer>& answer) const {
+        return (answer && answer->kind == AcquireAnswer::Kind::held) || !place_.is_taken() || place_.is_of(me.hold);
     }
 
     // Learns from the answer to a query made at `generation`. Returns true if held; otherwise the queue knows for how

@@ -49,6 +49,9 @@ public:
     // Returns true if this process has a place, or may have one.
     bool is_taken() const noexcept { return number_ != 0; }
 
+    // Returns true if this is the number of the hold that the place is for.
+    bool is_of(std::uint64_t hold) const noexcept { return number_ == hold; }
+
     // --- asking -----------------------------------------------------------------------------------------------
 
     // Returns true while a caller asks under the number of the place. Then no other one does.

@@ -530,6 +530,26 @@ TEST_CASE("those who queue are woken by the release of a client that grants noth
     CHECK(is_left_empty(redis));
 }
 
+// The lock passes to a client that grants nothing, whose release the waiter does not hear.
+TEST_CASE("a try of another thread of its process does not put off the question of one that queues") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party b{server};
+    const auto is_held_by = [&](const std::string& client, long long lease) {
+        redis.integer("DEL", lock_key);
+        redis.integer("HSET", lock_key, client + ":1", "1");
+        REQUIRE(redis.integer("PEXPIRE", lock_key, lease) == 1);
+    };
+    is_held_by("01234567-0000-8000-8000-000000000000", 2000);  // grants
+    b.queue_up(redis);
+    is_held_by("01234567-0000-4000-8000-000000000000", 60'000);
+    CHECK_FALSE(b.lock.try_lock());
+    REQUIRE(redis.integer("DEL", lock_key) == 1);
+    CHECK(eventually([&] { return b.entered.load(); }, 4s));
+    b.may_leave = true;
+    b.visit.get();
+}
+
 TEST_CASE("a client of Redisson's that listens gets its turn") {
     RedisServer server;
     RawRedis redis{server};
