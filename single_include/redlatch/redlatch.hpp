@@ -22584,12 +22584,21 @@ inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant
     return since;
 }
 
-// Records a granted hold. Returns it. If that fails (no memory), the owner holds nothing, and the exception goes on.
-inline HoldRecord& record_grant(LockParts& parts, const Grant& grant, const LockRequest& request, std::uint64_t number,
-                                Instant since) {
+// Records a granted hold. If that fails (no memory), the owner holds nothing, and the exception goes on. `unsettled`: the
+// server time until which an unanswered question for that number may take effect; 0 for none. `longest`: the longest lease
+// that a question asked for.
+inline void record_grant(LockParts& parts, const Grant& grant, const LockRequest& request, std::uint64_t number,
+                         Instant since, std::int64_t unsettled, Milliseconds longest) {
     try {
-        return parts.leases.record(request.owner, number, since, request.lease, grant.token, request.settings,
-                                   request.lease ? std::nullopt : std::optional(grant.lease));
+        HoldRecord& hold =
+            parts.leases.record(request.owner, number, since, request.lease, grant.token, request.settings,
+                                request.lease ? std::nullopt : std::optional(grant.lease));
+        hold.unsettled = unsettled;
+        // The server may keep it for longer: the place was for another lease, or a late question gives it one.
+        if (unsettled != 0)
+            hold.unanswered(parts.deliveries.unsettled_until(unsettled) + longest);
+        else if (request.lease && *request.lease < grant.lease)
+            hold.unanswered(Clock::now() + grant.lease);
     } catch (...) {
         parts.leases.forget(request.owner);
         throw;
@@ -22629,6 +22638,9 @@ public:
 
     // Returns true if this process has a place, or may have one.
     bool is_taken() const noexcept { return number_ != 0; }
+
+    // Returns true if this is the number of the hold that the place is for.
+    bool is_of(std::uint64_t hold) const noexcept { return number_ == hold; }
 
     // --- asking -----------------------------------------------------------------------------------------------
 
@@ -22736,11 +22748,7 @@ public:
         if (!since || !is_for(request) || (core_.kind.queue && core_.kind.queue->fenced && !is_token(grant.token)))
             return Entry::ask;
         try {
-            HoldRecord& hold = record_grant(parts_, grant, request, number_, *since);
-            hold.unsettled = unsettled_;
-            // The server may keep it for longer: the place was for another lease, or a late command is.
-            const Milliseconds may_last = unsettled_ == 0 ? grant.lease : longest_;
-            if (request.lease && *request.lease < may_last) hold.unanswered(Clock::now() + may_last);
+            record_grant(parts_, grant, request, number_, *since, unsettled_, longest_);
         } catch (...) {
             grant_ = grant;  // for the next representative
             throw;
@@ -22975,7 +22983,8 @@ public:
             (room_.queue.empty() && !is_busy() && (core_.kind.shared || !place_.is_asking()))) {
             const std::uint64_t generation = room_.queue.generation();
             try {
-                if (learn(generation, co_await question(lock, me, request, true))) co_return true;
+                const std::optional<AcquireAnswer> answer = co_await question(lock, me, request, true);
+                if (is_for_all(me, answer) && learn(generation, answer)) co_return true;
             } catch (...) {
                 if (room_.queue.empty()) place_.give_up(lock);
                 throw;
@@ -23223,6 +23232,12 @@ private:
             room_.queue.expect_message(Clock::now());
             room_.wake_front();
         }
+    }
+
+    // Returns false if the answer is of no use to the others: who waits at the place of this process relies on what it was
+    // answered there, and on what it is told.
+    bool is_for_all(const LockWaiter& me, const std::optional<AcquireAnswer>& answer) const {
+        return (answer && answer->kind == AcquireAnswer::Kind::held) || !place_.is_taken() || place_.is_of(me.hold);
     }
 
     // Learns from the answer to a query made at `generation`. Returns true if held; otherwise the queue knows for how
@@ -24607,7 +24622,8 @@ private:
     void enter(FairWaiter& me, const Grant& grant) {
         const std::optional<Instant> since = granted_since(parts_, grant, *me.request);
         if (!since) return;
-        record_grant(parts_, grant, *me.request, me.id, *since).unsettled = me.unsettled;
+        record_grant(parts_, grant, *me.request, me.id, *since, me.unsettled,
+                     core_.lease_of(me.request->lease, me.request->settings));
         me.was_granted = true;
         me.phase = Waiter::Phase::served;
     }

@@ -9,6 +9,7 @@
 
 #include "faults/late_kit.hpp"
 #include "support/engine.hpp"
+#include "support/grants.hpp"
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -384,6 +385,47 @@ TEST_CASE("fault: late copies: an acquire that arrives after a failed try holds 
             CHECK(eventually([&] { return at.path.is_clean(); }, a_moment));
         }
     });
+}
+
+// Regression: the release of the copy was given up with the lease of the grant, and the copy held the lock for its own.
+TEST_CASE("fault: late copies: an acquire that arrives after the unlock of a grant is released, however late that is") {
+    const auto test = []<class L>(const Scene<L>& at) {
+        CHECK(succeeds_once([&] {
+            at.theirs.lock();
+            std::future<void> visit;
+            at.path.delay_a_copy(at.commands.acquire, [&] {
+                visit = start([&] {
+                    at.mine.lock();
+                    at.mine.unlock();
+                });
+                REQUIRE(can_be_granted<L>(at.path.redis, at.my_client(), "orders"));
+            });
+            // The grant is to count, so the client has to know the server's time on its new connection.
+            RLock any{at.my_client(), "time"};
+            any.lock();
+            any.unlock();
+            at.theirs.unlock();
+            visit.get();
+            const Stopwatch since_the_grant;
+            // The client can send nothing until the lease of the grant is over, and the copy is not wanted any more.
+            at.path.proxy.refuse(true);
+            at.path.proxy.half_close(Side::client);
+            at.path.let_through({at.commands.acquire});
+            const bool taken = at.path.redis.exists("orders");
+            REQUIRE(eventually([&] { return !since_the_grant.within(2 * wanted + 1s); }, 20s));
+            at.path.proxy.refuse(false);
+            REQUIRE(at.theirs.try_lock_for(a_moment));
+            at.theirs.unlock();
+            CHECK(eventually([&] { return at.path.is_clean(); }, a_moment));
+            return taken;
+        }));
+    };
+    std::vector<std::future<void>> all;
+    all.push_back(start([&] { with_lock<RLock>("RLock", test); }));
+    all.push_back(start([&] { with_lock<FencedLock>("FencedLock", test); }));
+    all.push_back(start([&] { with_lock<FairLock>("FairLock", test); }));
+    all.push_back(start([&] { with_lock<ReadWriteLock>("writers of a ReadWriteLock", test); }));
+    for (std::future<void>& one : all) one.get();
 }
 
 TEST_CASE("fault: late copies: a waiter's acquire that arrives late leaves no place in the queue") {

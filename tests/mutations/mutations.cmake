@@ -2858,3 +2858,15 @@ mutate(refusal_of_one_that_left semaphore/synchronizer.hpp
     "if (Protocol::takes && has_one_left) room_.queue.notify();"
     ""
     "unit/permit_expirable")
+
+# The try of another thread puts off the question of one that queues.
+mutate(try_puts_off_the_question lock/local_queue.hpp
+    "!place_.is_taken() || place_.is_of(me.hold)"
+    "me.hold != 0"
+    "integration/grants")
+
+# The release of a late copy is given up with the lease of the grant, which the copy outlasts.
+mutate(late_copy_outlasts_its_grant lock/grant.hpp
+    "hold.unanswered(parts.deliveries.unsettled_until(unsettled) + longest);"
+    "static_cast<void>(longest);"
+    "faults/late_locks")

@@ -69,12 +69,21 @@ inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant
     return since;
 }
 
-// Records a granted hold. Returns it. If that fails (no memory), the owner holds nothing, and the exception goes on.
-inline HoldRecord& record_grant(LockParts& parts, const Grant& grant, const LockRequest& request, std::uint64_t number,
-                                Instant since) {
+// Records a granted hold. If that fails (no memory), the owner holds nothing, and the exception goes on. `unsettled`: the
+// server time until which an unanswered question for that number may take effect; 0 for none. `longest`: the longest lease
+// that a question asked for.
+inline void record_grant(LockParts& parts, const Grant& grant, const LockRequest& request, std::uint64_t number,
+                         Instant since, std::int64_t unsettled, Milliseconds longest) {
     try {
-        return parts.leases.record(request.owner, number, since, request.lease, grant.token, request.settings,
-                                   request.lease ? std::nullopt : std::optional(grant.lease));
+        HoldRecord& hold =
+            parts.leases.record(request.owner, number, since, request.lease, grant.token, request.settings,
+                                request.lease ? std::nullopt : std::optional(grant.lease));
+        hold.unsettled = unsettled;
+        // The server may keep it for longer: the place was for another lease, or a late question gives it one.
+        if (unsettled != 0)
+            hold.unanswered(parts.deliveries.unsettled_until(unsettled) + longest);
+        else if (request.lease && *request.lease < grant.lease)
+            hold.unanswered(Clock::now() + grant.lease);
     } catch (...) {
         parts.leases.forget(request.owner);
         throw;

@@ -158,11 +158,7 @@ public:
         if (!since || !is_for(request) || (core_.kind.queue && core_.kind.queue->fenced && !is_token(grant.token)))
             return Entry::ask;
         try {
-            HoldRecord& hold = record_grant(parts_, grant, request, number_, *since);
-            hold.unsettled = unsettled_;
-            // The server may keep it for longer: the place was for another lease, or a late command is.
-            const Milliseconds may_last = unsettled_ == 0 ? grant.lease : longest_;
-            if (request.lease && *request.lease < may_last) hold.unanswered(Clock::now() + may_last);
+            record_grant(parts_, grant, request, number_, *since, unsettled_, longest_);
         } catch (...) {
             grant_ = grant;  // for the next representative
             throw;

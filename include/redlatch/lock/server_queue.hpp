@@ -255,7 +255,8 @@ private:
     void enter(FairWaiter& me, const Grant& grant) {
         const std::optional<Instant> since = granted_since(parts_, grant, *me.request);
         if (!since) return;
-        record_grant(parts_, grant, *me.request, me.id, *since).unsettled = me.unsettled;
+        record_grant(parts_, grant, *me.request, me.id, *since, me.unsettled,
+                     core_.lease_of(me.request->lease, me.request->settings));
         me.was_granted = true;
         me.phase = Waiter::Phase::served;
     }
