@@ -23289,13 +23289,12 @@ private:
         const bool answered =
             classify(sent.reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
+        // A copy of the unanswered acquire command may still arrive.
+        if (answered && sent.leaving.unsettled != 0)
+            parts_.deliveries.give_back_later(sent.leaving, parts_.deliveries.unsettled_until(sent.leaving.unsettled));
         if (handed && sent.reply.replicated && waiting &&
             Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
             recorded(sent, sent_at, successor_lease, answer.token)) {
-            // A copy of the unanswered acquire command may still arrive.
-            if (sent.leaving.unsettled != 0)
-                parts_.deliveries.give_back_later(sent.leaving,
-                                                  parts_.deliveries.unsettled_until(sent.leaving.unsettled));
             ++handoffs_;
             core_.session.count_handoff();
             room_.queue.acquired_locally();
@@ -23319,7 +23318,7 @@ private:
         // hand-over, or there was no memory to record it.
         const Instant now = Clock::now();
         const Instant over = now + sent.claim.lease;
-        if (handed) core_.outbox.add({sent.claim.hold}, 0, over, now);
+        if (handed) core_.outbox.add({sent.claim.hold}, unsettled_of_heir(sent), over, now);
         if (!answered)
             core_.outbox.add({sent.leaving.hold, sent.claim.hold}, sent.leaving.unsettled,
                              std::max(over, sent.leaving.until), now);
@@ -23348,16 +23347,20 @@ private:
         const Claim& successor = handed.claim;
         if (parts_.leases.live_hold(successor.owner)) return false;
         try {
-            HoldRecord& hold =
-                parts_.leases.record(successor.owner, successor.hold, sent, lease, token, handed.settings);
-            // Late copies of the acquire and of the hand-over, in this order, make this number hold the lock.
-            if (handed.unknown && handed.leaving.unsettled != 0)
-                hold.unsettled = std::max(handed.leaving.unsettled, successor.until);
+            parts_.leases.record(successor.owner, successor.hold, sent, lease, token, handed.settings).unsettled =
+                unsettled_of_heir(handed);
             return true;
         } catch (...) {
             parts_.leases.forget(successor.owner);
             return false;
         }
+    }
+
+    // Returns the server time until which the successor's number may hold the lock by late copies of the acquire and of the
+    // hand-over, in this order; 0 if they cannot do that.
+    static std::int64_t unsettled_of_heir(const HandOver& handed) {
+        if (!handed.unknown || handed.leaving.unsettled == 0) return 0;
+        return std::max(handed.leaving.unsettled, handed.claim.until);
     }
 
     LockParts& parts_;

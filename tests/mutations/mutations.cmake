@@ -159,16 +159,14 @@ mutate(no_limit_to_local_hand_overs lock/local_queue.hpp
 
 # Late copies of an acquire and of its hand-over leave a hold that nobody has.
 mutate(heir_is_settled lock/local_queue.hpp
-    "            if (handed.unknown && handed.leaving.unsettled != 0)
-                hold.unsettled = std::max(handed.leaving.unsettled, successor.until);
-"
-    ""
+    "if (!handed.unknown || handed.leaving.unsettled == 0) return 0;"
+    "if (handed.unknown || handed.leaving.unsettled == 0) return 0;"
     "unit/rlock_waiting")
 
 # The heir's number is released before the copy of the hand-over can no longer arrive.
 mutate(heir_is_settled_with_the_acquire lock/local_queue.hpp
-    "std::max(handed.leaving.unsettled, successor.until);"
-    "handed.leaving.unsettled;"
+    "return std::max(handed.leaving.unsettled, handed.claim.until);"
+    "return handed.leaving.unsettled;"
     "unit/rlock_waiting")
 
 # A message that arrived before the reply to the release is still expected, and the next one is mistaken for it.
@@ -2870,3 +2868,9 @@ mutate(late_copy_outlasts_its_grant lock/grant.hpp
     "hold.unanswered(parts.deliveries.unsettled_until(unsettled) + longest);"
     "static_cast<void>(longest);"
     "faults/late_locks")
+
+# A hand-over that gives the heir nothing forgets that a late copy of the acquire may take the lock.
+mutate(failed_hand_over_forgets_the_acquire lock/local_queue.hpp
+    "if (answered && sent.leaving.unsettled != 0)"
+    "if (handed && waiting && sent.leaving.unsettled != 0)"
+    "unit/rlock_waiting")

@@ -118,6 +118,15 @@ private:
 // Returns true once the first taker was blocked, has subscribed, and was blocked again.
 bool is_waiting(Bench& bench) { return bench.redis.wait_for("acquire", 2); }
 
+/// Waits until a command has released this number whatever holds it.
+bool is_given_up(Bench& bench, std::uint64_t number) {
+    return eventually([&] {
+        for (const SentCommand& sent : bench.redis.sent("give up"))
+            if (sent.words.back() == bench.owner(number)) return true;
+        return false;
+    });
+}
+
 }  // namespace
 
 TEST_CASE("a blocked thread subscribes, asks again after the confirmation, and then sends nothing") {
@@ -381,16 +390,33 @@ TEST_CASE("if an acquire and its hand-over were resent, the heir's number is rel
     REQUIRE(heir.held);
     const std::int64_t wanted_until = bench.redis.sent("hand over").back().instant(4);
     heir.let_go = true;
-    const auto is_given_up = [&](std::uint64_t number) {
-        return eventually([&] {
-            for (const SentCommand& sent : bench.redis.sent("give up"))
-                if (sent.words.back() == bench.owner(number)) return true;
-            return false;
-        });
-    };
-    CHECK(is_given_up(1));
-    REQUIRE(is_given_up(2));
+    CHECK(is_given_up(bench, 1));
+    REQUIRE(is_given_up(bench, 2));
     CHECK(ScriptedRedis::server_now() > wanted_until);
+}
+
+TEST_CASE("if an acquire was resent and its hand-over gives the heir nothing, its number is released later, too") {
+    for (const bool is_lost : {false, true}) {
+        CAPTURE(is_lost);
+        Bench bench({.command_timeout = 500ms});
+        bench.redis.confirm_by_hand();
+        bench.redis.next("acquire", lost());
+        bench.lock.lock();
+        const std::int64_t wanted_until = bench.redis.sent("acquire").front().instant(3);
+        Taker heir(bench);
+        REQUIRE(heir.is_in_line(bench));
+        bench.redis.next("hand over", [&](const SentCommand&) {
+            if (is_lost) return std::optional(nil());
+            heir.stop.request_stop();
+            CHECK(heir.is_back());
+            return std::optional(number(1));
+        });
+        std::error_code ec;
+        bench.lock.unlock(ec);
+        CHECK(ec == (is_lost ? errc::hold_lost : std::error_code()));
+        REQUIRE(is_given_up(bench, 1));
+        CHECK(ScriptedRedis::server_now() > wanted_until);
+    }
 }
 
 TEST_CASE("a hand-over that arrived too late is resent, by the server time that the reply reported") {
