@@ -204,7 +204,7 @@ public:
             if (!hold.live()) continue;
             core_.outbox.add(
                 {hold.id}, std::exchange(hold.unsettled, 0),
-                std::max(hold.valid_until, now + core_.session.options().command_timeout), now,
+                std::max({hold.valid_until, hold.may_last, now + core_.session.options().command_timeout}), now,
                 [round](const std::error_code& refusal) { round->finish(1, refusal); }, hold.stays_until);
             round->begin(1);
             leases_.lose(hold, "release_all() gave it back");
