@@ -384,6 +384,7 @@ TEST_CASE("if an acquire and its hand-over were resent, the heir's number is rel
     bench.lock.lock();
     Taker heir(bench);
     REQUIRE(heir.is_in_line(bench));
+    std::this_thread::sleep_for(300ms);  // so much longer is the hand-over wanted than the acquire
     bench.redis.next("hand over", lost());
     bench.lock.unlock();
     REQUIRE(heir.is_back());
