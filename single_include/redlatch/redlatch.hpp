@@ -4314,16 +4314,14 @@ public:
 
     // --- without waiting: needs a thread in run() of the transport ----------------------------------------------
 
-    // Sends a command without waiting. `done`, a Completion, is called on any thread.
-    template <class Done>
-    void post(const Command& command, Done done, Receiver receiver, const Replication& replicas = {}) {
+    // Sends a command without waiting. `done` is called on any thread.
+    void post(const Command& command, Completion done, Receiver receiver, const Replication& replicas = {}) {
         send_post(
-            command, [this, done = std::move(done)](Reply reply) mutable { finish_post(done, std::move(reply)); },
-            receiver, replicas);
+            command, [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); }, receiver,
+            replicas);
     }
 
-    template <class Done>
-    void post(const Call& call, Done done, Receiver receiver = Receiver::background) {
+    void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
         const CallWords words(call, publish_command_for(call));
         const Replication replicas = replicas_.wanted_for(call);
         if (!call.script()) return post(words.command(), std::move(done), receiver, replicas);
@@ -4422,8 +4420,7 @@ private:
         }
     }
 
-    template <class Done>
-    void finish_post(Done& done, Reply reply) {
+    void finish_post(const Completion& done, Reply reply) {
         try {
             done(std::move(reply));
         } catch (...) {  // no memory; the poster takes care of that itself
@@ -15072,16 +15069,12 @@ public:
 //
 // mutex guards all members except the constant ones, and the parts. It is never held during a command, nor while user
 // code runs.
-template <class Protocol>
 struct SynchronizerCore {
-    template <class... More>
-    SynchronizerCore(SynchronizerTask& state, Session& of, const std::string& key, const More&... more)
-        : task(state),
-          session(of),
-          protocol(of.protocol_context(), key, more...),
-          sender(of, protocol.marks(), queue()) {}
+    // `queue`: that on the server; null if there is none.
+    SynchronizerCore(SynchronizerTask& state, Session& of, const RequestMarks& of_requests, const SemaphoreQueue* queue)
+        : task(state), session(of), marks(of_requests), sender(of, of_requests, queue) {}
 
-    const std::string& key() const noexcept { return protocol.key(); }
+    const std::string& key() const noexcept { return marks.key(); }
 
     // Keeps the state alive, for completions.
     std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
@@ -15094,7 +15087,22 @@ struct SynchronizerCore {
     // Returns true if a resend is useless: the request is done or can never succeed.
     static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
 
-    // Returns the queue on the server; null if there is none.
+    SynchronizerTask& task;
+    Session& session;
+    const RequestMarks& marks;
+    const IdempotentSender sender;
+
+    std::mutex mutex;
+    RequestLanes lanes;
+};
+
+// Constructs the protocol before the core, which refers to it.
+template <class Protocol>
+struct ProtocolOf {
+    template <class... More>
+    ProtocolOf(Session& session, const std::string& key, const More&... more)
+        : protocol(session.protocol_context(), key, more...) {}
+
     const SemaphoreQueue* queue() const noexcept {
         if constexpr (requires { protocol.queue(); })
             return &protocol.queue();
@@ -15102,13 +15110,16 @@ struct SynchronizerCore {
             return nullptr;
     }
 
-    SynchronizerTask& task;
-    Session& session;
     Protocol protocol;
-    const IdempotentSender sender;
+};
 
-    std::mutex mutex;
-    RequestLanes lanes;
+// The core for those parts that use the protocol.
+template <class Protocol>
+struct CoreOf : ProtocolOf<Protocol>, SynchronizerCore {
+    template <class... More>
+    CoreOf(SynchronizerTask& task, Session& session, const std::string& key, const More&... more)
+        : ProtocolOf<Protocol>(session, key, more...),
+          SynchronizerCore(task, session, this->protocol.marks(), this->queue()) {}
 };
 
 }  // namespace detail
@@ -15129,7 +15140,7 @@ template <class Protocol>
 class Registrations {
 public:
     template <class Deliveries>
-    Registrations(SynchronizerCore<Protocol>& core, Deliveries&) : core_(core) {}
+    Registrations(CoreOf<Protocol>& core, Deliveries&) : core_(core) {}
 
     // --- called by the public class, without the mutex ----------------------------------------------------------
 
@@ -15243,7 +15254,7 @@ private:
         if (is_any_gone) core_.task.message({}, {});
     }
 
-    SynchronizerCore<Protocol>& core_;
+    CoreOf<Protocol>& core_;
     std::vector<Record> records_;
 };
 
@@ -15361,10 +15372,9 @@ namespace detail {
 
 // Delivers the requests of a semaphore or latch that no server has answered in time. It posts each again until it is
 // answered or its mark has expired.
-template <class Protocol>
 class RequestDeliveries {
 public:
-    explicit RequestDeliveries(SynchronizerCore<Protocol>& core) : core_(core) {}
+    explicit RequestDeliveries(SynchronizerCore& core) : core_(core) {}
 
     bool empty() const { return pending_.empty(); }
     Instant next_deadline() const { return pending_.next_deadline(); }
@@ -15382,10 +15392,12 @@ public:
     }
 
     // Gives back what was taken for callers that do not claim it.
-    void give_back(std::unique_lock<std::mutex>& lock, std::vector<typename Protocol::Want> wants) {
+    template <class Protocol>
+    void give_back(std::unique_lock<std::mutex>& lock, const Protocol& protocol,
+                   std::vector<typename Protocol::Want> wants) {
         add(lock, PendingRequest::Kind::change, core_.take_lane(),
-            [this, wants = std::move(wants)](const RequestId& request_id) {
-                return core_.protocol.give_back(request_id, wants);
+            [&protocol, wants = std::move(wants)](const RequestId& request_id) {
+                return protocol.give_back(request_id, wants);
             });
     }
 
@@ -15431,7 +15443,7 @@ private:
                                                                            const Reply&, Receiver) mutable {
                 if (!now) return failed(request.number);
                 try {
-                    request.request_id.wanted_until = core_.protocol.marks().wanted_from(*now);
+                    request.request_id.wanted_until = core_.marks.wanted_from(*now);
                     post_stamped(request);
                 } catch (...) {
                     failed(request.number);
@@ -15498,7 +15510,7 @@ private:
             core_.session.raise(Event::Kind::unlock_not_delivered, core_.key(), why);
     }
 
-    SynchronizerCore<Protocol>& core_;
+    SynchronizerCore& core_;
     PendingRequests pending_;
 };
 
@@ -15526,11 +15538,9 @@ enum class Failure {
 };
 
 // Sends the changes of a semaphore or latch that a caller waits for. The mutex of SynchronizerCore guards all parts.
-template <class Protocol>
 class Changes {
 public:
-    Changes(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries)
-        : core_(core), deliveries_(deliveries) {}
+    Changes(SynchronizerCore& core, RequestDeliveries& deliveries) : core_(core), deliveries_(deliveries) {}
 
     // Returns for how long a command is resent. Its mark has to last longer, by the options of the client.
     Milliseconds patience_of(const Settings& settings) const {
@@ -15560,8 +15570,8 @@ public:
                 *failure = Failure::left;
             } else if (request_id.may_be_done) {
                 if (!call_off)
-                    call_off = [&protocol = core_.protocol](const RequestId& given_up) {
-                        return protocol.marks().void_request(given_up);
+                    call_off = [&marks = core_.marks](const RequestId& given_up) {
+                        return marks.void_request(given_up);
                     };
                 deliveries_.add(lock, PendingRequest::Kind::call_off, request_id, std::move(call_off));
             } else {
@@ -15583,8 +15593,8 @@ private:
         return detail::short_of_memory();
     }
 
-    SynchronizerCore<Protocol>& core_;
-    RequestDeliveries<Protocol>& deliveries_;
+    SynchronizerCore& core_;
+    RequestDeliveries& deliveries_;
 };
 
 }  // namespace detail
@@ -15718,7 +15728,7 @@ namespace detail {
 template <class Protocol>
 class WaitingPlace {
 public:
-    WaitingPlace(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries)
+    WaitingPlace(CoreOf<Protocol>& core, RequestDeliveries& deliveries)
         : core_(core),
           deliveries_(deliveries),
           subscription_(core.session, core.task, core.protocol.queue().place_channel()) {}
@@ -15838,8 +15848,8 @@ private:
         if (!lock.owns_lock()) lock.lock();
     }
 
-    SynchronizerCore<Protocol>& core_;
-    RequestDeliveries<Protocol>& deliveries_;
+    CoreOf<Protocol>& core_;
+    RequestDeliveries& deliveries_;
     Subscription subscription_;
     std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
     Instant told_at_ = never;
@@ -15966,8 +15976,8 @@ class Questions {
     using Want = typename Protocol::Want;
 
 public:
-    Questions(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries, Leases& leases,
-              PlaceOf<Protocol>& place, Patience& patience)
+    Questions(CoreOf<Protocol>& core, RequestDeliveries& deliveries, Leases& leases, PlaceOf<Protocol>& place,
+              Patience& patience)
         : core_(core), deliveries_(deliveries), leases_(leases), place_(place), patience_(patience) {}
 
     // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
@@ -16046,8 +16056,8 @@ private:
         core_.lanes.give_back(request_id);
     }
 
-    SynchronizerCore<Protocol>& core_;
-    RequestDeliveries<Protocol>& deliveries_;
+    CoreOf<Protocol>& core_;
+    RequestDeliveries& deliveries_;
     Leases& leases_;
     PlaceOf<Protocol>& place_;
     Patience& patience_;
@@ -17033,7 +17043,7 @@ private:
             if (!unclaimed.empty()) {
                 for (const Want& want : unclaimed) leases_.discard(want);
                 try {
-                    deliveries_.give_back(lock, std::move(unclaimed));
+                    deliveries_.give_back(lock, core_.protocol, std::move(unclaimed));
                 } catch (const std::bad_alloc&) {  // no command is made without memory; the callers have theirs
                 }
             }
@@ -17065,9 +17075,9 @@ private:
         co_return answer;
     }
 
-    SynchronizerCore<Protocol> core_;
-    RequestDeliveries<Protocol> deliveries_{core_};
-    Changes<Protocol> changes_{core_, deliveries_};
+    CoreOf<Protocol> core_;
+    RequestDeliveries deliveries_{core_};
+    Changes changes_{core_, deliveries_};
     Leases leases_{core_, deliveries_};
     WaitingRoom<Queue> room_;
     PlaceOf<Protocol> place_{core_, deliveries_};
@@ -27656,20 +27666,7 @@ public:
         for (std::size_t i = 0; i < core_.members.size(); ++i) sent.asked += how_many(i);
         if (sent.asked == 0) return sent;
         lock.unlock();
-        std::function<void(std::error_code)> told = [](std::error_code) {};
-        try {
-            sent.replies = std::make_shared<Sent::Replies>(by);
-            told = [this, keep = core_.keep(), replies = sent.replies](std::error_code ec) {
-                const std::lock_guard relock(core_.mutex);
-                Outcome& outcome = replies->outcome;
-                ++outcome.answered;
-                if (!ec) ++outcome.done;
-                if (ec == errc::hold_lost) ++outcome.lost;
-                replies->changed.wake();
-            };
-        } catch (const std::bad_alloc&) {
-            sent.replies.reset();
-        }
+        const Told told = counting(sent, by);
         for (std::size_t i = 0; i < core_.members.size(); ++i) {
             lock.lock();
             std::size_t levels = how_many(i);
@@ -27690,6 +27687,26 @@ public:
     }
 
 private:
+    using Told = std::function<void(std::error_code)>;
+
+    // Returns what counts the replies to `sent`. Without memory it counts nothing, and the caller does not wait.
+    Told counting(Sent& sent, WaitBy by) {
+        try {
+            sent.replies = std::make_shared<Sent::Replies>(by);
+            return [this, keep = core_.keep(), replies = sent.replies](std::error_code ec) {
+                const std::lock_guard relock(core_.mutex);
+                Outcome& outcome = replies->outcome;
+                ++outcome.answered;
+                if (!ec) ++outcome.done;
+                if (ec == errc::hold_lost) ++outcome.lost;
+                replies->changed.wake();
+            };
+        } catch (const std::bad_alloc&) {
+            sent.replies.reset();
+            return [](std::error_code) {};
+        }
+    }
+
     std::error_code result(OwnerNumber owner, bool was_live, const Sent& leaving, const Outcome& outcome) {
         if (!was_live) return errc::hold_lost;
         if (outcome.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
@@ -27705,7 +27722,7 @@ private:
         return {};
     }
 
-    void release(std::size_t member, OwnerNumber owner, WaitBy by, const std::function<void(std::error_code)>& told) {
+    void release(std::size_t member, OwnerNumber owner, WaitBy by, const Told& told) {
         try {
             core_.members[member]->release_in_background(owner, told,
                                                          by == by_thread ? Receiver::poster : Receiver::background);
@@ -30043,7 +30060,7 @@ struct PermitBatch {
 // The permits on record of one semaphore in this process. The mutex of SynchronizerCore guards it.
 class PermitRecords {
 public:
-    explicit PermitRecords(const SynchronizerCore<PermitProtocol>& core) : session_(core.session), key_(core.key()) {}
+    explicit PermitRecords(const SynchronizerCore& core) : session_(core.session), key_(core.key()) {}
 
     auto begin() noexcept { return records_.begin(); }
     auto begin() const noexcept { return records_.begin(); }
@@ -30172,8 +30189,7 @@ class PermitLeases {
     using Watch = PermitRecord;
 
 public:
-    PermitLeases(SynchronizerCore<PermitProtocol>& core, RequestDeliveries<PermitProtocol>& deliveries)
-        : core_(core), deliveries_(deliveries) {}
+    PermitLeases(CoreOf<PermitProtocol>& core, RequestDeliveries& deliveries) : core_(core), deliveries_(deliveries) {}
 
     // --- called by the public class, without the mutex ----------------------------------------------------------
 
@@ -30340,7 +30356,7 @@ public:
         std::vector<Want> wants(1);
         wants.front().ids = std::move(ids);
         std::unique_lock lock(core_.mutex);
-        deliveries_.give_back(lock, std::move(wants));
+        deliveries_.give_back(lock, core_.protocol, std::move(wants));
     } catch (...) {
     }
 
@@ -30392,7 +30408,7 @@ public:
             core_.task.schedule();
             core_.session.start_background();
         }
-        if (!too_late.empty()) deliveries_.give_back(lock, std::move(too_late));
+        if (!too_late.empty()) deliveries_.give_back(lock, core_.protocol, std::move(too_late));
     }
 
     // Drops the record of `want`, which no caller claims any more.
@@ -30512,8 +30528,8 @@ private:
         return std::max(Milliseconds(10), lease / 60);
     }
 
-    SynchronizerCore<PermitProtocol>& core_;
-    RequestDeliveries<PermitProtocol>& deliveries_;
+    CoreOf<PermitProtocol>& core_;
+    RequestDeliveries& deliveries_;
     PermitRecords records_{core_};
     std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
 };

@@ -86,20 +86,7 @@ public:
         for (std::size_t i = 0; i < core_.members.size(); ++i) sent.asked += how_many(i);
         if (sent.asked == 0) return sent;
         lock.unlock();
-        std::function<void(std::error_code)> told = [](std::error_code) {};
-        try {
-            sent.replies = std::make_shared<Sent::Replies>(by);
-            told = [this, keep = core_.keep(), replies = sent.replies](std::error_code ec) {
-                const std::lock_guard relock(core_.mutex);
-                Outcome& outcome = replies->outcome;
-                ++outcome.answered;
-                if (!ec) ++outcome.done;
-                if (ec == errc::hold_lost) ++outcome.lost;
-                replies->changed.wake();
-            };
-        } catch (const std::bad_alloc&) {
-            sent.replies.reset();
-        }
+        const Told told = counting(sent, by);
         for (std::size_t i = 0; i < core_.members.size(); ++i) {
             lock.lock();
             std::size_t levels = how_many(i);
@@ -120,6 +107,26 @@ public:
     }
 
 private:
+    using Told = std::function<void(std::error_code)>;
+
+    // Returns what counts the replies to `sent`. Without memory it counts nothing, and the caller does not wait.
+    Told counting(Sent& sent, WaitBy by) {
+        try {
+            sent.replies = std::make_shared<Sent::Replies>(by);
+            return [this, keep = core_.keep(), replies = sent.replies](std::error_code ec) {
+                const std::lock_guard relock(core_.mutex);
+                Outcome& outcome = replies->outcome;
+                ++outcome.answered;
+                if (!ec) ++outcome.done;
+                if (ec == errc::hold_lost) ++outcome.lost;
+                replies->changed.wake();
+            };
+        } catch (const std::bad_alloc&) {
+            sent.replies.reset();
+            return [](std::error_code) {};
+        }
+    }
+
     std::error_code result(OwnerNumber owner, bool was_live, const Sent& leaving, const Outcome& outcome) {
         if (!was_live) return errc::hold_lost;
         if (outcome.lost > 0) holds_.live_hold(owner);  // the remaining levels may be lost, too
@@ -135,7 +142,7 @@ private:
         return {};
     }
 
-    void release(std::size_t member, OwnerNumber owner, WaitBy by, const std::function<void(std::error_code)>& told) {
+    void release(std::size_t member, OwnerNumber owner, WaitBy by, const Told& told) {
         try {
             core_.members[member]->release_in_background(owner, told,
                                                          by == by_thread ? Receiver::poster : Receiver::background);

@@ -38,11 +38,9 @@ enum class Failure {
 };
 
 // Sends the changes of a semaphore or latch that a caller waits for. The mutex of SynchronizerCore guards all parts.
-template <class Protocol>
 class Changes {
 public:
-    Changes(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries)
-        : core_(core), deliveries_(deliveries) {}
+    Changes(SynchronizerCore& core, RequestDeliveries& deliveries) : core_(core), deliveries_(deliveries) {}
 
     // Returns for how long a command is resent. Its mark has to last longer, by the options of the client.
     Milliseconds patience_of(const Settings& settings) const {
@@ -72,8 +70,8 @@ public:
                 *failure = Failure::left;
             } else if (request_id.may_be_done) {
                 if (!call_off)
-                    call_off = [&protocol = core_.protocol](const RequestId& given_up) {
-                        return protocol.marks().void_request(given_up);
+                    call_off = [&marks = core_.marks](const RequestId& given_up) {
+                        return marks.void_request(given_up);
                     };
                 deliveries_.add(lock, PendingRequest::Kind::call_off, request_id, std::move(call_off));
             } else {
@@ -95,8 +93,8 @@ private:
         return detail::short_of_memory();
     }
 
-    SynchronizerCore<Protocol>& core_;
-    RequestDeliveries<Protocol>& deliveries_;
+    SynchronizerCore& core_;
+    RequestDeliveries& deliveries_;
 };
 
 }  // namespace detail

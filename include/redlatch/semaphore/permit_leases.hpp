@@ -35,8 +35,7 @@ class PermitLeases {
     using Watch = PermitRecord;
 
 public:
-    PermitLeases(SynchronizerCore<PermitProtocol>& core, RequestDeliveries<PermitProtocol>& deliveries)
-        : core_(core), deliveries_(deliveries) {}
+    PermitLeases(CoreOf<PermitProtocol>& core, RequestDeliveries& deliveries) : core_(core), deliveries_(deliveries) {}
 
     // --- called by the public class, without the mutex ----------------------------------------------------------
 
@@ -203,7 +202,7 @@ public:
         std::vector<Want> wants(1);
         wants.front().ids = std::move(ids);
         std::unique_lock lock(core_.mutex);
-        deliveries_.give_back(lock, std::move(wants));
+        deliveries_.give_back(lock, core_.protocol, std::move(wants));
     } catch (...) {
     }
 
@@ -255,7 +254,7 @@ public:
             core_.task.schedule();
             core_.session.start_background();
         }
-        if (!too_late.empty()) deliveries_.give_back(lock, std::move(too_late));
+        if (!too_late.empty()) deliveries_.give_back(lock, core_.protocol, std::move(too_late));
     }
 
     // Drops the record of `want`, which no caller claims any more.
@@ -375,8 +374,8 @@ private:
         return std::max(Milliseconds(10), lease / 60);
     }
 
-    SynchronizerCore<PermitProtocol>& core_;
-    RequestDeliveries<PermitProtocol>& deliveries_;
+    CoreOf<PermitProtocol>& core_;
+    RequestDeliveries& deliveries_;
     PermitRecords records_{core_};
     std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
 };

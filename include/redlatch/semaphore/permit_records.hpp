@@ -109,7 +109,7 @@ struct PermitBatch {
 // The permits on record of one semaphore in this process. The mutex of SynchronizerCore guards it.
 class PermitRecords {
 public:
-    explicit PermitRecords(const SynchronizerCore<PermitProtocol>& core) : session_(core.session), key_(core.key()) {}
+    explicit PermitRecords(const SynchronizerCore& core) : session_(core.session), key_(core.key()) {}
 
     auto begin() noexcept { return records_.begin(); }
     auto begin() const noexcept { return records_.begin(); }

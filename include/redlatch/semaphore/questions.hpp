@@ -38,8 +38,8 @@ class Questions {
     using Want = typename Protocol::Want;
 
 public:
-    Questions(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries, Leases& leases,
-              PlaceOf<Protocol>& place, Patience& patience)
+    Questions(CoreOf<Protocol>& core, RequestDeliveries& deliveries, Leases& leases, PlaceOf<Protocol>& place,
+              Patience& patience)
         : core_(core), deliveries_(deliveries), leases_(leases), place_(place), patience_(patience) {}
 
     // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
@@ -118,8 +118,8 @@ private:
         core_.lanes.give_back(request_id);
     }
 
-    SynchronizerCore<Protocol>& core_;
-    RequestDeliveries<Protocol>& deliveries_;
+    CoreOf<Protocol>& core_;
+    RequestDeliveries& deliveries_;
     Leases& leases_;
     PlaceOf<Protocol>& place_;
     Patience& patience_;

@@ -27,7 +27,7 @@ template <class Protocol>
 class Registrations {
 public:
     template <class Deliveries>
-    Registrations(SynchronizerCore<Protocol>& core, Deliveries&) : core_(core) {}
+    Registrations(CoreOf<Protocol>& core, Deliveries&) : core_(core) {}
 
     // --- called by the public class, without the mutex ----------------------------------------------------------
 
@@ -141,7 +141,7 @@ private:
         if (is_any_gone) core_.task.message({}, {});
     }
 
-    SynchronizerCore<Protocol>& core_;
+    CoreOf<Protocol>& core_;
     std::vector<Record> records_;
 };
 

@@ -24,10 +24,9 @@ namespace detail {
 
 // Delivers the requests of a semaphore or latch that no server has answered in time. It posts each again until it is
 // answered or its mark has expired.
-template <class Protocol>
 class RequestDeliveries {
 public:
-    explicit RequestDeliveries(SynchronizerCore<Protocol>& core) : core_(core) {}
+    explicit RequestDeliveries(SynchronizerCore& core) : core_(core) {}
 
     bool empty() const { return pending_.empty(); }
     Instant next_deadline() const { return pending_.next_deadline(); }
@@ -45,10 +44,12 @@ public:
     }
 
     // Gives back what was taken for callers that do not claim it.
-    void give_back(std::unique_lock<std::mutex>& lock, std::vector<typename Protocol::Want> wants) {
+    template <class Protocol>
+    void give_back(std::unique_lock<std::mutex>& lock, const Protocol& protocol,
+                   std::vector<typename Protocol::Want> wants) {
         add(lock, PendingRequest::Kind::change, core_.take_lane(),
-            [this, wants = std::move(wants)](const RequestId& request_id) {
-                return core_.protocol.give_back(request_id, wants);
+            [&protocol, wants = std::move(wants)](const RequestId& request_id) {
+                return protocol.give_back(request_id, wants);
             });
     }
 
@@ -94,7 +95,7 @@ private:
                                                                            const Reply&, Receiver) mutable {
                 if (!now) return failed(request.number);
                 try {
-                    request.request_id.wanted_until = core_.protocol.marks().wanted_from(*now);
+                    request.request_id.wanted_until = core_.marks.wanted_from(*now);
                     post_stamped(request);
                 } catch (...) {
                     failed(request.number);
@@ -161,7 +162,7 @@ private:
             core_.session.raise(Event::Kind::unlock_not_delivered, core_.key(), why);
     }
 
-    SynchronizerCore<Protocol>& core_;
+    SynchronizerCore& core_;
     PendingRequests pending_;
 };
 

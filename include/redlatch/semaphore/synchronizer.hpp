@@ -326,7 +326,7 @@ private:
             if (!unclaimed.empty()) {
                 for (const Want& want : unclaimed) leases_.discard(want);
                 try {
-                    deliveries_.give_back(lock, std::move(unclaimed));
+                    deliveries_.give_back(lock, core_.protocol, std::move(unclaimed));
                 } catch (const std::bad_alloc&) {  // no command is made without memory; the callers have theirs
                 }
             }
@@ -358,9 +358,9 @@ private:
         co_return answer;
     }
 
-    SynchronizerCore<Protocol> core_;
-    RequestDeliveries<Protocol> deliveries_{core_};
-    Changes<Protocol> changes_{core_, deliveries_};
+    CoreOf<Protocol> core_;
+    RequestDeliveries deliveries_{core_};
+    Changes changes_{core_, deliveries_};
     Leases leases_{core_, deliveries_};
     WaitingRoom<Queue> room_;
     PlaceOf<Protocol> place_{core_, deliveries_};

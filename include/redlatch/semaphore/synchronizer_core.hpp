@@ -30,16 +30,12 @@ public:
 //
 // mutex guards all members except the constant ones, and the parts. It is never held during a command, nor while user
 // code runs.
-template <class Protocol>
 struct SynchronizerCore {
-    template <class... More>
-    SynchronizerCore(SynchronizerTask& state, Session& of, const std::string& key, const More&... more)
-        : task(state),
-          session(of),
-          protocol(of.protocol_context(), key, more...),
-          sender(of, protocol.marks(), queue()) {}
+    // `queue`: that on the server; null if there is none.
+    SynchronizerCore(SynchronizerTask& state, Session& of, const RequestMarks& of_requests, const SemaphoreQueue* queue)
+        : task(state), session(of), marks(of_requests), sender(of, of_requests, queue) {}
 
-    const std::string& key() const noexcept { return protocol.key(); }
+    const std::string& key() const noexcept { return marks.key(); }
 
     // Keeps the state alive, for completions.
     std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
@@ -52,7 +48,22 @@ struct SynchronizerCore {
     // Returns true if a resend is useless: the request is done or can never succeed.
     static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
 
-    // Returns the queue on the server; null if there is none.
+    SynchronizerTask& task;
+    Session& session;
+    const RequestMarks& marks;
+    const IdempotentSender sender;
+
+    std::mutex mutex;
+    RequestLanes lanes;
+};
+
+// Constructs the protocol before the core, which refers to it.
+template <class Protocol>
+struct ProtocolOf {
+    template <class... More>
+    ProtocolOf(Session& session, const std::string& key, const More&... more)
+        : protocol(session.protocol_context(), key, more...) {}
+
     const SemaphoreQueue* queue() const noexcept {
         if constexpr (requires { protocol.queue(); })
             return &protocol.queue();
@@ -60,13 +71,16 @@ struct SynchronizerCore {
             return nullptr;
     }
 
-    SynchronizerTask& task;
-    Session& session;
     Protocol protocol;
-    const IdempotentSender sender;
+};
 
-    std::mutex mutex;
-    RequestLanes lanes;
+// The core for those parts that use the protocol.
+template <class Protocol>
+struct CoreOf : ProtocolOf<Protocol>, SynchronizerCore {
+    template <class... More>
+    CoreOf(SynchronizerTask& task, Session& session, const std::string& key, const More&... more)
+        : ProtocolOf<Protocol>(session, key, more...),
+          SynchronizerCore(task, session, this->protocol.marks(), this->queue()) {}
 };
 
 }  // namespace detail

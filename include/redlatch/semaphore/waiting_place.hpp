@@ -31,7 +31,7 @@ namespace detail {
 template <class Protocol>
 class WaitingPlace {
 public:
-    WaitingPlace(SynchronizerCore<Protocol>& core, RequestDeliveries<Protocol>& deliveries)
+    WaitingPlace(CoreOf<Protocol>& core, RequestDeliveries& deliveries)
         : core_(core),
           deliveries_(deliveries),
           subscription_(core.session, core.task, core.protocol.queue().place_channel()) {}
@@ -151,8 +151,8 @@ private:
         if (!lock.owns_lock()) lock.lock();
     }
 
-    SynchronizerCore<Protocol>& core_;
-    RequestDeliveries<Protocol>& deliveries_;
+    CoreOf<Protocol>& core_;
+    RequestDeliveries& deliveries_;
     Subscription subscription_;
     std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
     Instant told_at_ = never;

@@ -99,16 +99,14 @@ public:
 
     // --- without waiting: needs a thread in run() of the transport ----------------------------------------------
 
-    // Sends a command without waiting. `done`, a Completion, is called on any thread.
-    template <class Done>
-    void post(const Command& command, Done done, Receiver receiver, const Replication& replicas = {}) {
+    // Sends a command without waiting. `done` is called on any thread.
+    void post(const Command& command, Completion done, Receiver receiver, const Replication& replicas = {}) {
         send_post(
-            command, [this, done = std::move(done)](Reply reply) mutable { finish_post(done, std::move(reply)); },
-            receiver, replicas);
+            command, [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); }, receiver,
+            replicas);
     }
 
-    template <class Done>
-    void post(const Call& call, Done done, Receiver receiver = Receiver::background) {
+    void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
         const CallWords words(call, publish_command_for(call));
         const Replication replicas = replicas_.wanted_for(call);
         if (!call.script()) return post(words.command(), std::move(done), receiver, replicas);
@@ -207,8 +205,7 @@ private:
         }
     }
 
-    template <class Done>
-    void finish_post(Done& done, Reply reply) {
+    void finish_post(const Completion& done, Reply reply) {
         try {
             done(std::move(reply));
         } catch (...) {  // no memory; the poster takes care of that itself
