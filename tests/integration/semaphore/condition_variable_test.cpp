@@ -87,6 +87,8 @@ std::future<void> wait_then(Bench& bench, Done done) {
 // the lock, and notifies. Returns true if the waiter looks again.
 template <class Changer, class Lose, class Acquire>
 bool looks_again(Bench& bench, Changer& changer, Lose lose, Acquire acquire) {
+    // The registration of an earlier waiter leaves in the background.
+    REQUIRE(bench.are_waiting(0));
     auto wait = start([&] {
         auto&& lock = acquire();
         int looks = 0;
