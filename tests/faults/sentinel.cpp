@@ -2,6 +2,7 @@
 // ctest: timeout=600 long without=address
 // Failovers by real sentinels: lost holds are reported, waiters continue, and the old master gets no more commands.
 #include <atomic>
+#include <type_traits>
 
 #include "faults/fault_kit.hpp"
 #include "support/scripted_server.hpp"
@@ -44,6 +45,11 @@ bool holds_key(RedisServer& server, const char* key) { return RawRedis{server}.e
 long long listeners_on(RedisServer& server, const char* name) {
     RawRedis redis{server};
     return listeners(redis, name);
+}
+
+// Returns how many keys the server watches for clients.
+long long tracked_keys_on(RedisServer& server) {
+    return std::stoll(RawRedis{server}.info("stats", "tracking_total_keys"));
 }
 
 // A sentinel whose replies the test chooses, and which never publishes anything.
@@ -277,4 +283,32 @@ TEST_CASE("fault: no sentinel is left: the known master stays in use, also after
     Client late_comer{setup.url(), options};
     RLock none{late_comer, "orders"};
     CHECK(code_of([&] { none.lock(); }) == errc::unreachable);
+}
+
+TEST_CASE("fault: a failover by Sentinel: the new master watches the key for which a Mutex or a SpinLock waits") {
+    const auto check = []<class Lock>(std::type_identity<Lock>, bool is_planned) {
+        constexpr SpinOptions hourly{.initial_delay = 1h, .max_delay = 1h};
+        constexpr auto soon_enough = 8s;  // shorter than the pause after which a waiter tries although no news came
+        Sentinels3 setup;
+        Client peer{setup.url(), steady()}, client{setup.url(), steady()};
+        Lock theirs{peer, "orders", hourly}, mine{client, "orders", hourly};
+        theirs.lock();
+        auto waiter = start([&] { return mine.lock(), mine.unlock(), true; });
+        REQUIRE(eventually([&] { return tracked_keys_on(setup.master()) == 1; }, 20s));
+        REQUIRE(setup.confirmed_by(1));
+        if (is_planned)
+            RawRedis{setup.sentinels().front().url()}.text("SENTINEL", "FAILOVER", "orders");
+        else
+            setup.master().kill();
+        REQUIRE(setup.is_master_by(setup.replica(), failover));
+        REQUIRE(eventually([&] { return tracked_keys_on(setup.replica()) == 1; }, 60s));
+        CHECK(waiter.wait_for(50ms) == std::future_status::timeout);
+        theirs.unlock();
+        CHECK(waiter.wait_for(soon_enough) == std::future_status::ready);
+        CHECK(waiter.get());
+    };
+    SUBCASE("Mutex, the master dies") { check(std::type_identity<Mutex>(), false); }
+    SUBCASE("Mutex, the old master goes on as a replica") { check(std::type_identity<Mutex>(), true); }
+    SUBCASE("SpinLock, the master dies") { check(std::type_identity<SpinLock>(), false); }
+    SUBCASE("SpinLock, the old master goes on as a replica") { check(std::type_identity<SpinLock>(), true); }
 }
