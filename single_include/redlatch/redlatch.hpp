@@ -15117,9 +15117,8 @@ struct ProtocolOf {
 template <class Protocol>
 struct CoreOf : ProtocolOf<Protocol>, SynchronizerCore {
     template <class... More>
-    CoreOf(SynchronizerTask& task, Session& session, const std::string& key, const More&... more)
-        : ProtocolOf<Protocol>(session, key, more...),
-          SynchronizerCore(task, session, this->protocol.marks(), this->queue()) {}
+    CoreOf(SynchronizerTask& state, Session& of, const std::string& key, const More&... more)
+        : ProtocolOf<Protocol>(of, key, more...), SynchronizerCore(state, of, this->protocol.marks(), this->queue()) {}
 };
 
 }  // namespace detail
