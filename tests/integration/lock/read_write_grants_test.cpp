@@ -287,9 +287,10 @@ TEST_CASE("readers that wait for the mark of a writer enter when it is withdrawn
     REQUIRE(f.redis.exists(mark));
     f.b.queue_up(f.server, As::reader);
     f.c.queue_up(f.server, As::reader);
+    // They listen to what is told to all, as the withdrawal is.
+    CHECK(eventually([&] { return f.redis.subscribers(channel) >= 2; }, 20s));
     preferring.stop.request_stop();
     preferring.visit.get();
-    const Stopwatch watch;
     REQUIRE(f.b.enters());
     REQUIRE(f.c.enters());
     f.b.leave();
