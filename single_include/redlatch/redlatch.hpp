@@ -4325,12 +4325,10 @@ public:
         const CallWords words(call, publish_command_for(call));
         const Replication replicas = replicas_.wanted_for(call);
         if (!call.script()) return post(words.command(), std::move(done), receiver, replicas);
-        // The texts live on the caller's stack, so sending the script itself later needs its own copy of them. All that
-        // is kept until the reply is in one object.
+        // The texts live on the caller's stack, so sending the script itself later needs its own copy of them.
         send_post(
             words.command(),
-            [this, &script = *call.script(), replicas, kept = words.copy(),
-             done = std::move(done)](Reply reply) mutable {
+            [this, &script = *call.script(), replicas, kept = words.copy(), done = std::move(done)](Reply reply) {
                 if (classify(reply) != ReplyClass::no_script) return finish_post(done, std::move(reply));
                 try {
                     const std::string text = script.text();

@@ -138,6 +138,9 @@ inline std::string channel_of(const std::string& name) { return "redisson_lock__
 
 inline long long listeners(RawRedis& redis, const std::string& name) { return redis.lock_listeners(channel_of(name)); }
 
+/// Returns how many keys the server watches for clients.
+inline long long tracked_keys(RawRedis& redis) { return std::stoll(redis.info("stats", "tracking_total_keys")); }
+
 // Returns the hold counts of all owners in the key, as Redis stores them.
 inline std::vector<std::string> hold_counts(RawRedis& redis, const std::string& name) {
     return redis.list("HVALS", name);

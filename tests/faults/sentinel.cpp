@@ -47,9 +47,9 @@ long long listeners_on(RedisServer& server, const char* name) {
     return listeners(redis, name);
 }
 
-// Returns how many keys the server watches for clients.
 long long tracked_keys_on(RedisServer& server) {
-    return std::stoll(RawRedis{server}.info("stats", "tracking_total_keys"));
+    RawRedis redis{server};
+    return tracked_keys(redis);
 }
 
 // A sentinel whose replies the test chooses, and which never publishes anything.
@@ -302,9 +302,9 @@ TEST_CASE("fault: a failover by Sentinel: the new master watches the key for whi
             setup.master().kill();
         REQUIRE(setup.is_master_by(setup.replica(), failover));
         REQUIRE(eventually([&] { return tracked_keys_on(setup.replica()) == 1; }, 60s));
-        CHECK(waiter.wait_for(50ms) == std::future_status::timeout);
+        CHECK_FALSE(ready_within(waiter, 50ms));
         theirs.unlock();
-        CHECK(waiter.wait_for(soon_enough) == std::future_status::ready);
+        CHECK(ready_within(waiter, soon_enough));
         CHECK(waiter.get());
     };
     SUBCASE("Mutex, the master dies") { check(std::type_identity<Mutex>(), false); }

@@ -3,6 +3,8 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/protocol/request_lanes.hpp"
+#include "redlatch/protocol/request_marks.hpp"
+#include "redlatch/protocol/semaphore_queue.hpp"
 #include "redlatch/semaphore/idempotent_sender.hpp"
 #include "redlatch/session/background_task.hpp"
 #include "redlatch/session/session.hpp"

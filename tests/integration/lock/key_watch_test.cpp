@@ -20,9 +20,6 @@ constexpr SpinOptions hourly{.initial_delay = 1h, .max_delay = 1h};
 constexpr SpinOptions often{.initial_delay = 1ms, .max_delay = 20ms};
 constexpr auto soon = 8s;  // shorter than the pause after which a waiter tries although no news came
 
-// Returns how many keys the server watches for clients.
-long long tracked_keys(RawRedis& redis) { return std::stoll(redis.info("stats", "tracking_total_keys")); }
-
 // Waits until a waiter relies on the server.
 bool is_watching(RawRedis& redis) {
     return eventually([&] { return tracked_keys(redis) == 1; }, 20s);
