@@ -2819,7 +2819,7 @@ mutate(refused_read_grant_stays scripts/read_write_queue.hpp
 mutate(writers_reader_takes_a_place lock/local_queue.hpp
     "return me.writer == 0 && place_.is_for(me.request);"
     "return place_.is_for(me.request);"
-    "unit/owner")
+    "integration/read_write_grants")
 
 # Readers of one process ask one after another.
 mutate(readers_ask_in_turn lock/local_queue.hpp

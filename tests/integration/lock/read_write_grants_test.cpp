@@ -227,6 +227,46 @@ TEST_CASE("a writer that becomes a reader lets the readers at the head of the qu
     CHECK(is_left_empty(f.redis));
 }
 
+TEST_CASE("a writer that reads, too, enters beside the queue: readers of its process keep their place") {
+    Fixture f;
+    std::atomic<bool> may_read = false, may_leave = false;
+    const auto waits_as = [&](As side) {
+        const std::string place = f.a.place(side);
+        return eventually(
+            [&] {
+                return f.redis.integer("HEXISTS", places_key, place) == 1 &&
+                       f.redis.subscribers(channel + ":" + place) == 1;
+            },
+            20s);
+    };
+    f.d.lock.lock();
+    // Both sides of one client.
+    auto writing = start([&] {
+        f.a.lock.lock();
+        eventually([&] { return may_read.load(); }, 60s);
+        f.a.lock.lock_shared();
+        f.a.entered = true;
+        eventually([&] { return may_leave.load(); }, 60s);
+        f.a.lock.unlock_shared();
+        f.a.lock.unlock();
+    });
+    REQUIRE(waits_as(As::writer));
+    auto reading = start([&] { std::shared_lock{f.a.lock}; });
+    REQUIRE(waits_as(As::reader));
+    f.c.queue_up(f.server, As::writer);
+    f.d.lock.unlock();
+    REQUIRE(eventually([&] { return f.redis.integer("LLEN", queue_key) == 2; }, 20s));
+    may_read = true;
+    CHECK(f.a.enters());
+    CHECK(f.redis.text("LINDEX", queue_key, 0) == f.a.place(As::reader));
+    may_leave = true;
+    writing.get();
+    reading.get();
+    REQUIRE(f.c.enters());
+    f.c.leave();
+    CHECK(is_left_empty(f.redis));
+}
+
 TEST_CASE("a writer that gives up lets the readers behind it in, and leaves no place") {
     Fixture f;
     f.a.lock.lock();
@@ -249,18 +289,29 @@ TEST_CASE("a writer that gives up lets the readers behind it in, and leaves no p
 
 TEST_CASE("a reader that waits behind a writer enters when that one gives up while others read") {
     Fixture f;
+    // The first two of the queue ask at the end of a lease anyway.
+    Party next{f.server}, last{f.server};
     f.a.lock.lock();
     f.b.queue_up(f.server, As::reader);
     f.c.queue_up(f.server, As::writer);
+    next.queue_up(f.server, As::writer);
     f.d.queue_up(f.server, As::reader);
+    last.queue_up(f.server, As::writer);
     f.a.lock.unlock();
     REQUIRE(f.b.enters());
+    REQUIRE(eventually([&] { return f.redis.integer("PTTL", lock_key) > 20'000; }, 20s));
     CHECK_FALSE(f.d.entered);
-    f.c.stop.request_stop();
-    f.c.visit.get();
+    const Stopwatch watch;
+    for (Party* writer : {&f.c, &next}) {
+        writer->stop.request_stop();
+        writer->visit.get();
+    }
     REQUIRE(f.d.enters());
+    CHECK(watch.within(5s));
     f.b.leave();
     f.d.leave();
+    REQUIRE(last.enters());
+    last.leave();
     CHECK(is_left_empty(f.redis));
 }
 
@@ -493,13 +544,20 @@ TEST_CASE("a writer with precedence marks the lock as soon as readers have it") 
         Party preferring{f.server, {.writer_preference = true}};
         f.a.lock.lock();
         f.b.queue_up(f.server, As::reader);
+        // The first two of the queue ask at the end of the grant anyway.
+        f.c.queue_up(f.server, As::writer);
+        f.d.queue_up(f.server, As::writer);
         preferring.queue_up(f.server, As::writer);
+        const Stopwatch watch;
         f.a.lock.unlock();
         REQUIRE(f.b.enters());
         CHECK(eventually([&] { return f.redis.exists(mark); }, 20s));
+        CHECK(watch.within(5s));
         f.b.leave();
-        REQUIRE(preferring.enters());
-        preferring.leave();
+        for (Party* writer : {&preferring, &f.c, &f.d}) {
+            REQUIRE(writer->enters());
+            writer->leave();
+        }
         CHECK(is_left_empty(f.redis));
     }
     SUBCASE("because a writer became a reader") {
