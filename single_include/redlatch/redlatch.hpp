@@ -22534,6 +22534,140 @@ public:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/lock/local_hand_over.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Hands a hold that is released to a waiter of this process, in one command. The mutex of the lock guards all members.
+class LocalHandOver {
+    using Room = WaitingRoom<LockQueue>;
+
+public:
+    LocalHandOver(LockParts& parts, Room& room) : parts_(parts), core_(parts.core), room_(room) {}
+
+    // Returns the waiter that gets this hold next; nullptr if the server has to be told that it is free.
+    LockWaiter* successor_of(const HoldRecord& hold) {
+        LockWaiter* const next = core_.kind.hands_over ? room_.queue.successor() : nullptr;
+        if (next && handoffs_ < hold.settings.local_handoff_limit) return next;
+        handoffs_ = 0;
+        return nullptr;
+    }
+
+    // `released`: called with the mutex held if the hold was released in the usual way instead, with true if others
+    // listen. Frees the mutex meanwhile.
+    template <class Released>
+    std::error_code send(std::unique_lock<std::mutex>& lock, HoldRecord& held, LockWaiter& next,
+                         const Released& released) {
+        const std::optional<Milliseconds> successor_lease = next.request.lease;
+        const Settings successor_settings = next.request.settings;
+        HandOver sent{parts_.releases.leave_level(held),
+                      core_.claim_of(next.request.owner, core_.next_number(), 1, successor_lease, successor_settings),
+                      successor_settings};
+        room_.queue.leave(next);
+        successor_ = &next;
+        detail::send_hand_over(core_, lock, sent);
+        LockWaiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
+        const Instant sent_at = sent.sent_at.as_of_now();
+        const HandOverAnswer answer = core_.protocol.read_hand_over(sent.reply);
+        const bool answered =
+            classify(sent.reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
+        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
+        // A copy of the unanswered acquire command may still arrive.
+        if (answered && sent.leaving.unsettled != 0)
+            parts_.deliveries.give_back_later(sent.leaving, parts_.deliveries.unsettled_until(sent.leaving.unsettled));
+        if (handed && sent.reply.replicated && waiting &&
+            Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
+            recorded(sent, sent_at, successor_lease, answer.token)) {
+            ++handoffs_;
+            core_.session.count_handoff();
+            room_.queue.acquired_locally();
+            waiting->hold = sent.claim.hold;
+            waiting->phase = Waiter::Phase::served;
+            room_.wake(*waiting);
+            return {};
+        }
+        if (waiting) room_.queue.join_first(*waiting);
+        return not_handed_over(lock, sent, answered, handed, released);
+    }
+
+    // A waiter has left.
+    void left(const LockWaiter& waiter) noexcept {
+        if (successor_ == &waiter) successor_ = nullptr;
+    }
+
+private:
+    template <class Released>
+    std::error_code not_handed_over(std::unique_lock<std::mutex>& lock, const HandOver& sent, bool answered,
+                                    bool handed, const Released& released) {
+        const bool refused = classify(sent.reply) == ReplyClass::refused && sent.reply.is_error();
+        // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
+        // right. Releases the hold by the usual script instead.
+        if (refused && !sent.unknown) return release_instead(lock, sent.leaving, released);
+        // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
+        // release the successor's number: the successor left, its lease is over, too few replicas confirmed the
+        // hand-over, or there was no memory to record it.
+        const Instant now = Clock::now();
+        const Instant over = now + sent.claim.lease;
+        if (handed) core_.outbox.add({sent.claim.hold}, unsettled_of_heir(sent), over, now);
+        if (!answered)
+            core_.outbox.add({sent.leaving.hold, sent.claim.hold}, sent.leaving.unsettled,
+                             std::max(over, sent.leaving.until), now);
+        room_.notify();
+        core_.schedule();
+        parts_.deliveries.deliver(lock);
+        if (handed) return {};
+        if (!answered)
+            return classify(sent.reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+                                                                : error_of(sent.reply, core_.key()).code();
+        core_.report_loss("the server no longer had this hold at its release");
+        return errc::hold_lost;
+    }
+
+    template <class Released>
+    std::error_code release_instead(std::unique_lock<std::mutex>& lock, const Leaving& leaving,
+                                    const Released& released) {
+        const auto outcome = parts_.releases.send_last(
+            lock, leaving, [&](const ReleaseAnswer& answer, bool) { released(answer.listeners > 1); });
+        core_.schedule();
+        parts_.deliveries.deliver(lock);
+        return outcome;
+    }
+
+    // Records the successor's hold. Returns false if there is no memory for it, or if another caller of its owner has
+    // acquired the lock meanwhile.
+    bool recorded(const HandOver& handed, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
+        const Claim& successor = handed.claim;
+        if (parts_.leases.live_hold(successor.owner)) return false;
+        try {
+            parts_.leases.record(successor.owner, successor.hold, sent, lease, token, handed.settings).unsettled =
+                unsettled_of_heir(handed);
+            return true;
+        } catch (...) {
+            parts_.leases.forget(successor.owner);
+            return false;
+        }
+    }
+
+    // Returns the server time until which the successor's number may hold the lock by late copies of the acquire and of the
+    // hand-over, in this order; 0 if they cannot do that.
+    static std::int64_t unsettled_of_heir(const HandOver& handed) {
+        if (!handed.unknown || handed.leaving.unsettled == 0) return 0;
+        return std::max(handed.leaving.unsettled, handed.claim.until);
+    }
+
+    LockParts& parts_;
+    LockCore& core_;
+    Room& room_;
+    unsigned handoffs_ = 0;            // in a row
+    LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/lock/grant.hpp
 
 namespace redlatch {
@@ -23060,7 +23194,7 @@ public:
     }
 
     void left(std::unique_lock<std::mutex>& lock, LockWaiter& me) {
-        if (successor_ == &me) successor_ = nullptr;
+        hand_over_.left(me);
         if (!room_.queue.empty()) return;
         watch_.end();
         core_.patience.answered();
@@ -23073,11 +23207,8 @@ public:
 
     // Releases the last level of a hold: to the server, or by a hand-over.
     std::error_code release_hold(std::unique_lock<std::mutex>& lock, HoldRecord& hold) override {
-        if (core_.kind.hands_over)
-            if (LockWaiter* successor = room_.queue.successor();
-                successor && handoffs_ < hold.settings.local_handoff_limit)
-                return hand_over(lock, hold, *successor);
-        handoffs_ = 0;
+        if (LockWaiter* successor = hand_over_.successor_of(hold))
+            return hand_over_.send(lock, hold, *successor, [&](bool others_listen) { released_here(others_listen); });
         const std::uint64_t messages = messages_;
         return parts_.releases.release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
             // A message that came before this reply may already have been that of this release.
@@ -23279,108 +23410,16 @@ private:
         room_.queue.join_first(me);
     }
 
-    // --- handing over -----------------------------------------------------------------------------------------
-
-    std::error_code hand_over(std::unique_lock<std::mutex>& lock, HoldRecord& held, LockWaiter& next) {
-        const std::optional<Milliseconds> successor_lease = next.request.lease;
-        const Settings successor_settings = next.request.settings;
-        HandOver sent{parts_.releases.leave_level(held),
-                      core_.claim_of(next.request.owner, core_.next_number(), 1, successor_lease, successor_settings),
-                      successor_settings};
-        room_.queue.leave(next);
-        successor_ = &next;
-        detail::send_hand_over(core_, lock, sent);
-        LockWaiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
-        const Instant sent_at = sent.sent_at.as_of_now();
-        const HandOverAnswer answer = core_.protocol.read_hand_over(sent.reply);
-        const bool answered =
-            classify(sent.reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
-        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        // A copy of the unanswered acquire command may still arrive.
-        if (answered && sent.leaving.unsettled != 0)
-            parts_.deliveries.give_back_later(sent.leaving, parts_.deliveries.unsettled_until(sent.leaving.unsettled));
-        if (handed && sent.reply.replicated && waiting &&
-            Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
-            recorded(sent, sent_at, successor_lease, answer.token)) {
-            ++handoffs_;
-            core_.session.count_handoff();
-            room_.queue.acquired_locally();
-            waiting->hold = sent.claim.hold;
-            waiting->phase = Waiter::Phase::served;
-            room_.wake(*waiting);
-            return {};
-        }
-        if (waiting) room_.queue.join_first(*waiting);
-        return not_handed_over(lock, sent, answered, handed);
-    }
-
-    std::error_code not_handed_over(std::unique_lock<std::mutex>& lock, const HandOver& sent, bool answered,
-                                    bool handed) {
-        const bool refused = classify(sent.reply) == ReplyClass::refused && sent.reply.is_error();
-        // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
-        // right. Releases the hold by the usual script instead.
-        if (refused && !sent.unknown) return release_instead(lock, sent.leaving);
-        // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
-        // release the successor's number: the successor left, its lease is over, too few replicas confirmed the
-        // hand-over, or there was no memory to record it.
-        const Instant now = Clock::now();
-        const Instant over = now + sent.claim.lease;
-        if (handed) core_.outbox.add({sent.claim.hold}, unsettled_of_heir(sent), over, now);
-        if (!answered)
-            core_.outbox.add({sent.leaving.hold, sent.claim.hold}, sent.leaving.unsettled,
-                             std::max(over, sent.leaving.until), now);
-        room_.notify();
-        core_.schedule();
-        parts_.deliveries.deliver(lock);
-        if (handed) return {};
-        if (!answered)
-            return classify(sent.reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
-                                                                : error_of(sent.reply, core_.key()).code();
-        core_.report_loss("the server no longer had this hold at its release");
-        return errc::hold_lost;
-    }
-
-    std::error_code release_instead(std::unique_lock<std::mutex>& lock, const Leaving& leaving) {
-        const auto outcome = parts_.releases.send_last(
-            lock, leaving, [&](const ReleaseAnswer& answer, bool) { released_here(answer.listeners > 1); });
-        core_.schedule();
-        parts_.deliveries.deliver(lock);
-        return outcome;
-    }
-
-    // Records the successor's hold. Returns false if there is no memory for it, or if another caller of its owner has
-    // acquired the lock meanwhile.
-    bool recorded(const HandOver& handed, Instant sent, const std::optional<Milliseconds>& lease, std::int64_t token) {
-        const Claim& successor = handed.claim;
-        if (parts_.leases.live_hold(successor.owner)) return false;
-        try {
-            parts_.leases.record(successor.owner, successor.hold, sent, lease, token, handed.settings).unsettled =
-                unsettled_of_heir(handed);
-            return true;
-        } catch (...) {
-            parts_.leases.forget(successor.owner);
-            return false;
-        }
-    }
-
-    // Returns the server time until which the successor's number may hold the lock by late copies of the acquire and of the
-    // hand-over, in this order; 0 if they cannot do that.
-    static std::int64_t unsettled_of_heir(const HandOver& handed) {
-        if (!handed.unknown || handed.leaving.unsettled == 0) return 0;
-        return std::max(handed.leaving.unsettled, handed.claim.until);
-    }
-
     LockParts& parts_;
     LockCore& core_;
     Room room_;
     QueuePlace place_;
-    bool queued_ = true;               // the last question under the place's number, if there was one, got the place
-    bool granted_by_holder_ = true;    // its answer: the holder grants to who queues
-    WatchedKey watch_{core_};          // for the waiters that poll
-    unsigned handoffs_ = 0;            // in a row, within this process
-    LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
-    std::uint64_t messages_ = 0;       // number of messages received
-    unsigned own_messages_ = 0;        // messages of our own releases that are still to come; they wake no waiter
+    bool queued_ = true;             // the last question under the place's number, if there was one, got the place
+    bool granted_by_holder_ = true;  // its answer: the holder grants to who queues
+    WatchedKey watch_{core_};        // for the waiters that poll
+    LocalHandOver hand_over_{parts_, room_};
+    std::uint64_t messages_ = 0;  // number of messages received
+    unsigned own_messages_ = 0;   // messages of our own releases that are still to come; they wake no waiter
 };
 
 }  // namespace detail

@@ -152,19 +152,19 @@ mutate(resent_release_is_a_loss lock/releases.hpp
     "unit/rlock|faults/lost")
 
 # One process hands the lock over to itself without limit.
-mutate(no_limit_to_local_hand_overs lock/local_queue.hpp
+mutate(no_limit_to_local_hand_overs lock/local_hand_over.hpp
     "handoffs_ < hold.settings.local_handoff_limit"
     "handoffs_ < ~0u"
     "unit/rlock|integration/rlock_waiting")
 
 # Late copies of an acquire and of its hand-over leave a hold that nobody has.
-mutate(heir_is_settled lock/local_queue.hpp
+mutate(heir_is_settled lock/local_hand_over.hpp
     "if (!handed.unknown || handed.leaving.unsettled == 0) return 0;"
     "if (handed.unknown || handed.leaving.unsettled == 0) return 0;"
     "unit/rlock_waiting")
 
 # The heir's number is released before the copy of the hand-over can no longer arrive.
-mutate(heir_is_settled_with_the_acquire lock/local_queue.hpp
+mutate(heir_is_settled_with_the_acquire lock/local_hand_over.hpp
     "return std::max(handed.leaving.unsettled, handed.claim.until);"
     "return handed.leaving.unsettled;"
     "unit/rlock_waiting")
@@ -2533,8 +2533,8 @@ mutate(fixed_lease_by_an_offer lock/grant.hpp
 
 # A place is left whenever its representative leaves.
 mutate(place_is_not_taken_over lock/local_queue.hpp
-    "        if (successor_ == &me) successor_ = nullptr;\n"
-    "        if (successor_ == &me) successor_ = nullptr;\n        place_.give_up(lock);\n"
+    "        hand_over_.left(me);\n"
+    "        hand_over_.left(me);\n        place_.give_up(lock);\n"
     "integration/grants")
 
 # A waiter asks under a new number each time, so it does not find what it was granted.
@@ -2870,7 +2870,7 @@ mutate(late_copy_outlasts_its_grant lock/grant.hpp
     "faults/late_locks")
 
 # A hand-over that gives the heir nothing forgets that a late copy of the acquire may take the lock.
-mutate(failed_hand_over_forgets_the_acquire lock/local_queue.hpp
+mutate(failed_hand_over_forgets_the_acquire lock/local_hand_over.hpp
     "if (answered && sent.leaving.unsettled != 0)"
     "if (handed && waiting && sent.leaving.unsettled != 0)"
     "unit/rlock_waiting")
