@@ -4741,22 +4741,24 @@ public:
         : subscribe_(std::move(subscribe)), wake_(std::move(wake)) {}
 
     // Registers `who` for the messages of a channel. Returns true if the subscription is already confirmed. Otherwise
-    // subscribed() is called when it is.
-    bool acquire(const std::string& channel, BackgroundTask& who) {
+    // subscribed() is called when it is. `receiver`: identifies the thread that may receive messages itself while it waits;
+    // null if `who` has one such thread for all its channels.
+    bool acquire(const std::string& channel, BackgroundTask& who, const void* receiver = nullptr) {
         const std::lock_guard lock(mutex_);
         auto [entry, is_new] = channels_.try_emplace(channel);
         Channel& c = entry->second;
         auto mine =
             std::find_if(c.listeners.begin(), c.listeners.end(), [&](const Interest& w) { return w.who == &who; });
         try {
-            if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Interest{&who, false});
+            if (mine == c.listeners.end())
+                mine = c.listeners.insert(c.listeners.end(), Interest{&who, receiver ? receiver : &who, false});
             if (is_new) subscribe_(channel, true);
         } catch (...) {
             if (is_new) channels_.erase(entry);
             throw;
         }
         if (!mine->active) {
-            ++active_[&who];
+            ++active_[mine->receiver];
             mine->active = true;
             ++c.active;
         }
@@ -4775,7 +4777,7 @@ public:
             for (Interest& w : entry->second.listeners)
                 if (w.who == &who && w.active) {
                     w.active = false;
-                    is_idle(who);
+                    is_idle(w.receiver);
                     if (--entry->second.active == 0) entry->second.idle_since = Clock::now();
                 }
             look_anew = next_sweep_ == never;
@@ -4784,8 +4786,8 @@ public:
         if (look_anew) wake_();
     }
 
-    // Returns how many states have waiters. One may listen to several channels, and, like both sides of a read-write lock,
-    // several to one.
+    // Returns how many threads may want to receive. One may listen to several channels, and, like those of both sides of a
+    // read-write lock, several to one.
     std::size_t active() {
         const std::lock_guard lock(mutex_);
         return active_.size();
@@ -4801,7 +4803,7 @@ public:
             if (w.who != &who) return false;
             if (w.active) {
                 --c.active;
-                is_idle(who);
+                is_idle(w.receiver);
             }
             return true;
         });
@@ -4868,6 +4870,7 @@ public:
 private:
     struct Interest {
         BackgroundTask* who;
+        const void* receiver;
         bool active;  // true if it has waiters now
     };
 
@@ -4913,14 +4916,15 @@ private:
         }
     }
 
-    // `who` listens to one channel less.
-    void is_idle(const BackgroundTask& who) noexcept {
-        if (const auto entry = active_.find(&who); entry != active_.end() && --entry->second == 0) active_.erase(entry);
+    // `receiver` listens to one channel less.
+    void is_idle(const void* receiver) noexcept {
+        if (const auto entry = active_.find(receiver); entry != active_.end() && --entry->second == 0)
+            active_.erase(entry);
     }
 
     void drop(Channels::iterator entry) noexcept {
         for (const Interest& w : entry->second.listeners)
-            if (w.active) is_idle(*w.who);
+            if (w.active) is_idle(w.receiver);
         const auto dropped = channels_.extract(entry);
         try {
             subscribe_(dropped.key(), false);
@@ -4950,7 +4954,7 @@ private:
     const std::function<void()> wake_;
     std::mutex mutex_;
     Channels channels_;
-    std::unordered_map<const BackgroundTask*, std::size_t> active_;  // on how many channels each listens, if on any
+    std::unordered_map<const void*, std::size_t> active_;  // on how many channels each receiver listens, if on any
     Instant next_sweep_ = never;
 };
 
@@ -15664,9 +15668,10 @@ namespace detail {
 // The interest of one state in a channel, for as long as it wants messages. The mutex of that state guards it.
 class Subscription {
 public:
-    // `listener` receives the messages of `channel`, and forwards them.
-    Subscription(Session& session, BackgroundTask& listener, std::string channel)
-        : session_(session), listener_(listener), channel_(std::move(channel)) {}
+    // `listener` receives the messages of `channel`, and forwards them. `own_waiter`: True if a thread waits for this channel
+    // alone; false if one thread waits for all channels of the listener.
+    Subscription(Session& session, BackgroundTask& listener, std::string channel, bool own_waiter = false)
+        : session_(session), listener_(listener), own_waiter_(own_waiter), channel_(std::move(channel)) {}
     Subscription(const Subscription&) = delete;
     Subscription& operator=(const Subscription&) = delete;
     ~Subscription() { session_.subscriptions().remove(channel_, listener_); }
@@ -15685,7 +15690,7 @@ public:
         if (listening_) return false;
         session_.start_background();
         const bool was_confirmed = confirmed_;
-        confirmed_ = session_.subscriptions().acquire(channel_, listener_);
+        confirmed_ = session_.subscriptions().acquire(channel_, listener_, own_waiter_ ? this : nullptr);
         listening_ = true;
         return confirmed_ && !was_confirmed;
     }
@@ -15703,6 +15708,7 @@ public:
 private:
     Session& session_;
     BackgroundTask& listener_;
+    const bool own_waiter_;
     const std::string channel_;
     bool listening_ = false;  // true while it wants messages
     bool confirmed_ = false;
@@ -16604,9 +16610,11 @@ class WaitingRoom {
 public:
     using Member = typename Queue::Member;
 
-    // `listener` receives the messages of `channel`, and forwards them.
-    WaitingRoom(std::mutex& mutex, Session& session, BackgroundTask& listener, std::string channel)
-        : mutex_(mutex), session_(session), subscription_(session, listener, std::move(channel)) {}
+    // `listener` receives the messages of `channel`, and forwards them. `one_of_many`: True if the listener has a waiting
+    // room for each channel.
+    WaitingRoom(std::mutex& mutex, Session& session, BackgroundTask& listener, std::string channel,
+                bool one_of_many = false)
+        : mutex_(mutex), session_(session), subscription_(session, listener, std::move(channel), one_of_many) {}
 
     WaitingRoom(const WaitingRoom&) = delete;
     WaitingRoom& operator=(const WaitingRoom&) = delete;
@@ -24631,7 +24639,7 @@ private:
     // What this process keeps for one waiter, and for a while afterwards, because its thread is likely to come again.
     struct Ticket {
         Ticket(LockCore& core, const FairProtocol& protocol, std::uint64_t id)
-            : room(core.mutex, core.session, core.task, protocol.channel_of(id)) {}
+            : room(core.mutex, core.session, core.task, protocol.channel_of(id), true) {}
 
         bool is_waiting() const { return idle_since == never; }
 

@@ -2874,3 +2874,9 @@ mutate(failed_hand_over_forgets_the_acquire lock/local_hand_over.hpp
     "if (answered && sent.leaving.unsettled != 0)"
     "if (handed && waiting && sent.leaving.unsettled != 0)"
     "unit/rlock_waiting")
+
+# A waiter of a fair lock that received the messages for others leaves without a word to the background.
+mutate(fair_waiters_count_as_one lock/server_queue.hpp
+    "protocol.channel_of(id), true)"
+    "protocol.channel_of(id), false)"
+    "integration/fair_grants")

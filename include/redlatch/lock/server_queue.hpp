@@ -215,7 +215,7 @@ private:
     // What this process keeps for one waiter, and for a while afterwards, because its thread is likely to come again.
     struct Ticket {
         Ticket(LockCore& core, const FairProtocol& protocol, std::uint64_t id)
-            : room(core.mutex, core.session, core.task, protocol.channel_of(id)) {}
+            : room(core.mutex, core.session, core.task, protocol.channel_of(id), true) {}
 
         bool is_waiting() const { return idle_since == never; }
 

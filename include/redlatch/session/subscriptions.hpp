@@ -35,22 +35,24 @@ public:
         : subscribe_(std::move(subscribe)), wake_(std::move(wake)) {}
 
     // Registers `who` for the messages of a channel. Returns true if the subscription is already confirmed. Otherwise
-    // subscribed() is called when it is.
-    bool acquire(const std::string& channel, BackgroundTask& who) {
+    // subscribed() is called when it is. `receiver`: identifies the thread that may receive messages itself while it waits;
+    // null if `who` has one such thread for all its channels.
+    bool acquire(const std::string& channel, BackgroundTask& who, const void* receiver = nullptr) {
         const std::lock_guard lock(mutex_);
         auto [entry, is_new] = channels_.try_emplace(channel);
         Channel& c = entry->second;
         auto mine =
             std::find_if(c.listeners.begin(), c.listeners.end(), [&](const Interest& w) { return w.who == &who; });
         try {
-            if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Interest{&who, false});
+            if (mine == c.listeners.end())
+                mine = c.listeners.insert(c.listeners.end(), Interest{&who, receiver ? receiver : &who, false});
             if (is_new) subscribe_(channel, true);
         } catch (...) {
             if (is_new) channels_.erase(entry);
             throw;
         }
         if (!mine->active) {
-            ++active_[&who];
+            ++active_[mine->receiver];
             mine->active = true;
             ++c.active;
         }
@@ -69,7 +71,7 @@ public:
             for (Interest& w : entry->second.listeners)
                 if (w.who == &who && w.active) {
                     w.active = false;
-                    is_idle(who);
+                    is_idle(w.receiver);
                     if (--entry->second.active == 0) entry->second.idle_since = Clock::now();
                 }
             look_anew = next_sweep_ == never;
@@ -78,8 +80,8 @@ public:
         if (look_anew) wake_();
     }
 
-    // Returns how many states have waiters. One may listen to several channels, and, like both sides of a read-write lock,
-    // several to one.
+    // Returns how many threads may want to receive. One may listen to several channels, and, like those of both sides of a
+    // read-write lock, several to one.
     std::size_t active() {
         const std::lock_guard lock(mutex_);
         return active_.size();
@@ -95,7 +97,7 @@ public:
             if (w.who != &who) return false;
             if (w.active) {
                 --c.active;
-                is_idle(who);
+                is_idle(w.receiver);
             }
             return true;
         });
@@ -162,6 +164,7 @@ public:
 private:
     struct Interest {
         BackgroundTask* who;
+        const void* receiver;
         bool active;  // true if it has waiters now
     };
 
@@ -207,14 +210,15 @@ private:
         }
     }
 
-    // `who` listens to one channel less.
-    void is_idle(const BackgroundTask& who) noexcept {
-        if (const auto entry = active_.find(&who); entry != active_.end() && --entry->second == 0) active_.erase(entry);
+    // `receiver` listens to one channel less.
+    void is_idle(const void* receiver) noexcept {
+        if (const auto entry = active_.find(receiver); entry != active_.end() && --entry->second == 0)
+            active_.erase(entry);
     }
 
     void drop(Channels::iterator entry) noexcept {
         for (const Interest& w : entry->second.listeners)
-            if (w.active) is_idle(*w.who);
+            if (w.active) is_idle(w.receiver);
         const auto dropped = channels_.extract(entry);
         try {
             subscribe_(dropped.key(), false);
@@ -244,7 +248,7 @@ private:
     const std::function<void()> wake_;
     std::mutex mutex_;
     Channels channels_;
-    std::unordered_map<const BackgroundTask*, std::size_t> active_;  // on how many channels each listens, if on any
+    std::unordered_map<const void*, std::size_t> active_;  // on how many channels each receiver listens, if on any
     Instant next_sweep_ = never;
 };
 

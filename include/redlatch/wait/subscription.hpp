@@ -14,9 +14,10 @@ namespace detail {
 // The interest of one state in a channel, for as long as it wants messages. The mutex of that state guards it.
 class Subscription {
 public:
-    // `listener` receives the messages of `channel`, and forwards them.
-    Subscription(Session& session, BackgroundTask& listener, std::string channel)
-        : session_(session), listener_(listener), channel_(std::move(channel)) {}
+    // `listener` receives the messages of `channel`, and forwards them. `own_waiter`: True if a thread waits for this channel
+    // alone; false if one thread waits for all channels of the listener.
+    Subscription(Session& session, BackgroundTask& listener, std::string channel, bool own_waiter = false)
+        : session_(session), listener_(listener), own_waiter_(own_waiter), channel_(std::move(channel)) {}
     Subscription(const Subscription&) = delete;
     Subscription& operator=(const Subscription&) = delete;
     ~Subscription() { session_.subscriptions().remove(channel_, listener_); }
@@ -35,7 +36,7 @@ public:
         if (listening_) return false;
         session_.start_background();
         const bool was_confirmed = confirmed_;
-        confirmed_ = session_.subscriptions().acquire(channel_, listener_);
+        confirmed_ = session_.subscriptions().acquire(channel_, listener_, own_waiter_ ? this : nullptr);
         listening_ = true;
         return confirmed_ && !was_confirmed;
     }
@@ -53,6 +54,7 @@ public:
 private:
     Session& session_;
     BackgroundTask& listener_;
+    const bool own_waiter_;
     const std::string channel_;
     bool listening_ = false;  // true while it wants messages
     bool confirmed_ = false;

@@ -240,3 +240,20 @@ TEST_CASE("two listeners on one channel count as several, so the background has 
     bench.subscriptions.acquire("x", *bench.a);
     CHECK(bench.subscriptions.active() <= 1);
 }
+
+TEST_CASE("waiters with a channel each count as several, although one listener forwards all messages to them") {
+    // As those of a fair lock: one that receives messages itself, and leaves, has to wake the background.
+    Bench bench;
+    const int first = 0, second = 0;
+    bench.subscriptions.acquire("x", *bench.a, &first);
+    CHECK(bench.subscriptions.active() == 1);
+    bench.subscriptions.acquire("y", *bench.a, &second);
+    CHECK(bench.subscriptions.active() == 2);
+    bench.subscriptions.release("x", *bench.a);
+    CHECK(bench.subscriptions.active() == 1);
+    bench.subscriptions.acquire("x", *bench.a, &first);
+    CHECK(bench.subscriptions.active() == 2);
+    bench.subscriptions.remove("y", *bench.a);
+    bench.subscriptions.remove("x", *bench.a);
+    CHECK(bench.subscriptions.active() == 0);
+}
