@@ -34,11 +34,10 @@ class WaitingRoom {
 public:
     using Member = typename Queue::Member;
 
-    // `listener` receives the messages of `channel`, and forwards them. `one_of_many`: True if the listener has a waiting
-    // room for each channel.
+    // The arguments are those of Subscription.
     WaitingRoom(std::mutex& mutex, Session& session, BackgroundTask& listener, std::string channel,
-                bool one_of_many = false)
-        : mutex_(mutex), session_(session), subscription_(session, listener, std::move(channel), one_of_many) {}
+                bool own_waiter = false)
+        : mutex_(mutex), session_(session), subscription_(session, listener, std::move(channel), own_waiter) {}
 
     WaitingRoom(const WaitingRoom&) = delete;
     WaitingRoom& operator=(const WaitingRoom&) = delete;
