@@ -2880,3 +2880,14 @@ mutate(fair_waiters_count_as_one lock/server_queue.hpp
     "protocol.channel_of(id), true)"
     "protocol.channel_of(id), false)"
     "integration/fair_grants")
+# A reading whose reply took long vouches for grants, all of which look too old.
+mutate(slow_reading_vouches session/remote_clock.hpp
+    "reading->took > vouches_up_to)"
+    "false)"
+    "unit/remote_clock")
+
+# A reply that took long spoils the estimate of the server's clock.
+mutate(slow_reply_spoils_the_estimate session/remote_clock.hpp
+    "if (known && reading.took > vouches_up_to && reading.agrees_with(*known)) {"
+    "if (known && false) {"
+    "unit/remote_clock")

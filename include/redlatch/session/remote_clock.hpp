@@ -61,6 +61,8 @@ inline std::optional<ServerMilliseconds> read_in_time(const Reply& reply) {
 class RemoteClock {
 public:
     static constexpr Milliseconds good_for = std::chrono::minutes(5);
+    // A reply that took longer than this makes every grant look old: its reading vouches for none.
+    static constexpr Milliseconds vouches_up_to{1000};
 
     // Returns the server's time, or nothing if the server has to be queried first.
     std::optional<ServerMilliseconds> at(std::uint32_t route, Instant instant) const {
@@ -84,19 +86,27 @@ public:
         const Reading* const reading = reading_of(route);
         if (in_doubt_ || !reading) return std::nullopt;
         const Clock::duration age = Clock::now() - reading->at;
-        if (age > good_for || reading->at <= disconnected_at_ || !was_running_since(reading->suspended))
+        if (age > good_for || reading->at <= disconnected_at_ || !was_running_since(reading->suspended) ||
+            reading->took > vouches_up_to)
             return std::nullopt;
         return Instant(Milliseconds(time - reading->offset)) - age / 1000;
     }
 
-    // Records the server's time from a command that was sent at `asked` and answered at `answered`.
+    // Records the server's time from a command that was sent at `asked` and answered at `answered`. If the reply took long,
+    // the server's clock may be far behind what it tells: an earlier reading with which it agrees is closer.
     void learn(std::uint32_t route, Instant asked, Instant answered, ServerMilliseconds time) {
         // Add one, because the server truncates to milliseconds.
-        const Reading reading{time + 1 - since_epoch(asked), asked, detail::suspended()};
+        Reading reading{time + 1 - since_epoch(asked), asked, std::chrono::ceil<Milliseconds>(answered - asked),
+                        detail::suspended()};
         const std::lock_guard lock(mutex_);
+        const Reading* const known = reading_of(route);
+        if (known && reading.took > vouches_up_to && reading.agrees_with(*known)) {
+            if (!in_doubt_) return;
+            // The new one vouches for nothing all the same. If the clock is another one, and ahead, LATE will tell.
+            reading.offset = known->offset;
+        }
         if (in_doubt_ || route == route_ || asked - reading_.at > good_for) {
             reading_ = reading;
-            uncertainty_ = std::chrono::ceil<Milliseconds>(answered - asked);
             route_ = route;
             in_doubt_ = false;
         } else {
@@ -108,7 +118,7 @@ public:
     // since. Clocks drift by less than one part in a thousand.
     Milliseconds error_at(Instant instant) const {
         const std::lock_guard lock(mutex_);
-        return uncertainty_ + std::chrono::duration_cast<Milliseconds>(instant - reading_.at) / 1000 + Milliseconds(2);
+        return reading_.took + std::chrono::duration_cast<Milliseconds>(instant - reading_.at) / 1000 + Milliseconds(2);
     }
 
     // Returns the age of the reading.
@@ -139,7 +149,16 @@ private:
     struct Reading {
         ServerMilliseconds offset = 0;  // added to the milliseconds of the steady clock
         Instant at{};                   // when the server was asked; in the past while there is no reading
+        Milliseconds took{0};           // from the question to the reply
         Clock::duration suspended{};    // the machine's suspended time when it was answered
+
+        // Returns true if an earlier reading that is still good is as close to the server's clock as this one, or closer.
+        bool agrees_with(const Reading& earlier) const {
+            const Clock::duration age = at - earlier.at;
+            const auto drift = std::chrono::ceil<Milliseconds>(age / 1000);
+            return age <= good_for && was_running_since(earlier.suspended) && earlier.offset <= offset &&
+                   earlier.offset + drift.count() >= offset - took.count() - 1;
+        }
     };
 
     // Returns the reading of this route's own, or null.
@@ -155,8 +174,7 @@ private:
     }
 
     mutable std::mutex mutex_;
-    Reading reading_;              // serves all routes without one of their own
-    Milliseconds uncertainty_{0};  // how long its reply took
+    Reading reading_;  // serves all routes without one of their own
     bool in_doubt_ = true;
     Instant disconnected_at_{};  // when a connection was lost last
     std::uint32_t route_ = 0;    // of reading_

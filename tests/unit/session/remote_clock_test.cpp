@@ -112,7 +112,8 @@ TEST_CASE("the instant of a server's time needs a reading of that server's own c
     CHECK(clock.instant_of(1, 9'000) <= now);
     CHECK(clock.instant_of(1, 9'000) > now - 10ms);
     CHECK(clock.instant_of(0, 5'001) > now - 10ms);
-    clock.learn(1, now - RemoteClock::good_for - 1s, now, 5'000);
+    const Instant long_ago = now - RemoteClock::good_for - 1s;
+    clock.learn(1, long_ago, long_ago, 5'000);
     CHECK_FALSE(clock.instant_of(1, 5'000));
     clock.doubt();
     CHECK_FALSE(clock.instant_of(0, 5'001));
@@ -131,4 +132,61 @@ TEST_CASE("a reading from before a lost connection still times commands, and vou
     const Instant after = Clock::now() + 1ns;
     clock.learn(0, after, after, 5'000);
     CHECK(clock.instant_of(0, 5'001));
+}
+
+TEST_CASE("a reading whose reply took long still times commands, and vouches for nothing") {
+    RemoteClock clock;
+    const Instant now = Clock::now();
+    clock.learn(0, now - RemoteClock::vouches_up_to, now, 5'000);
+    CHECK(clock.instant_of(0, 5'001));
+    clock.doubt();
+    clock.learn(0, now - RemoteClock::vouches_up_to - 1ms, now, 5'000);
+    CHECK_FALSE(clock.instant_of(0, 5'001));
+    CHECK(clock.at(0, now));
+    CHECK(clock.error_at(now) > RemoteClock::vouches_up_to);
+    clock.learn(1, now, now, 5'000);
+    CHECK(clock.instant_of(1, 5'001));
+}
+
+TEST_CASE("a reply that took long replaces no estimate with which it agrees") {
+    RemoteClock clock;
+    clock.learn(0, at(0ms), at(1ms), 5'000);
+    const auto estimate = [&] { return clock.at(0, at(10s)).value_or(0); };
+    const auto learn_in_3s = [&](ServerMilliseconds time) { clock.learn(0, at(1s), at(4s), time); };
+    REQUIRE(estimate() == 15'001);
+    learn_in_3s(6'001);  // the server answered at once
+    CHECK(estimate() == 15'001);
+    learn_in_3s(9'000);  // the server answered at the end
+    CHECK(estimate() == 15'001);
+    SUBCASE("its clock was set ahead") {
+        learn_in_3s(9'100);
+        CHECK(estimate() == 18'101);
+    }
+    SUBCASE("its clock was set back") {
+        learn_in_3s(5'900);
+        CHECK(estimate() == 14'901);
+    }
+    SUBCASE("it was in doubt") {
+        clock.doubt();
+        learn_in_3s(9'000);
+        CHECK(estimate() == 15'001);
+    }
+    SUBCASE("it was in doubt, and set ahead") {
+        clock.doubt();
+        learn_in_3s(9'100);
+        CHECK(estimate() == 18'101);
+    }
+    SUBCASE("another server answers") {
+        clock.doubt();
+        clock.learn(1, at(1s), at(4s), 9'000);
+        CHECK(clock.at(1, at(10s)) == 18'001);
+    }
+    SUBCASE("the reading is old") {
+        clock.learn(0, at(RemoteClock::good_for + 1s), at(RemoteClock::good_for + 4s), 309'000);
+        CHECK(clock.at(0, at(RemoteClock::good_for + 1s)) == 309'001);
+    }
+    SUBCASE("another one took less time") {
+        clock.learn(0, at(2s), at(2900ms), 7'800);
+        CHECK(estimate() == 15'801);
+    }
 }
