@@ -155,7 +155,8 @@ struct ClientOptions {
     // require_fsync is set. A FairLock has its queue anyway. The others need two more keys a lock:
     // redlatch_lock_queue:{name} and redlatch_lock_places:{name}, a ReadWriteLock redlatch_rwlock_queue:{name} and
     // redlatch_rwlock_places:{name}. So do the waiters of both semaphores, in redlatch_semaphore_queue:{name} and
-    // redlatch_semaphore_places:{name}: who makes permits available wakes those for whom there are enough.
+    // redlatch_semaphore_places:{name}: who makes permits available wakes those for whom there are enough. Permits with
+    // leases are granted, too.
     bool grants = true;
     // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
     // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer

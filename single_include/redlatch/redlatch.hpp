@@ -791,7 +791,8 @@ struct ClientOptions {
     // require_fsync is set. A FairLock has its queue anyway. The others need two more keys a lock:
     // redlatch_lock_queue:{name} and redlatch_lock_places:{name}, a ReadWriteLock redlatch_rwlock_queue:{name} and
     // redlatch_rwlock_places:{name}. So do the waiters of both semaphores, in redlatch_semaphore_queue:{name} and
-    // redlatch_semaphore_places:{name}: who makes permits available wakes those for whom there are enough.
+    // redlatch_semaphore_places:{name}: who makes permits available wakes those for whom there are enough. Permits with
+    // leases are granted, too.
     bool grants = true;
     // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
     // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer
@@ -13091,12 +13092,18 @@ inline std::string hex_of(std::string_view bytes) {
 
 }  // namespace detail
 
-// Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
+// Identifies one permit that is held: 16 bytes, most of them random. Any process in any language can release the permit with it. As
 // text it has 32 hex digits, the same that Redisson shows.
 class PermitId {
 public:
-    // Returns an id of 16 random bytes. Throws std::system_error if the system has none.
-    static PermitId random() { return PermitId(detail::random_bytes<16>()); }
+    // Returns an id of 14 random bytes and "rl", by which scripts tell our permits from those of other libraries: see
+    // scripts/semaphore_queue.hpp. Throws std::system_error if the system has no random bytes.
+    static PermitId random() {
+        std::array<unsigned char, 16> bytes = detail::random_bytes<16>();
+        bytes[14] = 'r';
+        bytes[15] = 'l';
+        return PermitId(bytes);
+    }
 
     // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
     static PermitId parse(std::string_view text) {
@@ -13896,6 +13903,123 @@ bool share(std::int64_t taken, std::span<Want> wants) {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/scripts/permit_grants.hpp
+
+// How permits with leases are granted to the first of the queue, and given back by one that leaves: see semaphore_queue.hpp.
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+namespace scripts {
+namespace parts {
+
+// Precedes semaphore_news. `queue` and `places` are nil for a client that does without.
+inline constexpr ScriptText permit_queue_keys{R"lua(
+local channel, queue, places = KEYS[4], KEYS[5], KEYS[6]
+)lua"};
+
+// Follows semaphore_queue.
+inline constexpr ScriptText permit_grants{R"lua(
+local longest_offer, id_size, most_grants, longest_run, others_active = 2000, 16, 16, 2000, 1000
+
+-- Returns how many permits were granted in a row; the time until which none are: `others_active` ms after somebody else's
+-- permit was seen; and when the first of the queue was told last, in place of a grant.
+local function turn()
+    local streak, off_until, told_at = string.match(redis.call('hget', places, 'turn') or '', '^(%d+) (%d+) (%d+)$')
+    return tonumber(streak or '0'), tonumber(off_until or '0'), tonumber(told_at or '0')
+end
+local function set_turn(streak, off_until, told_at)
+    redis.call('hset', places, 'turn', string.format('%.0f %.0f %.0f', streak, off_until, told_at))
+end
+
+-- `offer`: " <lease> <ids>", empty if the client has to ask.
+grant = function(client, number, want, offer)
+    local lease, ids = string.match(offer, '^ (%d+) (.*)$')
+    if not lease or #ids ~= want * id_size then return end
+    local streak, off_until, told_at = turn()
+    if now < off_until then return end
+    if streak >= most_grants or not alone and now - told_at > longest_run then return set_turn(0, 0, now) end
+    local own = channel .. ':' .. client
+    -- PUBLISH would count those, too, who listen to all channels by a pattern.
+    local heard = redis.pcall('pubsub', publish == 'SPUBLISH' and 'shardnumsub' or 'numsub', own)
+    if heard.err or heard[2] == 0 then return end
+    set_turn(streak + 1, 0, told_at) -- this and the next first, because they may not be permitted
+    drop(client)
+    local length = math.min(tonumber(lease), longest_offer)
+    local changes = {{'decrby', semaphore, whole(want), undo = {'decrby', semaphore, whole(-want)}}}
+    for at = 1, #ids, id_size do
+        local permit = string.sub(ids, at, at + id_size - 1)
+        table.insert(changes, {'zadd', leases, whole(now + length), permit, undo = {'zrem', leases, permit}})
+    end
+    local left = redis.call('pttl', semaphore)
+    if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
+    local message = string.format('grant %s %.0f %.0f ', number, now, length) .. ids
+    table.insert(changes, {publish, own, message})
+    if all_or_none(changes) then
+        redis.call(publish, own, 'look 0 0')
+    end
+    return true
+end
+)lua"};
+
+// Behind what reads permits: see permit_expirable_semaphore.hpp.
+inline constexpr ScriptText permit_leave_place{R"lua(
+-- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
+-- resend, client id, number of its place, publish command, the ids that it may have been granted there.
+-- Answer: 1. The client waits no longer: gives back what it was granted; what it was told, the next one is told. May be
+-- repeated: needs no mark.
+local semaphore, leases, client = KEYS[1], KEYS[3], ARGV[6]
+publish, now = ARGV[8], time_in_ms()
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local held = {}
+for i = 9, #ARGV do
+    if redis.call('zscore', leases, ARGV[i]) then table.insert(held, ARGV[i]) end
+end
+local had_place = queue and string.match(redis.call('hget', places, client) or '', '^%d+') == ARGV[7]
+if had_place then drop(client) end
+if #held > 0 then
+    -- First a write that Redis allows when its memory is full.
+    local changes = {{'zrem', leases, ''}}
+    put_back(changes, semaphore, leases, present, #held)
+    for _, permit in ipairs(held) do table.insert(changes, {'zrem', leases, permit}) end
+    local refusal = all_or_none(changes)
+    if refusal then return refusal end
+elseif had_place then
+    told = present
+end
+local answer = 1
+if not told then return answer end
+)lua"};
+
+// Follows permit_leave_place and permit_grants.
+inline constexpr ScriptText permit_look_out{R"lua(
+-- The first two of the queue ask at that time, and a little later.
+local function look_out(at)
+    local found = 0
+    for _, id in ipairs(redis.call('lrange', queue, '0', whole(most_seen - 1))) do
+        local number, want, ends, asks, offer =
+            string.match(redis.call('hget', places, id) or '', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
+        if number and tonumber(ends) > now then
+            if tonumber(asks) >= now or tell(id, number, tonumber(want), at + found * stand_in, offer) then
+                found = found + 1
+            end
+        end
+        if found == 2 then return end
+    end
+end
+tell_queue(told)
+-- Who leaves may have been to ask at the end of a grant, in place of one that is frozen.
+local first = tonumber(redis.call('zrange', leases, '0', '0', 'withscores')[2] or ends_at(now, '-1'))
+if first <= now + longest_offer then pcall(look_out, math.max(first, now)) end
+return answer
+)lua"};
+
+}  // namespace parts
+}  // namespace scripts
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/scripts/semaphore_queue.hpp
 
 // The queue of the processes that wait for permits of a semaphore. Whoever makes permits available, or leaves some, tells the
@@ -13904,11 +14028,14 @@ bool share(std::int64_t taken, std::span<Want> wants) {
 //
 // A process has one place, for all its waiters. Keys beside the semaphore:
 //   queue    a list of client ids, the next one first
-//   places   a hash. Client id -> "number want ends asks":
+//   places   a hash. Client id -> "number want ends asks[ lease ids]":
 //              number   tells this stay from others of the client
 //              want     the fewest permits for which its last question would have been granted something
 //              ends     the time until which the place counts
 //              asks     the time at which it asks; 0 if it sleeps until it is told
+//              lease    that of the first caller in ms, and ids: the ids for its permits, if they have leases and may be granted
+//            "turn": "granted until told", of permits with leases: how many were granted in a row, until when none are, and
+//              when the first of the queue was told last, in place of a grant
 // All times are in milliseconds of the server's clock.
 //
 // Each client listens to a channel of its own, that of the semaphore with its id. The message there, "look <ms> <number>",
@@ -13919,6 +14046,14 @@ bool share(std::int64_t taken, std::span<Want> wants) {
 // Who has been told may be frozen. So the next two for whom there would be enough are told to ask `stand_in` ms later, and
 // twice as much. A client that was told, and has not asked by then, loses its place when permits become available next.
 // Three in a row that are frozen leave the others to their slow poll.
+//
+// Permits with leases are granted: the script takes them for the first caller of the place, for 2 s at most, and the message is
+// "grant <number> <time> <lease> <ids>". The place is over then. The client renews the leases as long as the caller holds
+// the permits. One that is gone, or has not heard the message, loses them with the lease of the grant.
+//
+// Clients that do not queue (of Redisson, of older versions) would never get a permit that is granted at once. So nothing is
+// granted after `most_grants` grants in a row: the next one is told, and all have the same chance. While somebody listens who is
+// not in the queue, the same happens once in `longest_run` ms. Nor is anything granted for `others_active` ms after a caller that was refused has seen a permit of theirs: ids of permits of ours end with "rl".
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -13926,20 +14061,28 @@ namespace scripts {
 
 namespace parts {
 
-// Precede semaphore_news. `queue` and `places` are nil for a client that does without.
+// Precedes semaphore_news. `queue` and `places` are nil for a client that does without.
 inline constexpr ScriptText semaphore_queue_keys{R"lua(
 local channel, queue, places = KEYS[3], KEYS[4], KEYS[5]
-)lua"};
-inline constexpr ScriptText permit_queue_keys{R"lua(
-local channel, queue, places = KEYS[4], KEYS[5], KEYS[6]
 )lua"};
 
 // Follows request_marks. The functions of the queue come last, because most calls do not need them.
 inline constexpr ScriptText semaphore_news{R"lua(
 local publish, now
 local most_seen = 200
--- The first of the queue, and the number of permits of which it has to be told; nil if nobody is in it.
-local waiting, told
+-- The first of the queue, and the number of permits of which it has to be told; nil if nobody is in it. `alone`: whether all
+-- who listen are in the queue.
+local waiting, told, alone
+-- Takes permits for a client, and tells it. Returns true if it did; nil if they cannot be granted. See permit_grants.
+local grant
+
+-- In an order that leaves the place as it was without a right to one of them. What the next one in the queue has to know of
+-- earlier ones is kept a little longer than the places.
+local function drop(id)
+    redis.call('lrem', queue, '0', id)
+    redis.call('hdel', places, id)
+    if redis.call('exists', queue) == 0 then redis.call('pexpire', places, '1000') end
+end
 
 -- Returns true if nobody listens to the messages to all but clients in the queue. Replicas pass messages on to listeners who
 -- are not counted. Without a right to look, somebody may.
@@ -13959,7 +14102,8 @@ end
 local function add_news(changes, total)
     local ids = queue and redis.pcall('lrange', queue, '0', whole(most_seen - 1))
     if ids and #ids > 0 then waiting, told = ids, total end
-    if told and is_alone() then return end
+    alone = told and is_alone()
+    if alone then return end
     table.insert(changes, {publish, channel, (told and '0' or '') .. whole(total)})
 end
 )lua"};
@@ -13967,19 +14111,13 @@ end
 inline constexpr ScriptText semaphore_queue{R"lua(
 local stand_in = 400
 
-local function place_text(number, want, asks)
-    return string.format('%s %.0f %.0f %.0f', number, want, now + 30000, asks)
-end
-
--- In an order that leaves the place as it was without a right to one of them.
-local function drop(id)
-    redis.call('lrem', queue, '0', id)
-    redis.call('hdel', places, id)
+local function place_text(number, want, asks, offer)
+    return string.format('%s %.0f %.0f %.0f', number, want, now + 30000, asks) .. (offer or '')
 end
 
 -- Asks the client to ask at that time. Returns true if it listens. Otherwise drops its place.
-local function tell(id, number, want, at)
-    redis.call('hset', places, id, place_text(number, want, at))
+local function tell(id, number, want, at, offer)
+    redis.call('hset', places, id, place_text(number, want, at, offer))
     local heard = redis.call(publish, channel .. ':' .. id, string.format('look %.0f %s', at - now, number))
     if heard == 0 then drop(id) end
     return heard ~= 0
@@ -13987,12 +14125,12 @@ end
 
 -- Returns false if there are so many in the queue that some for whom there may be enough have not been looked at.
 local function tell_places(total)
-    local left, told, standing_in = total, 0, 0
+    local left, told, granted, standing_in = total, 0, false, 0
     local ids = waiting or redis.call('lrange', queue, '0', whole(most_seen - 1))
     for _, id in ipairs(ids) do
         if left <= 0 and (told == 0 or standing_in == 2) then return true end
-        local number, want, ends, asks =
-            string.match(redis.call('hget', places, id) or '', '^(%d+) (%d+) (%d+) (%d+)$')
+        local number, want, ends, asks, offer =
+            string.match(redis.call('hget', places, id) or '', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
         want, ends, asks = tonumber(want), tonumber(ends), tonumber(asks)
         if not number or ends <= now or (asks > 0 and asks < now - 2 * stand_in) then
             -- If it is there after all, it asks.
@@ -14000,9 +14138,12 @@ local function tell_places(total)
             redis.call(publish, channel .. ':' .. id, 'look 0 0')
         elseif want <= left then
             local is_about_to_ask = asks > 0 and asks <= now
-            if is_about_to_ask or tell(id, number, want, now) then left, told = left - want, told + 1 end
-        elseif told > 0 and want <= total and standing_in < 2 then
-            if asks > 0 or tell(id, number, want, now + (standing_in + 1) * stand_in) then
+            local takes = not is_about_to_ask and grant and grant(id, number, want, offer)
+            if is_about_to_ask or takes or tell(id, number, want, now, offer) then
+                left, told, granted = left - want, told + 1, granted or takes
+            end
+        elseif (granted or told > 0 and want <= total) and standing_in < 2 then -- also for the end of a grant
+            if asks > 0 or tell(id, number, want, now + (standing_in + 1) * stand_in, offer) then
                 standing_in = standing_in + 1
             end
         end
@@ -14030,16 +14171,18 @@ inline constexpr ScriptText semaphore_queue_up{R"lua(
 -- Gives the client a place, or keeps it, until there are as many permits as `least`. `left`: how many are left now. One that
 -- was served in part queues up anew. Returns true if it has one: it is told when it has to ask. A command in lower case reaches
 -- subscribers of other nodes, who cannot be counted: no queue. Without a right to the queue the client hears everything.
-local function queue_up(id, number, least, is_served, left)
+-- `offer`: what it may be granted.
+local function queue_up(id, number, least, is_served, left, offer)
     if publish == 'publish' then return false end
     local is_new
     local done = pcall(function()
         -- The server has evicted one of the keys alone: all queue up anew.
-        if redis.call('llen', queue) ~= redis.call('hlen', places) then
+        local queued, placed = redis.call('llen', queue), redis.call('hlen', places)
+        if queued ~= placed and queued ~= placed - redis.call('hexists', places, 'turn') then
             redis.call('del', queue, places)
             redis.call(publish, channel, whole(math.max(left, 0)))
         end
-        is_new = redis.call('hset', places, id, place_text(number, least, 0)) == 1
+        is_new = redis.call('hset', places, id, place_text(number, least, 0, offer)) == 1
         if is_new or is_served then
             redis.call('lrem', queue, '0', id)
             redis.call('rpush', queue, id)
@@ -14057,7 +14200,7 @@ end
 -- Returns true if the client was told to ask. Then the others rely on it to tell them of what it leaves.
 local function was_told(id)
     local place = redis.pcall('hget', places, id)
-    return type(place) == 'string' and string.match(place, ' 0$') == nil
+    return type(place) == 'string' and string.match(place, '^%d+ %d+ %d+ (%d+)') ~= '0'
 end
 )lua"};
 
@@ -14086,7 +14229,7 @@ inline constexpr ScriptText semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "a316770e08b8fcf72a64a7397c30874bdd2b912d"};
+    "1a613a14c65f940bd43f3a6133b661890fc8e9ef"};
 // clang-format on
 
 }  // namespace detail
@@ -14151,13 +14294,13 @@ inline constexpr ScriptText sees_permits = joined<all_or_none, request_marks, wa
                                                   QueueKeys, semaphore_news, permit_sweep, Body>;
 template <const ScriptText& Body>
 inline constexpr ScriptText changes_permits =
-    joined<sees_permits<permit_queue_keys, Body>, semaphore_queue, semaphore_tell_queue>;
+    joined<sees_permits<permit_queue_keys, Body>, semaphore_queue, permit_grants, semaphore_tell_queue>;
 
 inline constexpr ScriptText permit_acquire{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
--- resend, client id, number of its place in the queue ('0' = takes none), publish command; then for each caller, in the
--- order of service: how many permits (negative if callers behind may be served when there are too few for this one), their
--- lease in ms (-1 = without a lease), their ids.
+-- resend, client id, number of its place in the queue ('0' = takes none), publish command, '1' if the first caller that is
+-- not served may be granted its permits later; then for each caller, in the order of service: how many permits (negative if
+-- callers behind may be served when there are too few for this one), their lease in ms (-1 = without a lease), their ids.
 -- Answer: the number of permits taken: by the callers in their order, as far as there are enough; after how many ms the
 -- next lease ends, -1 = unknown; and, if some callers were not served, how many permits there are in all, nil = there is no
 -- such semaphore; then 1 if it has a place in the queue.
@@ -14171,28 +14314,42 @@ if now > wanted_until then return late(now) end
 local ends = wanted_until + margin
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
+-- An earlier copy has got a place, at which these ids were granted. The message says so. Later copies take nothing.
+local granted_until = ARGV[9] == '1' and tonumber(redis.call('zscore', leases, ARGV[12]) or '0') or 0
+if granted_until > now then
+    -- The message may be lost: its caller asks at the end.
+    return all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or
+               {0, granted_until - now, present + redis.call('zcard', leases), 1}
+end
 local over, removal = leases_over(leases, now, present)
 local available = present + over
--- `least`: with how many more permits it would have taken some; nil if nobody stays unserved.
-local taken, least, served, i = 0, nil, {}, 9
+-- `least`: with how many more permits it would have taken some; nil if nobody stays unserved. `offer`: what may be granted.
+local taken, least, offer, served, i = 0, nil, nil, {}, 10
 while i <= #ARGV do
     local wanted = math.abs(tonumber(ARGV[i]))
     if taken + wanted <= available then
         taken = taken + wanted
         table.insert(served, i)
     else
+        if ARGV[9] == '1' and not least then
+            offer = ' ' .. ARGV[i + 1] .. ' ' .. table.concat(ARGV, '', i + 2, i + 1 + wanted)
+        end
         least = math.min(least or wanted, wanted)
         if tonumber(ARGV[i]) > 0 then break end
     end
     i = i + 2 + wanted
 end
 -- Before anything changes, because a right may be missing.
-local answer, first = {taken, -1}, never
+local answer, first, has_others = {taken, -1}, never, false
 if least then
     -- Permits whose lease has ended bring a removed semaphore back.
     local exists = taken > 0 or over > 0 or redis.call('exists', semaphore) == 1
     answer[3] = exists and present + redis.call('zcard', leases)
-    first = tonumber(redis.call('zrange', leases, whole(over), whole(over), 'withscores')[2] or never)
+    local next_over = redis.call('zrange', leases, whole(over), whole(over), 'withscores')
+    first = tonumber(next_over[2] or never)
+    for _, permit in ipairs({next_over[1] or 'rl', redis.call('zrange', leases, '-1', '-1')[1] or 'rl'}) do
+        if string.sub(permit, -2) ~= 'rl' then has_others = true end
+    end
 end
 local refusal
 if taken == 0 then
@@ -14227,7 +14384,10 @@ if not told and not least and redis.pcall('hexists', places, id) ~= 1 then retur
 // Follows semaphore_queue_up.
 inline constexpr ScriptText permit_answer{R"lua(
 local left, is_known = available - taken, taken == 0 and over == 0 and not was_told(id)
-if number ~= '0' and least and queue_up(id, number, least, taken > 0, left) then answer[4] = 1 end
+if number ~= '0' and least and queue_up(id, number, least, taken > 0, left, offer) then
+    answer[4] = 1
+    if has_others then pcall(set_turn, 0, now + others_active, 0) end
+end
 if number ~= '0' and not least then pcall(drop, id) end
 waiting = nil
 -- It may have been told of more permits than it took.
@@ -14449,8 +14609,11 @@ return renewed
 
 inline constexpr ScriptText permit_acquire =
     joined<parts::sees_permits<parts::permit_queue_keys, parts::permit_acquire>, parts::semaphore_queue,
-           parts::semaphore_queue_up, parts::permit_answer>;
+           parts::permit_grants, parts::semaphore_queue_up, parts::permit_answer>;
 inline constexpr ScriptText permit_take_back = parts::changes_permits<parts::permit_take_back>;
+inline constexpr ScriptText permit_leave =
+    joined<parts::sees_permits<parts::permit_queue_keys, parts::permit_leave_place>, parts::semaphore_queue,
+           parts::permit_grants, parts::permit_look_out>;
 inline constexpr ScriptText permit_release = parts::changes_permits<parts::permit_release>;
 inline constexpr ScriptText permit_set_lease = parts::changes_permits<parts::permit_set_lease>;
 inline constexpr ScriptText permit_set_total = parts::changes_permits<parts::permit_set_total>;
@@ -14466,19 +14629,22 @@ inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::perm
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "d0b891fef42ac79560e47307e020808c39d93da7"};
+    "e7cf2a44c5103a599c7d20b253910cf1c5a5bdba"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "29f6db58a7943fe304c8a72be777efe6024103cd"};
+    "79021dc10242806441e26bbc553179f49a7af642"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "9620fd99aaa4e4898c0a4b854b68a0eb31ed4fe8"};
+    "24033e6bde9322833a4a10c008ac0c2932d3959f"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "e529e5ccf1ccc7ea2a13fbda1c2ece6e8fc50fdd"};
+    "b2e2aecf75d6139d18c571474ef2a150775e5c7e"};
+template <>
+inline constexpr Script digested<scripts::permit_leave>{scripts::permit_leave,
+    "5df60644237e73d8c84f03910e30aecd5b5e5cb1"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "53ccdea5e80017a95e896acab75cd8c5e351b33e"};
+    "a1a4b3f977809a946df53d28b7e8941677b1be45"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -14487,13 +14653,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "e385560bdb28523f1e76c4d57f8f01f37456877e"};
+    "82271aa4cf2823123987572dfe0cc703f1046562"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "b48a52f0744d3a57bd468b491eab2d62c4743da7"};
+    "89ce9ca979c75805139bd64a8b4662dbd60ebee2"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "40bd98856d1257d8f4f7093bd65c14fcfba4517b"};
+    "3fa7d48088d6c350f832efc458d33d9f18f8b434"};
 // clang-format on
 
 }  // namespace detail
@@ -15193,6 +15359,7 @@ public:
     template <class Want>
     void discard(const Want&) {}
     void expire(Instant) {}
+    bool reads_clock() { return false; }
 
     Instant next_deadline() const {
         Instant at = never;
@@ -15620,36 +15787,102 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/semaphore/no_leases.hpp
+// redlatch/semaphore/place_grants.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The part of a semaphore whose permits have no leases: it has nothing to keep.
-struct NoLeases {
-    template <class Core, class Deliveries>
-    NoLeases(Core&, Deliveries&) {}
+// What was granted at the place of this process, and what may be. The mutex of SynchronizerCore guards it.
+template <class Protocol>
+class PlaceGrants {
+    using Grant = typename Protocol::Grant;
 
-    bool empty() const { return true; }
-    void release_all(const std::shared_ptr<ReleaseRound>&) {}
-    Instant next_deadline() const { return never; }
-    Instant next_loss() const { return never; }
-    void prepare() {}
+public:
+    using Offer = decltype(Grant::ids);
+
+    // A question begins. After a grant that was of no use the next question is not for one: otherwise permits might go round
+    // between processes that cannot use them.
+    void begin() noexcept { is_offering_ = !std::exchange(was_useless_, false); }
+    bool is_offering() const noexcept { return is_offering_; }
+    void was_useless() noexcept { was_useless_ = true; }
+
+    // The answer: the first of these callers that was not served may be granted what it wants, if it has a place. Those that
+    // were served have asked again for what they had been granted, when that was over.
     template <class Wants>
-    void accept(std::unique_lock<std::mutex>&, const Wants&, const SendTime&) {}
-    template <class Want>
-    void discard(const Want&) {}
-    void on_timer(std::unique_lock<std::mutex>&, Instant) {}
-    void expire(Instant) {}
-    void on_failover() {}
+    void offer(bool has_place, const Wants& wants) {
+        offered_.clear();
+        for (const auto& want : wants)
+            if (want.served) std::erase_if(told_, [&](const Grant& grant) { return grant.ids == want.ids; });
+        const auto first = std::find_if(wants.begin(), wants.end(), [](const auto& want) { return !want.served; });
+        if (has_place && is_offering_ && std::all_of(wants.begin(), wants.end(), Protocol::may_be_granted) &&
+            first != wants.end())
+            offered_ = first->ids;
+    }
+
+    // Returns what may have been granted, and ends the offer.
+    Offer withdraw() noexcept { return std::exchange(offered_, {}); }
+
+    // Returns false if it makes no sense, or without memory for it: then the grant ends by itself.
+    bool told(std::string_view message) noexcept try {
+        auto grant = Grant::in(message);
+        if (grant) told_.push_back(std::move(*grant));
+        return grant.has_value();
+    } catch (...) {
+        return false;
+    }
+
+    // Returns the first one of which this is true.
+    template <class Condition>
+    std::optional<Grant> take(Condition condition) noexcept {
+        const auto found = std::find_if(told_.begin(), told_.end(), condition);
+        if (found == told_.end()) return std::nullopt;
+        std::optional<Grant> grant(std::move(*found));
+        told_.erase(found);
+        return grant;
+    }
+
+    bool is_for_offer(const Grant& grant) const noexcept { return grant.ids == offered_; }
+
+private:
+    Offer offered_;
+    std::vector<Grant> told_;
+    bool is_offering_ = true;
+    bool was_useless_ = false;
 };
+
+// What has no grants.
+struct NoGrants {
+    struct Offer {};
+
+    void begin() noexcept {}
+    Offer withdraw() noexcept { return {}; }
+    template <class Wants>
+    void offer(bool, const Wants&) {}
+    bool told(std::string_view) noexcept { return true; }
+};
+
+template <class Protocol>
+concept HasGrants = requires {
+    typename Protocol::Grant;
+};
+
+template <class Protocol>
+struct GrantsFor {
+    using Type = NoGrants;
+};
+template <HasGrants Protocol>
+struct GrantsFor<Protocol> {
+    using Type = PlaceGrants<Protocol>;
+};
+template <class Protocol>
+using GrantsOf = typename GrantsFor<Protocol>::Type;
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/wait/message_words.hpp
+// redlatch/protocol/message_words.hpp
 
 // Reads the messages that a script sends to one waiting process: words with one space between them.
 namespace redlatch {
@@ -15770,6 +16003,7 @@ public:
         if (!is_used()) return 0;
         if (number_ == 0) number_ = core_.session.next_request();
         is_asking_ = true;
+        grants_.begin();
         asked_at_ = Clock::now();
         ++questions_;
         return number_;
@@ -15796,14 +16030,46 @@ public:
     // Makes the question for these callers.
     template <class Wants>
     Call question(const Wants& wants, const RequestId& request_id, std::uint64_t number) const {
-        return core_.protocol.ask(wants, request_id, number);
+        if constexpr (HasGrants<Protocol>)
+            // Without a number it is called beside a question that has one, and the mutex is free.
+            return core_.protocol.ask(wants, request_id, number, number != 0 && grants_.is_offering());
+        else
+            return core_.protocol.ask(wants, request_id, number);
     }
 
-    // Applies the answer to a question under that number. Without a place at the end of it the process hears everything.
-    void answered(std::uint64_t number, const Answer& answer) {
+    // Applies the answer to a question under that number for these callers. Without a place at the end of it the process
+    // hears everything.
+    template <class Wants>
+    void answered(std::uint64_t number, const Answer& answer, const Wants& wants) {
         if (number == 0 || number != number_) return;
         is_queued_ = answer.is_queued;
         if (!is_queued_) number_ = 0;
+        grants_.offer(is_queued_, wants);
+    }
+
+    // --- grants ---------------------------------------------------------------------------------------------------
+
+    // Returns a grant that somebody wants. Returns the others, too, once no question is under way that one may be for: they are
+    // to be given back. Returns nothing if there is none.
+    template <class IsWanted>
+    auto take_grant(IsWanted is_wanted) noexcept {
+        auto grant = grants_.take([&](const auto& one) { return !is_asking_ || is_wanted(one); });
+        // It may be of an earlier question.
+        if (grant && grants_.is_for_offer(*grant)) {
+            grants_.withdraw();
+            // A question that is under way has its place, or gets one.
+            if (!is_asking_) {
+                number_ = 0;
+                is_queued_ = false;
+            }
+        }
+        return grant;
+    }
+
+    // A grant was of no use: somebody asks.
+    void grant_was_useless() noexcept {
+        told_at_ = Clock::now();
+        grants_.was_useless();
     }
 
     // Leaves the queue: nobody of this process waits any more. Frees the mutex meanwhile. Without memory for that, the
@@ -15813,7 +16079,7 @@ public:
         subscription_.stop();
         is_queued_ = false;
         ++questions_;
-        leave(lock, std::exchange(number_, 0));
+        leave(lock, std::exchange(number_, 0), grants_.withdraw());
     }
 
     // --- messages -------------------------------------------------------------------------------------------------
@@ -15829,7 +16095,7 @@ public:
     void refused(std::unique_lock<std::mutex>& lock) {
         subscription_.refused();
         is_refused_ = true;
-        leave(lock, std::exchange(number_, 0));
+        leave(lock, std::exchange(number_, 0), grants_.withdraw());
     }
 
     // Returns true if a message to all is not for the waiters of this process, who are told when to ask.
@@ -15837,16 +16103,22 @@ public:
         return is_queued_ && number_ != 0 && subscription_.is_confirmed() && SemaphoreQueue::is_for_others(payload);
     }
 
-    // "look <ms> <number>": ask after that time. Others mean nothing.
+    // "look <ms> <number>": ask after that time. "grant ...": see take_grant(). Others mean nothing.
     void message(std::unique_lock<std::mutex>& lock, std::string_view payload) {
-        if (next_word(payload) != "look") return;
+        const std::string_view word = next_word(payload);
+        // The place is over with a grant, whatever becomes of that.
+        if (word == "grant" && !grants_.told(payload)) {
+            is_queued_ = false;
+            told_at_ = Clock::now();
+        }
+        if (word != "look") return;
         const auto in = next_number<std::int64_t>(payload);
         const auto place = next_number<std::uint64_t>(payload);
         if (!in || !is_plausible(*in) || !place) return;
         if (*place == 0) is_queued_ = false;
         told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in)));
         // The place of a question that arrived late.
-        if (number_ == 0) leave(lock, *place);
+        if (number_ == 0) leave(lock, *place, {});
     }
 
     // Returns when the representative has to ask, according to a message since the last question.
@@ -15854,16 +16126,20 @@ public:
 
 private:
     static constexpr Milliseconds patience{500};
+    using Offer = typename GrantsOf<Protocol>::Offer;
 
     bool is_used() const { return core_.protocol.queue().is_used() && !is_refused_; }
 
-    void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number) noexcept try {
+    void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number, Offer offer) noexcept try {
         if (number == 0 || !core_.protocol.queue().is_used()) return;
         RequestId request_id = core_.take_lane();
         request_id.wanted_until = 1;  // the script does not look at it, so nobody has to ask for the server's time
         deliveries_.add(lock, PendingRequest::Kind::call_off, request_id,
-                        [&protocol = core_.protocol, number](const RequestId& one) {
-                            return protocol.queue().leave(protocol.marks(), one, number);
+                        [&protocol = core_.protocol, number, offer = std::move(offer)](const RequestId& one) {
+                            if constexpr (HasGrants<Protocol>)
+                                return protocol.leave(one, number, offer);
+                            else
+                                return protocol.queue().leave(protocol.marks(), one, number);
                         });
     } catch (...) {
         if (!lock.owns_lock()) lock.lock();
@@ -15872,6 +16148,7 @@ private:
     CoreOf<Protocol>& core_;
     RequestDeliveries& deliveries_;
     Subscription subscription_;
+    GrantsOf<Protocol> grants_;
     std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
     Instant told_at_ = never;
     Instant asked_at_{};
@@ -15898,7 +16175,8 @@ public:
     Call question(const Wants& wants, const RequestId& request_id, std::uint64_t) const {
         return protocol_.ask(wants, request_id);
     }
-    void answered(std::uint64_t, const Answer&) {}
+    template <class Wants>
+    void answered(std::uint64_t, const Answer&, const Wants&) {}
     void leave(std::unique_lock<std::mutex>&) noexcept {}
     bool listen() { return false; }
     void confirmed() noexcept {}
@@ -15919,6 +16197,287 @@ concept HasWaitingPlace = requires(const Protocol& p) {
 
 template <class Protocol>
 using PlaceOf = std::conditional_t<HasWaitingPlace<Protocol>, WaitingPlace<Protocol>, NoWaitingPlace<Protocol>>;
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/wait/wait_slot.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Stands in for the session where a waiting thread receives no messages.
+struct NoReceiver {
+    static std::uint64_t interrupts() { return 0; }
+    static bool watch(Instant, std::uint64_t) { return false; }
+    static void interrupt_watch() {}
+};
+
+// Lets one waiter sleep: a thread in its own condition variable, or in the transport, where it receives messages itself;
+// a coroutine among the continuations. Guarded by the mutex of the local state that the waiter waits in; every caller
+// here holds it.
+class WaitSlot {
+public:
+    explicit WaitSlot(WaitBy by) : by_(by) {}
+
+    // Puts a thread to sleep in the transport until the instant or until woken. Returns false if it cannot receive
+    // messages there: another thread does so, or the waiter is a coroutine.
+    template <class Session>
+    bool watch(std::unique_lock<std::mutex>& lock, Session& session, Instant until) {
+        if (by_) return false;
+        Thread& thread = this->thread();
+        thread.watching = true;
+        // A wake-up from here on is not missed, even if another thread takes the interrupt.
+        const std::uint64_t seen = session.interrupts();
+        lock.unlock();
+        const bool watched = session.watch(until, seen);
+        lock.lock();
+        thread.watching = false;
+        return watched;
+    }
+
+    // Wakes the waiter, wherever it sleeps.
+    void wake() {
+        NoReceiver none;
+        wake(none);
+    }
+    template <class Session>
+    void wake(Session& session) {
+        if (by_) return by_->wake(sleeper_);
+        if (!thread_) return;  // it has not slept yet, and decides anew before it does
+        thread_->wake.notify_one();
+        if (thread_->watching && thread_->id != std::this_thread::get_id()) session.interrupt_watch();
+    }
+
+    // Awaited, puts the waiter to sleep until the instant or until woken. Releases the mutex meanwhile.
+    class [[nodiscard]] Sleep {
+    public:
+        Sleep(WaitSlot& slot, std::unique_lock<std::mutex>& lock, Instant until)
+            : slot_(slot), lock_(lock), until_(until) {}
+
+        bool await_ready() {
+            if (slot_.by_) return false;
+            wait_on(slot_.thread().wake, lock_, until_);
+            return true;
+        }
+
+        [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) {
+            std::mutex& mutex = *(mutex_ = lock_.release());
+            // This object may be gone once the mutex is free.
+            std::unique_lock held(mutex, std::adopt_lock);
+            try {
+                if (slot_.by_->sleep(slot_.sleeper_, coroutine, until_)) return true;
+            } catch (...) {
+                stay(held);
+                throw;
+            }
+            stay(held);
+            return false;
+        }
+
+        void await_resume() {
+            if (mutex_) lock_ = std::unique_lock(*mutex_);
+        }
+
+    private:
+        void stay(std::unique_lock<std::mutex>& held) noexcept {
+            lock_ = std::move(held);
+            mutex_ = nullptr;
+        }
+
+        WaitSlot& slot_;
+        std::unique_lock<std::mutex>& lock_;
+        const Instant until_;
+        std::mutex* mutex_ = nullptr;  // set while it is free
+    };
+
+    Sleep sleep(std::unique_lock<std::mutex>& lock, Instant until) { return Sleep(*this, lock, until); }
+
+private:
+    // How a thread sleeps. A coroutine does without, because there may be very many.
+    struct Thread {
+        std::condition_variable wake;
+        bool watching = false;
+        const std::thread::id id = std::this_thread::get_id();
+    };
+
+    Thread& thread() {
+        if (!thread_) thread_ = std::make_unique<Thread>();
+        return *thread_;
+    }
+
+    const WaitBy by_;
+    std::unique_ptr<Thread> thread_;  // null before the first sleep
+    Sleeper sleeper_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/wait/waiter.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// A caller that waits for a lock, for permits or for a count. The mutex of the state that it waits in guards it.
+struct Waiter {
+    explicit Waiter(WaitBy by = by_thread) : slot(by) {}
+
+    enum class Phase : unsigned char {
+        waiting,  // in the queue
+        asking,   // queries the server
+        served,   // has what it wants
+        failed,   // cannot be served; `error` tells why
+    };
+
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+
+    Phase phase = Phase::waiting;
+    bool listens = true;       // false if it retries after pauses of its own and needs no messages
+    bool queued = false;       // set by the queue: true while it is a member
+    ShortTime pause{0};        // the bound of its last pause, if it retries after pauses
+    std::uint64_t number = 0;  // set by the queue, as the next two: in the order of arrival
+    Waiter* before = nullptr;
+    Waiter* behind = nullptr;
+    std::exception_ptr error{};  // set in phase failed
+    WaitSlot slot;
+
+    bool is_served() const noexcept { return phase == Phase::served; }
+
+    void fail(std::exception_ptr why) {
+        phase = Phase::failed;
+        error = std::move(why);
+    }
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/grant_receipt.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Hands what was granted at the place of this process to the callers that it is for, and gives back the rest. The mutex of
+// SynchronizerCore guards all parts.
+template <class Protocol, class Leases, class Room>
+class GrantReceipt {
+    using Want = typename Protocol::Want;
+    using Member = typename Room::Member;
+
+public:
+    GrantReceipt(CoreOf<Protocol>& core, RequestDeliveries& deliveries, Leases& leases, PlaceOf<Protocol>& place,
+                 Room& room)
+        : core_(core), deliveries_(deliveries), leases_(leases), place_(place), room_(room) {}
+
+    // Serves those to whom something was granted. Gives back what nobody wants: its caller has left, or has asked again.
+    // `me`: the running waiter, which needs no wake-up.
+    void serve(std::unique_lock<std::mutex>& lock, const Member* me = nullptr) {
+        if constexpr (HasGrants<Protocol>) {
+            const auto receiver = [&](const auto& grant) {
+                return room_.queue.first_that([&](const Member& one) { return one.want.ids == grant.ids; });
+            };
+            while (const auto grant = place_.take_grant(receiver)) {
+                Member* const member = receiver(*grant);
+                if (!member || !leases_.accept(member->want, *grant)) {
+                    if (member) draw_new_ids(member->want);
+                    refuse(lock, *grant);
+                    continue;
+                }
+                core_.session.count_acquisition();
+                member->phase = Waiter::Phase::served;
+                room_.queue.leave(*member);
+                if (member != me) room_.wake(*member);
+                room_.notify();  // the place is over, so the next one asks
+            }
+        }
+    }
+
+    // Returns true if a caller that has asked, and is not in the queue of this process yet, was granted what it wants.
+    bool take_for(std::unique_lock<std::mutex>& lock, Want& want) {
+        if constexpr (HasGrants<Protocol>) {
+            const auto is_mine = [&](const auto& grant) { return grant.ids == want.ids; };
+            while (const auto grant = place_.take_grant(is_mine)) {
+                if (is_mine(*grant) && leases_.accept(want, *grant)) {
+                    core_.session.count_acquisition();
+                    return true;
+                }
+                if (is_mine(*grant)) draw_new_ids(want);
+                refuse(lock, *grant);
+            }
+        }
+        return false;
+    }
+
+    // What was offered or granted under the old ids is being given back.
+    static void draw_new_ids(Want& want) noexcept try {
+        if constexpr (HasGrants<Protocol>) want.renew();
+    } catch (...) {  // no random bytes: its question draws them, or fails
+    }
+
+private:
+    // Gives back what nobody wants, and asks. What is nearly over, or cannot be given back for want of memory, ends by itself.
+    // After its end a question that was sent again may have taken permits under the same ids.
+    template <class Grant>
+    void refuse(std::unique_lock<std::mutex>& lock, const Grant& grant) noexcept try {
+        if (leases_.holds(grant)) return;  // the message came twice
+        place_.grant_was_useless();
+        if (!leases_.lasts(grant)) return;
+        std::vector<Want> unused(1);
+        unused.front().ids = grant.ids;
+        RequestId request_id = core_.take_lane();
+        request_id.wanted_until = 1;  // no copy of an acquire is in flight, so nobody has to ask for the server's time
+        deliveries_.add(lock, PendingRequest::Kind::change, request_id,
+                        [&protocol = core_.protocol, unused = std::move(unused)](const RequestId& one) {
+                            return protocol.give_back(one, unused);
+                        });
+    } catch (...) {
+        if (!lock.owns_lock()) lock.lock();
+    }
+
+    CoreOf<Protocol>& core_;
+    RequestDeliveries& deliveries_;
+    Leases& leases_;
+    PlaceOf<Protocol>& place_;
+    Room& room_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/semaphore/no_leases.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The part of a semaphore whose permits have no leases: it has nothing to keep.
+struct NoLeases {
+    template <class Core, class Deliveries>
+    NoLeases(Core&, Deliveries&) {}
+
+    bool empty() const { return true; }
+    void release_all(const std::shared_ptr<ReleaseRound>&) {}
+    Instant next_deadline() const { return never; }
+    Instant next_loss() const { return never; }
+    void prepare() {}
+    template <class Wants>
+    void accept(std::unique_lock<std::mutex>&, const Wants&, const SendTime&) {}
+    template <class Want>
+    void discard(const Want&) {}
+    void on_timer(std::unique_lock<std::mutex>&, Instant) {}
+    void expire(Instant) {}
+    bool reads_clock() { return false; }
+    void on_failover() {}
+};
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -16048,7 +16607,7 @@ public:
         patience_.answered();
         try {
             const Answer answer = core_.protocol.decode(reply, wants);
-            place_.answered(place, answer);
+            place_.answered(place, answer, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_confirmed(reply, core_.key());
             if constexpr (Protocol::takes) {
@@ -16212,163 +16771,6 @@ private:
 struct QueueStep {
     bool ask;
     Instant sleep_until;
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/wait/wait_slot.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// Stands in for the session where a waiting thread receives no messages.
-struct NoReceiver {
-    static std::uint64_t interrupts() { return 0; }
-    static bool watch(Instant, std::uint64_t) { return false; }
-    static void interrupt_watch() {}
-};
-
-// Lets one waiter sleep: a thread in its own condition variable, or in the transport, where it receives messages itself;
-// a coroutine among the continuations. Guarded by the mutex of the local state that the waiter waits in; every caller
-// here holds it.
-class WaitSlot {
-public:
-    explicit WaitSlot(WaitBy by) : by_(by) {}
-
-    // Puts a thread to sleep in the transport until the instant or until woken. Returns false if it cannot receive
-    // messages there: another thread does so, or the waiter is a coroutine.
-    template <class Session>
-    bool watch(std::unique_lock<std::mutex>& lock, Session& session, Instant until) {
-        if (by_) return false;
-        Thread& thread = this->thread();
-        thread.watching = true;
-        // A wake-up from here on is not missed, even if another thread takes the interrupt.
-        const std::uint64_t seen = session.interrupts();
-        lock.unlock();
-        const bool watched = session.watch(until, seen);
-        lock.lock();
-        thread.watching = false;
-        return watched;
-    }
-
-    // Wakes the waiter, wherever it sleeps.
-    void wake() {
-        NoReceiver none;
-        wake(none);
-    }
-    template <class Session>
-    void wake(Session& session) {
-        if (by_) return by_->wake(sleeper_);
-        if (!thread_) return;  // it has not slept yet, and decides anew before it does
-        thread_->wake.notify_one();
-        if (thread_->watching && thread_->id != std::this_thread::get_id()) session.interrupt_watch();
-    }
-
-    // Awaited, puts the waiter to sleep until the instant or until woken. Releases the mutex meanwhile.
-    class [[nodiscard]] Sleep {
-    public:
-        Sleep(WaitSlot& slot, std::unique_lock<std::mutex>& lock, Instant until)
-            : slot_(slot), lock_(lock), until_(until) {}
-
-        bool await_ready() {
-            if (slot_.by_) return false;
-            wait_on(slot_.thread().wake, lock_, until_);
-            return true;
-        }
-
-        [[gnu::noinline]] bool await_suspend(std::coroutine_handle<> coroutine) {
-            std::mutex& mutex = *(mutex_ = lock_.release());
-            // This object may be gone once the mutex is free.
-            std::unique_lock held(mutex, std::adopt_lock);
-            try {
-                if (slot_.by_->sleep(slot_.sleeper_, coroutine, until_)) return true;
-            } catch (...) {
-                stay(held);
-                throw;
-            }
-            stay(held);
-            return false;
-        }
-
-        void await_resume() {
-            if (mutex_) lock_ = std::unique_lock(*mutex_);
-        }
-
-    private:
-        void stay(std::unique_lock<std::mutex>& held) noexcept {
-            lock_ = std::move(held);
-            mutex_ = nullptr;
-        }
-
-        WaitSlot& slot_;
-        std::unique_lock<std::mutex>& lock_;
-        const Instant until_;
-        std::mutex* mutex_ = nullptr;  // set while it is free
-    };
-
-    Sleep sleep(std::unique_lock<std::mutex>& lock, Instant until) { return Sleep(*this, lock, until); }
-
-private:
-    // How a thread sleeps. A coroutine does without, because there may be very many.
-    struct Thread {
-        std::condition_variable wake;
-        bool watching = false;
-        const std::thread::id id = std::this_thread::get_id();
-    };
-
-    Thread& thread() {
-        if (!thread_) thread_ = std::make_unique<Thread>();
-        return *thread_;
-    }
-
-    const WaitBy by_;
-    std::unique_ptr<Thread> thread_;  // null before the first sleep
-    Sleeper sleeper_;
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
-// redlatch/wait/waiter.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-// A caller that waits for a lock, for permits or for a count. The mutex of the state that it waits in guards it.
-struct Waiter {
-    explicit Waiter(WaitBy by = by_thread) : slot(by) {}
-
-    enum class Phase : unsigned char {
-        waiting,  // in the queue
-        asking,   // queries the server
-        served,   // has what it wants
-        failed,   // cannot be served; `error` tells why
-    };
-
-    Waiter(const Waiter&) = delete;
-    Waiter& operator=(const Waiter&) = delete;
-
-    Phase phase = Phase::waiting;
-    bool listens = true;       // false if it retries after pauses of its own and needs no messages
-    bool queued = false;       // set by the queue: true while it is a member
-    ShortTime pause{0};        // the bound of its last pause, if it retries after pauses
-    std::uint64_t number = 0;  // set by the queue, as the next two: in the order of arrival
-    Waiter* before = nullptr;
-    Waiter* behind = nullptr;
-    std::exception_ptr error{};  // set in phase failed
-    WaitSlot slot;
-
-    bool is_served() const noexcept { return phase == Phase::served; }
-
-    void fail(std::exception_ptr why) {
-        phase = Phase::failed;
-        error = std::move(why);
-    }
 };
 
 }  // namespace detail
@@ -16791,6 +17193,7 @@ namespace detail {
 //   take_back(request_id, wants)       gives back whatever an acquire of unknown outcome took, or will take
 //   give_back(request_id, wants)       gives back what was taken for callers that have left
 //   queue()                        if its waiters queue up on the server: see waiting_place.hpp
+//   Grant, may_be_granted(want), leave(request_id, place, granted)     if what they want may be granted to them there
 // `Leases` is the part that keeps the leases of what was taken.
 //
 // The mutex of SynchronizerCore guards all parts.
@@ -16854,9 +17257,13 @@ public:
             const std::optional<Answer> answer = co_await first_question(lock, want, request, place);
             if (want.served) co_return true;
             if (!answer || request.one_try) co_return false;
+            me.questions = place_.questions();  // before the mutex may be free
+            if (grants_.take_for(lock, want)) {
+                leave_if_last(lock);
+                co_return true;
+            }
             me.want = want;
             if (place_.covers(place)) me.refusal = {generation, *answer};
-            me.questions = place_.questions();
             if (begun < request.deadline) tell_if_not_set_up(me, *answer);
         }
         lock.unlock();
@@ -16896,6 +17303,8 @@ public:
 
     void joined(Member& me) {
         const Instant now = Clock::now();
+        // Another caller has left the place since this one's question: what was offered to this one is being given back.
+        if (me.questions != 0 && me.questions != place_.questions()) grants_.draw_new_ids(me.want);
         if (me.refusal && room_.queue.is_front(me))
             room_.queue.refused(me, me.refusal->generation, me.refusal->answer.hint, now, me.refusal->answer.there);
         // A message since this caller's query was answered for the others only, who may wait for something else.
@@ -16943,13 +17352,20 @@ public:
         try {
             answer = co_await questions_.ask(lock, std::span<Want>(wants), request, false, place);
         } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
             place_.end(place);
+            grants_.serve(lock, &me);
+            if (me.is_served()) co_return;  // it was granted what it wants meanwhile
             throw;
         }
         place_.end(place);
-        if (!answer) co_return;
+        if (!answer) {
+            grants_.serve(lock, &me);
+            co_return;
+        }
         tell_if_not_set_up(me, *answer);
         hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
+        grants_.serve(lock, &me);
         try {
             if (place_.listen()) room_.notify();
         } catch (...) {  // no memory, no thread: the server drops the place when nobody hears what it is told
@@ -16969,7 +17385,9 @@ public:
         deliveries_.drop_expired(now);
         schedule();
         deliveries_.deliver(lock);
+        const bool reads_clock = leases_.reads_clock();
         lock.unlock();
+        if (reads_clock) core_.session.read_server_clock(key());
         core_.session.forget_if_unused(*this);
     }
 
@@ -17015,6 +17433,7 @@ public:
         std::unique_lock lock(core_.mutex);
         if (channel != room_.channel()) {
             place_.message(lock, payload);
+            grants_.serve(lock);
             room_.wake_front();
         } else if (!place_.ignores(payload)) {
             room_.notify();
@@ -17090,7 +17509,9 @@ private:
         } catch (...) {
             failure = std::current_exception();
         }
+        if (!lock.owns_lock()) lock.lock();
         place_.end(place);
+        if (!answer) grants_.serve(lock);
         if (place != 0 && !room_.queue.empty()) room_.notify();
         if (!answer || want.served) leave_if_last(lock);
         if (failure) std::rethrow_exception(failure);
@@ -17104,6 +17525,7 @@ private:
     WaitingRoom<Queue> room_;
     PlaceOf<Protocol> place_{core_, deliveries_};
     Patience patience_;
+    GrantReceipt<Protocol, Leases, WaitingRoom<Queue>> grants_{core_, deliveries_, leases_, place_, room_};
     Questions<Protocol, Leases> questions_{core_, deliveries_, leases_, place_, patience_};
 };
 
@@ -29647,6 +30069,38 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/protocol/permit_grant.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Permits that a client which made them available has taken for a waiter of this process: what that is told at its place.
+struct PermitGrant {
+    ServerMilliseconds at{};
+    Milliseconds lease{};
+    std::vector<PermitId> ids{};
+
+    // Reads what follows "grant " in the message: "<number> <time> <lease> <ids>", the ids as they are stored. Returns
+    // nothing if it makes no sense.
+    static std::optional<PermitGrant> in(std::string_view message) {
+        constexpr std::size_t id_size = 16;
+        const auto number = next_number<std::uint64_t>(message);
+        const auto at = next_number<std::int64_t>(message);
+        const auto lease = next_number<std::int64_t>(message);
+        if (!number || !at || !is_plausible(*at) || !lease || *lease == 0 || !is_plausible(*lease)) return std::nullopt;
+        if (message.empty() || message.size() % id_size != 0) return std::nullopt;
+        PermitGrant grant{*at, Milliseconds(*lease)};
+        for (; !message.empty(); message.remove_prefix(id_size))
+            grant.ids.push_back(PermitId::parse(hex_of(message.substr(0, id_size))));
+        return grant;
+    }
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/scripts/semaphore.hpp
 
 // The scripts of the semaphore. Key: a string, the number of available permits; absent means none. Message: the new
@@ -29840,19 +30294,19 @@ inline constexpr ScriptText semaphore_drain{with_request_marks<parts::semaphore_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "1bd8ba7d92b94ea6db63ba5b15119cafbf60aab3"};
+    "3749f3c540ea498db24283d75de973f22887e643"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "3f41074b2e33c75910ac926631a47a23c0c79beb"};
+    "03869bc6cd04227b8ddb56541adeca73c71fd37c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "22d6ab178db9d45f67e2cb4ed737d642ecb83749"};
+    "8a3f92feffbbee262e19054c0d16db6fdbe29aa9"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "001acb094a35394e754d211cf0c50a4dad89d412"};
+    "f07990df807abe269b8825922e0e38be585562be"};
 // clang-format on
 
 }  // namespace detail
@@ -29907,9 +30361,21 @@ public:
         return lease.kind == PermitLease::Kind::forever ? -1 : lease.length.count();
     }
 
-    // `place`: see SemaphoreQueue::ask().
-    Call ask(std::span<const Want> wants, const RequestId& request_id, std::uint64_t place = 0) const {
+    using Grant = PermitGrant;
+
+    // Returns true if whoever makes permits available may take some for this caller. That is for 2 s at most, and the
+    // watchdog prolongs it: other leases have to be asked for. Who requires replicas or a disk asks, too.
+    static bool may_be_granted(const Want& want) {
+        return want.lease.kind == PermitLease::Kind::watched && want.ids.size() <= most_granted && !want.lets_pass &&
+               !want.replication.asks();
+    }
+
+    // `place`: see SemaphoreQueue::ask(). `may_grant`: True if the first that is not served may be granted what it wants.
+    Call ask(std::span<const Want> wants, const RequestId& request_id, std::uint64_t place = 0,
+             bool may_grant = true) const {
         Call call = queue_.ask(marks_, digested<scripts::permit_acquire>, request_id, {leases_}, place);
+        const bool is_offered = may_grant && place != 0 && std::all_of(wants.begin(), wants.end(), may_be_granted);
+        call.append(Word(std::int64_t{is_offered}));
         for (const Want& want : wants) {
             call.append(want.lets_pass ? -want.amount() : want.amount());
             call.append(milliseconds_of(want.lease));
@@ -29934,6 +30400,14 @@ public:
     Call take_back(const RequestId& request_id, std::span<const Want> wants) const {
         Call call = queue_.call(marks_, digested<scripts::permit_take_back>, request_id, {leases_}, {PublishCommand()});
         for (const Want& want : wants) append(call, want.ids);
+        return call;
+    }
+
+    // Leaves the place of this number. Gives back what may have been granted there.
+    Call leave(const RequestId& request_id, std::uint64_t place, std::span<const PermitId> granted) const {
+        Call call = queue_.call(marks_, digested<scripts::permit_leave>, request_id, {leases_},
+                                {queue_.client(), Word(static_cast<std::int64_t>(place)), PublishCommand()});
+        append(call, granted);
         return call;
     }
 
@@ -30015,6 +30489,8 @@ public:
     }
 
 private:
+    static constexpr std::size_t most_granted = 8;
+
     static void append(Call& call, std::span<const PermitId> ids) {
         for (const PermitId& id : ids) call.append(Word::copy(id.bytes()));
     }
@@ -30129,7 +30605,6 @@ public:
     auto end() const noexcept { return records_.end(); }
     bool empty() const noexcept { return records_.empty(); }
     std::size_t size() const noexcept { return records_.size(); }
-    void reserve(std::size_t count) { records_.reserve(count); }
     void add(PermitRecord record) { records_.push_back(std::move(record)); }
     template <class Condition>
     void erase_if(Condition condition) {
@@ -30472,6 +30947,52 @@ public:
         if (!too_late.empty()) deliveries_.give_back(lock, core_.protocol, std::move(too_late));
     }
 
+    // Does the same for permits that another client has taken for `want`. Returns false if they are not certain: then they
+    // are to be given back. The lease counts from the instant of the grant, not from the receipt of the message, which
+    // may have been on its way for long.
+    bool accept(Want& want, const PermitGrant& grant) noexcept try {
+        const std::optional<Instant> granted =
+            core_.session.server_clock().instant_of(core_.session.transport().route(core_.key()), grant.at);
+        const Instant now = Clock::now();
+        if (!granted) {
+            // The next grant is to count: in a cluster, no other reading vouches for the node of this slot.
+            reads_clock_ = true;
+            core_.session.timers().schedule(core_.task, now);
+            return false;
+        }
+        records_.check_suspension();
+        const Instant since = std::min(*granted, now), until = redlatch::valid_until(since, grant.lease);
+        if (now >= until) return false;
+        const bool watched = want.lease.kind == PermitLease::Kind::watched;
+        if (watched || want.holder) {
+            const Instant renew_at = watched ? since + grant.lease / 3 : never;
+            for (const PermitId& id : want.ids)
+                records_.add({id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
+            core_.task.schedule();
+            core_.session.start_background();
+        }
+        want.served = true;
+        return true;
+    } catch (...) {
+        discard(want);
+        return false;
+    }
+
+    // Returns true if the server's clock has to be read.
+    bool reads_clock() noexcept { return std::exchange(reads_clock_, false); }
+
+    // Returns true if a caller of this process has these permits.
+    bool holds(const PermitGrant& grant) {
+        return std::any_of(grant.ids.begin(), grant.ids.end(), [&](const PermitId& id) { return records_.find(id); });
+    }
+
+    // Returns true if the lease of a grant lasts on, most likely, for a while.
+    bool lasts(const PermitGrant& grant) const {
+        const auto server_now =
+            core_.session.server_clock().roughly_at(core_.session.transport().route(core_.key()), Clock::now());
+        return server_now && *server_now + 500 < grant.at + grant.lease.count();
+    }
+
     // Drops the record of `want`, which no caller claims any more.
     void discard(const Want& want) {
         AmongPermits among(want.ids);
@@ -30583,15 +31104,17 @@ private:
         core_.task.schedule();
     }
 
-    // Returns how long to wait with the next renewal or query if one was not answered.
+    // Returns how long to wait with the next renewal or query if one was not answered. A grant is shorter than the lease.
     Milliseconds pause_after(const Watch& watch) const {
         const Milliseconds lease = watch.watched ? watch.lease : core_.session.options().watchdog_timeout;
-        return std::max(Milliseconds(10), lease / 60);
+        const auto left = std::chrono::floor<Milliseconds>(watch.valid_until - Clock::now());
+        return std::max(Milliseconds(10), watch.watched ? std::min(lease / 60, left / 4) : lease / 60);
     }
 
     CoreOf<PermitProtocol>& core_;
     RequestDeliveries& deliveries_;
     PermitRecords records_{core_};
+    bool reads_clock_ = false;
     std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
 

@@ -734,13 +734,13 @@ mutate(refused_caller_tells_everybody scripts/semaphore_queue.hpp
 
 # Half of the queue is lost, and nobody notices.
 mutate(half_a_queue_is_kept scripts/semaphore_queue.hpp
-    "if redis.call('llen', queue) ~= redis.call('hlen', places) then"
+    "if queued ~= placed and queued ~= placed - redis.call('hexists', places, 'turn') then"
     "if false then"
     "integration/semaphore_queue")
 
 # Nobody stands in for a client that is frozen.
 mutate(nobody_stands_in scripts/semaphore_queue.hpp
-    "elseif told > 0 and want <= total and standing_in < 2 then"
+    "elseif (granted or told > 0 and want <= total) and standing_in < 2 then"
     "elseif false then"
     "integration/semaphore_queue")
 
@@ -1388,7 +1388,7 @@ mutate(no_thread_for_lost_permits semaphore/permit_leases.hpp
 
 # Permits whose renewal was not sent are due again at once.
 mutate(unsent_renewal_without_a_pause semaphore/permit_leases.hpp
-    "return std::max(Milliseconds(10), lease / 60);"
+    "return std::max(Milliseconds(10), watch.watched ? std::min(lease / 60, left / 4) : lease / 60);"
     "return Milliseconds(lease.count() * 0);"
     "unit/permit_expirable")
 
@@ -2875,11 +2875,126 @@ mutate(failed_hand_over_forgets_the_acquire lock/local_hand_over.hpp
     "if (handed && waiting && sent.leaving.unsettled != 0)"
     "unit/rlock_waiting")
 
+# Who makes permits with leases available lets the first in the queue ask.
+mutate(permits_are_not_granted scripts/semaphore_queue.hpp
+    "and grant and grant(id, number, want, offer)"
+    "and nil"
+    "integration/permit_grants")
+
+# A granted permit stays available.
+mutate(granted_permit_stays_available scripts/permit_grants.hpp
+    "{{'decrby', semaphore, whole(want), undo"
+    "{{'decrby', semaphore, '0', undo"
+    "integration/permit_grants")
+
+# Permits are granted to a process that is gone.
+mutate(permits_for_the_dead scripts/permit_grants.hpp
+    "if heard.err or heard[2] == 0 then return end"
+    "if heard.err then return end"
+    "integration/permit_grants")
+
+# A question that is sent again takes a second permit under the same id.
+mutate(resent_question_takes_twice scripts/permit_expirable_semaphore.hpp
+    "local granted_until = ARGV[9] == '1' and"
+    "local granted_until = ARGV[9] == '2' and"
+    "integration/permit_grants")
+
+# A caller that leaves keeps what it was granted.
+mutate(leaving_caller_keeps_its_grant scripts/permit_grants.hpp
+    "for i = 9, #ARGV do\n    if redis.call('zscore'"
+    "for i = 9, 8 do\n    if redis.call('zscore'"
+    "integration/permit_grants")
+
+# What is granted to nobody stays taken.
+mutate(unwanted_grant_is_kept semaphore/grant_receipt.hpp
+    "                    refuse(lock, *grant);\n                    continue;"
+    "                    continue;"
+    "integration/permit_grants")
+
+# The lease of a granted permit is not prolonged.
+mutate(granted_permit_is_not_renewed semaphore/permit_leases.hpp
+    "watched ? since + grant.lease / 3 : never"
+    "never"
+    "integration/permit_grants")
+
+# A lease that nobody prolongs is granted.
+mutate(lease_of_its_own_is_granted protocol/permit_expirable_semaphore.hpp
+    "want.lease.kind == PermitLease::Kind::watched &&"
+    "want.lease.kind != PermitLease::Kind::forever &&"
+    "unit/synchronizer_protocols|integration/permit_grants")
+
+# Permits go round between processes that cannot use their grants.
+mutate(useless_grants_go_round semaphore/place_grants.hpp
+    "is_offering_ = !std::exchange(was_useless_, false);"
+    "is_offering_ = true;"
+    "unit/permit_expirable")
+
+# A copy of a question that arrives after the end of a grant takes permits for nobody.
+mutate(late_copy_takes_a_grant scripts/permit_expirable_semaphore.hpp
+    "return all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or\n               {0, granted_until - now,"
+    "return {0, granted_until - now,"
+    "integration/permit_grants")
+
+# Permits that were taken under the ids of an old grant are given back while they are used.
+mutate(old_grant_is_given_back semaphore/grant_receipt.hpp
+    "        if (!leases_.lasts(grant)) return;\n"
+    ""
+    "integration/permit_grants")
+
+# A question whose first copy has got a place takes permits a second time if it counts as a new one.
+mutate(new_question_takes_a_grant scripts/permit_expirable_semaphore.hpp
+    "local granted_until = ARGV[9] == '1' and"
+    "local granted_until = again == '1' and ARGV[9] == '1' and"
+    "integration/permit_grants")
+
+# Permits are granted without end, and clients that do not queue get none.
+mutate(permits_are_granted_without_end scripts/permit_grants.hpp
+    "if streak >= most_grants or not alone and"
+    "if not alone and"
+    "integration/permit_grants")
+
+# Who waits beside the queue waits for 16 grants in a row.
+mutate(grants_go_on_beside_a_listener scripts/permit_grants.hpp
+    "or not alone and now - told_at > longest_run then"
+    "then"
+    "integration/permit_grants")
+
+# Nobody looks out for the end of a grant who wants more permits than are available.
+mutate(couples_do_not_stand_in scripts/semaphore_queue.hpp
+    "elseif (granted or told > 0 and want <= total) and"
+    "elseif (told > 0 and want <= total) and"
+    "integration/permit_grants")
+
+# Whoever gets a grant twice gives it back.
+mutate(grant_that_comes_twice_is_given_back semaphore/grant_receipt.hpp
+    "if (leases_.holds(grant)) return;"
+    ""
+    "integration/permit_grants")
+
+# Permits are granted beside clients that do not queue.
+mutate(permits_are_granted_beside_others scripts/permit_expirable_semaphore.hpp
+    "if has_others then pcall(set_turn, 0, now + others_active, 0) end"
+    ""
+    "integration/permit_grants")
+
+# Who leaves takes the look-out for a frozen waiter with it.
+mutate(stand_in_leaves_nobody scripts/permit_grants.hpp
+    "if first <= now + longest_offer then pcall(look_out, math.max(first, now)) end"
+    ""
+    "integration/permit_grants")
+
 # A waiter of a fair lock that received the messages for others leaves without a word to the background.
 mutate(fair_waiters_count_as_one lock/server_queue.hpp
     "protocol.channel_of(id), true)"
     "protocol.channel_of(id), false)"
     "integration/fair_grants")
+
+# The last one to leave the queue of a semaphore leaves behind what was granted in a row.
+mutate(last_place_leaves_the_turn scripts/semaphore_queue.hpp
+    "if redis.call('exists', queue) == 0 then redis.call('pexpire', places, '1000') end"
+    ""
+    "integration/permit_grants")
+
 # A reading whose reply took long vouches for grants, all of which look too old.
 mutate(slow_reading_vouches session/remote_clock.hpp
     "reading->took > vouches_up_to)"

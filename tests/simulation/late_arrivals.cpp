@@ -71,6 +71,7 @@ LateArrivals::LateArrivals() {
         {"semaphore_set", &digested<scripts::semaphore_set>},
         {"semaphore_leave", &digested<scripts::semaphore_leave>},
         {"permit_acquire", &digested<scripts::permit_acquire>},
+        {"permit_leave", &digested<scripts::permit_leave>},
         {"permit_take_back", &digested<scripts::permit_take_back>},
         {"permit_release", &digested<scripts::permit_release>},
         {"permit_add", &digested<scripts::permit_add>},

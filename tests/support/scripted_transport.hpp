@@ -284,6 +284,7 @@ private:
         if (is(digested<scripts::semaphore_drain>)) return "drain permits";
         if (is(digested<scripts::semaphore_leave>)) return "leave permits' queue";
         if (is(digested<scripts::permit_acquire>)) return "acquire by id";
+        if (is(digested<scripts::permit_leave>)) return "leave permits' queue";
         if (is(digested<scripts::permit_take_back>)) return "take permits back";
         if (is(digested<scripts::permit_release>)) return "release by id";
         if (is(digested<scripts::permit_set_lease>)) return "set lease";
@@ -346,7 +347,7 @@ private:
 
     static std::int64_t ids_wanted(const SentCommand& command) {
         std::int64_t sum = 0;
-        for (std::size_t i = 3 + command.key_count() + 8; i < command.words.size();) {
+        for (std::size_t i = 3 + command.key_count() + 9; i < command.words.size();) {
             const std::int64_t wanted = std::abs(std::stoll(command.words[i]));
             sum += wanted;
             i += 2 + static_cast<std::size_t>(wanted);

@@ -6,8 +6,8 @@
 #include "redlatch/lock/lock_core.hpp"
 #include "redlatch/lock/lock_parts.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/protocol/message_words.hpp"
 #include "redlatch/wait/lock_request.hpp"
-#include "redlatch/wait/message_words.hpp"
 
 #include <algorithm>
 #include <cstdint>

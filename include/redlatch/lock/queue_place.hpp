@@ -8,8 +8,8 @@
 #include "redlatch/lock/lock_parts.hpp"
 #include "redlatch/lock/lock_queue.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/protocol/message_words.hpp"
 #include "redlatch/wait/lock_request.hpp"
-#include "redlatch/wait/message_words.hpp"
 #include "redlatch/wait/subscription.hpp"
 
 #include <algorithm>

@@ -6,6 +6,7 @@
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/inspection.hpp"
 #include "redlatch/protocol/numbers.hpp"
+#include "redlatch/protocol/permit_grant.hpp"
 #include "redlatch/protocol/permit_id.hpp"
 #include "redlatch/protocol/permit_lease.hpp"
 #include "redlatch/protocol/protocol_context.hpp"
@@ -74,9 +75,21 @@ public:
         return lease.kind == PermitLease::Kind::forever ? -1 : lease.length.count();
     }
 
-    // `place`: see SemaphoreQueue::ask().
-    Call ask(std::span<const Want> wants, const RequestId& request_id, std::uint64_t place = 0) const {
+    using Grant = PermitGrant;
+
+    // Returns true if whoever makes permits available may take some for this caller. That is for 2 s at most, and the
+    // watchdog prolongs it: other leases have to be asked for. Who requires replicas or a disk asks, too.
+    static bool may_be_granted(const Want& want) {
+        return want.lease.kind == PermitLease::Kind::watched && want.ids.size() <= most_granted && !want.lets_pass &&
+               !want.replication.asks();
+    }
+
+    // `place`: see SemaphoreQueue::ask(). `may_grant`: True if the first that is not served may be granted what it wants.
+    Call ask(std::span<const Want> wants, const RequestId& request_id, std::uint64_t place = 0,
+             bool may_grant = true) const {
         Call call = queue_.ask(marks_, digested<scripts::permit_acquire>, request_id, {leases_}, place);
+        const bool is_offered = may_grant && place != 0 && std::all_of(wants.begin(), wants.end(), may_be_granted);
+        call.append(Word(std::int64_t{is_offered}));
         for (const Want& want : wants) {
             call.append(want.lets_pass ? -want.amount() : want.amount());
             call.append(milliseconds_of(want.lease));
@@ -101,6 +114,14 @@ public:
     Call take_back(const RequestId& request_id, std::span<const Want> wants) const {
         Call call = queue_.call(marks_, digested<scripts::permit_take_back>, request_id, {leases_}, {PublishCommand()});
         for (const Want& want : wants) append(call, want.ids);
+        return call;
+    }
+
+    // Leaves the place of this number. Gives back what may have been granted there.
+    Call leave(const RequestId& request_id, std::uint64_t place, std::span<const PermitId> granted) const {
+        Call call = queue_.call(marks_, digested<scripts::permit_leave>, request_id, {leases_},
+                                {queue_.client(), Word(static_cast<std::int64_t>(place)), PublishCommand()});
+        append(call, granted);
         return call;
     }
 
@@ -182,6 +203,8 @@ public:
     }
 
 private:
+    static constexpr std::size_t most_granted = 8;
+
     static void append(Call& call, std::span<const PermitId> ids) {
         for (const PermitId& id : ids) call.append(Word::copy(id.bytes()));
     }

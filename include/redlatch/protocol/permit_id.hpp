@@ -31,12 +31,18 @@ inline std::string hex_of(std::string_view bytes) {
 
 }  // namespace detail
 
-// Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
+// Identifies one permit that is held: 16 bytes, most of them random. Any process in any language can release the permit with it. As
 // text it has 32 hex digits, the same that Redisson shows.
 class PermitId {
 public:
-    // Returns an id of 16 random bytes. Throws std::system_error if the system has none.
-    static PermitId random() { return PermitId(detail::random_bytes<16>()); }
+    // Returns an id of 14 random bytes and "rl", by which scripts tell our permits from those of other libraries: see
+    // scripts/semaphore_queue.hpp. Throws std::system_error if the system has no random bytes.
+    static PermitId random() {
+        std::array<unsigned char, 16> bytes = detail::random_bytes<16>();
+        bytes[14] = 'r';
+        bytes[15] = 'l';
+        return PermitId(bytes);
+    }
 
     // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
     static PermitId parse(std::string_view text) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/scripts/permit_grants.hpp"
 #include "redlatch/scripts/request_marks.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/semaphore_queue.hpp"
@@ -61,13 +62,13 @@ inline constexpr ScriptText sees_permits = joined<all_or_none, request_marks, wa
                                                   QueueKeys, semaphore_news, permit_sweep, Body>;
 template <const ScriptText& Body>
 inline constexpr ScriptText changes_permits =
-    joined<sees_permits<permit_queue_keys, Body>, semaphore_queue, semaphore_tell_queue>;
+    joined<sees_permits<permit_queue_keys, Body>, semaphore_queue, permit_grants, semaphore_tell_queue>;
 
 inline constexpr ScriptText permit_acquire{R"lua(
 -- KEYS: semaphore, marks, leases, channel (, queue, places).  ARGV: lane, request, wanted until, margin in ms, '1' for a
--- resend, client id, number of its place in the queue ('0' = takes none), publish command; then for each caller, in the
--- order of service: how many permits (negative if callers behind may be served when there are too few for this one), their
--- lease in ms (-1 = without a lease), their ids.
+-- resend, client id, number of its place in the queue ('0' = takes none), publish command, '1' if the first caller that is
+-- not served may be granted its permits later; then for each caller, in the order of service: how many permits (negative if
+-- callers behind may be served when there are too few for this one), their lease in ms (-1 = without a lease), their ids.
 -- Answer: the number of permits taken: by the callers in their order, as far as there are enough; after how many ms the
 -- next lease ends, -1 = unknown; and, if some callers were not served, how many permits there are in all, nil = there is no
 -- such semaphore; then 1 if it has a place in the queue.
@@ -81,28 +82,42 @@ if now > wanted_until then return late(now) end
 local ends = wanted_until + margin
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
+-- An earlier copy has got a place, at which these ids were granted. The message says so. Later copies take nothing.
+local granted_until = ARGV[9] == '1' and tonumber(redis.call('zscore', leases, ARGV[12]) or '0') or 0
+if granted_until > now then
+    -- The message may be lost: its caller asks at the end.
+    return all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or
+               {0, granted_until - now, present + redis.call('zcard', leases), 1}
+end
 local over, removal = leases_over(leases, now, present)
 local available = present + over
--- `least`: with how many more permits it would have taken some; nil if nobody stays unserved.
-local taken, least, served, i = 0, nil, {}, 9
+-- `least`: with how many more permits it would have taken some; nil if nobody stays unserved. `offer`: what may be granted.
+local taken, least, offer, served, i = 0, nil, nil, {}, 10
 while i <= #ARGV do
     local wanted = math.abs(tonumber(ARGV[i]))
     if taken + wanted <= available then
         taken = taken + wanted
         table.insert(served, i)
     else
+        if ARGV[9] == '1' and not least then
+            offer = ' ' .. ARGV[i + 1] .. ' ' .. table.concat(ARGV, '', i + 2, i + 1 + wanted)
+        end
         least = math.min(least or wanted, wanted)
         if tonumber(ARGV[i]) > 0 then break end
     end
     i = i + 2 + wanted
 end
 -- Before anything changes, because a right may be missing.
-local answer, first = {taken, -1}, never
+local answer, first, has_others = {taken, -1}, never, false
 if least then
     -- Permits whose lease has ended bring a removed semaphore back.
     local exists = taken > 0 or over > 0 or redis.call('exists', semaphore) == 1
     answer[3] = exists and present + redis.call('zcard', leases)
-    first = tonumber(redis.call('zrange', leases, whole(over), whole(over), 'withscores')[2] or never)
+    local next_over = redis.call('zrange', leases, whole(over), whole(over), 'withscores')
+    first = tonumber(next_over[2] or never)
+    for _, permit in ipairs({next_over[1] or 'rl', redis.call('zrange', leases, '-1', '-1')[1] or 'rl'}) do
+        if string.sub(permit, -2) ~= 'rl' then has_others = true end
+    end
 end
 local refusal
 if taken == 0 then
@@ -137,7 +152,10 @@ if not told and not least and redis.pcall('hexists', places, id) ~= 1 then retur
 // Follows semaphore_queue_up.
 inline constexpr ScriptText permit_answer{R"lua(
 local left, is_known = available - taken, taken == 0 and over == 0 and not was_told(id)
-if number ~= '0' and least and queue_up(id, number, least, taken > 0, left) then answer[4] = 1 end
+if number ~= '0' and least and queue_up(id, number, least, taken > 0, left, offer) then
+    answer[4] = 1
+    if has_others then pcall(set_turn, 0, now + others_active, 0) end
+end
 if number ~= '0' and not least then pcall(drop, id) end
 waiting = nil
 -- It may have been told of more permits than it took.
@@ -359,8 +377,11 @@ return renewed
 
 inline constexpr ScriptText permit_acquire =
     joined<parts::sees_permits<parts::permit_queue_keys, parts::permit_acquire>, parts::semaphore_queue,
-           parts::semaphore_queue_up, parts::permit_answer>;
+           parts::permit_grants, parts::semaphore_queue_up, parts::permit_answer>;
 inline constexpr ScriptText permit_take_back = parts::changes_permits<parts::permit_take_back>;
+inline constexpr ScriptText permit_leave =
+    joined<parts::sees_permits<parts::permit_queue_keys, parts::permit_leave_place>, parts::semaphore_queue,
+           parts::permit_grants, parts::permit_look_out>;
 inline constexpr ScriptText permit_release = parts::changes_permits<parts::permit_release>;
 inline constexpr ScriptText permit_set_lease = parts::changes_permits<parts::permit_set_lease>;
 inline constexpr ScriptText permit_set_total = parts::changes_permits<parts::permit_set_total>;
@@ -376,19 +397,22 @@ inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::perm
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "d0b891fef42ac79560e47307e020808c39d93da7"};
+    "e7cf2a44c5103a599c7d20b253910cf1c5a5bdba"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "29f6db58a7943fe304c8a72be777efe6024103cd"};
+    "79021dc10242806441e26bbc553179f49a7af642"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "9620fd99aaa4e4898c0a4b854b68a0eb31ed4fe8"};
+    "24033e6bde9322833a4a10c008ac0c2932d3959f"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "e529e5ccf1ccc7ea2a13fbda1c2ece6e8fc50fdd"};
+    "b2e2aecf75d6139d18c571474ef2a150775e5c7e"};
+template <>
+inline constexpr Script digested<scripts::permit_leave>{scripts::permit_leave,
+    "5df60644237e73d8c84f03910e30aecd5b5e5cb1"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "53ccdea5e80017a95e896acab75cd8c5e351b33e"};
+    "a1a4b3f977809a946df53d28b7e8941677b1be45"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -397,13 +421,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "e385560bdb28523f1e76c4d57f8f01f37456877e"};
+    "82271aa4cf2823123987572dfe0cc703f1046562"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "b48a52f0744d3a57bd468b491eab2d62c4743da7"};
+    "89ce9ca979c75805139bd64a8b4662dbd60ebee2"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "40bd98856d1257d8f4f7093bd65c14fcfba4517b"};
+    "3fa7d48088d6c350f832efc458d33d9f18f8b434"};
 // clang-format on
 
 }  // namespace detail

@@ -196,19 +196,19 @@ inline constexpr ScriptText semaphore_drain{with_request_marks<parts::semaphore_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "1bd8ba7d92b94ea6db63ba5b15119cafbf60aab3"};
+    "3749f3c540ea498db24283d75de973f22887e643"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "3f41074b2e33c75910ac926631a47a23c0c79beb"};
+    "03869bc6cd04227b8ddb56541adeca73c71fd37c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "22d6ab178db9d45f67e2cb4ed737d642ecb83749"};
+    "8a3f92feffbbee262e19054c0d16db6fdbe29aa9"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "001acb094a35394e754d211cf0c50a4dad89d412"};
+    "f07990df807abe269b8825922e0e38be585562be"};
 // clang-format on
 
 }  // namespace detail

@@ -10,11 +10,14 @@
 //
 // A process has one place, for all its waiters. Keys beside the semaphore:
 //   queue    a list of client ids, the next one first
-//   places   a hash. Client id -> "number want ends asks":
+//   places   a hash. Client id -> "number want ends asks[ lease ids]":
 //              number   tells this stay from others of the client
 //              want     the fewest permits for which its last question would have been granted something
 //              ends     the time until which the place counts
 //              asks     the time at which it asks; 0 if it sleeps until it is told
+//              lease    that of the first caller in ms, and ids: the ids for its permits, if they have leases and may be granted
+//            "turn": "granted until told", of permits with leases: how many were granted in a row, until when none are, and
+//              when the first of the queue was told last, in place of a grant
 // All times are in milliseconds of the server's clock.
 //
 // Each client listens to a channel of its own, that of the semaphore with its id. The message there, "look <ms> <number>",
@@ -25,6 +28,14 @@
 // Who has been told may be frozen. So the next two for whom there would be enough are told to ask `stand_in` ms later, and
 // twice as much. A client that was told, and has not asked by then, loses its place when permits become available next.
 // Three in a row that are frozen leave the others to their slow poll.
+//
+// Permits with leases are granted: the script takes them for the first caller of the place, for 2 s at most, and the message is
+// "grant <number> <time> <lease> <ids>". The place is over then. The client renews the leases as long as the caller holds
+// the permits. One that is gone, or has not heard the message, loses them with the lease of the grant.
+//
+// Clients that do not queue (of Redisson, of older versions) would never get a permit that is granted at once. So nothing is
+// granted after `most_grants` grants in a row: the next one is told, and all have the same chance. While somebody listens who is
+// not in the queue, the same happens once in `longest_run` ms. Nor is anything granted for `others_active` ms after a caller that was refused has seen a permit of theirs: ids of permits of ours end with "rl".
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -32,20 +43,28 @@ namespace scripts {
 
 namespace parts {
 
-// Precede semaphore_news. `queue` and `places` are nil for a client that does without.
+// Precedes semaphore_news. `queue` and `places` are nil for a client that does without.
 inline constexpr ScriptText semaphore_queue_keys{R"lua(
 local channel, queue, places = KEYS[3], KEYS[4], KEYS[5]
-)lua"};
-inline constexpr ScriptText permit_queue_keys{R"lua(
-local channel, queue, places = KEYS[4], KEYS[5], KEYS[6]
 )lua"};
 
 // Follows request_marks. The functions of the queue come last, because most calls do not need them.
 inline constexpr ScriptText semaphore_news{R"lua(
 local publish, now
 local most_seen = 200
--- The first of the queue, and the number of permits of which it has to be told; nil if nobody is in it.
-local waiting, told
+-- The first of the queue, and the number of permits of which it has to be told; nil if nobody is in it. `alone`: whether all
+-- who listen are in the queue.
+local waiting, told, alone
+-- Takes permits for a client, and tells it. Returns true if it did; nil if they cannot be granted. See permit_grants.
+local grant
+
+-- In an order that leaves the place as it was without a right to one of them. What the next one in the queue has to know of
+-- earlier ones is kept a little longer than the places.
+local function drop(id)
+    redis.call('lrem', queue, '0', id)
+    redis.call('hdel', places, id)
+    if redis.call('exists', queue) == 0 then redis.call('pexpire', places, '1000') end
+end
 
 -- Returns true if nobody listens to the messages to all but clients in the queue. Replicas pass messages on to listeners who
 -- are not counted. Without a right to look, somebody may.
@@ -65,7 +84,8 @@ end
 local function add_news(changes, total)
     local ids = queue and redis.pcall('lrange', queue, '0', whole(most_seen - 1))
     if ids and #ids > 0 then waiting, told = ids, total end
-    if told and is_alone() then return end
+    alone = told and is_alone()
+    if alone then return end
     table.insert(changes, {publish, channel, (told and '0' or '') .. whole(total)})
 end
 )lua"};
@@ -73,19 +93,13 @@ end
 inline constexpr ScriptText semaphore_queue{R"lua(
 local stand_in = 400
 
-local function place_text(number, want, asks)
-    return string.format('%s %.0f %.0f %.0f', number, want, now + 30000, asks)
-end
-
--- In an order that leaves the place as it was without a right to one of them.
-local function drop(id)
-    redis.call('lrem', queue, '0', id)
-    redis.call('hdel', places, id)
+local function place_text(number, want, asks, offer)
+    return string.format('%s %.0f %.0f %.0f', number, want, now + 30000, asks) .. (offer or '')
 end
 
 -- Asks the client to ask at that time. Returns true if it listens. Otherwise drops its place.
-local function tell(id, number, want, at)
-    redis.call('hset', places, id, place_text(number, want, at))
+local function tell(id, number, want, at, offer)
+    redis.call('hset', places, id, place_text(number, want, at, offer))
     local heard = redis.call(publish, channel .. ':' .. id, string.format('look %.0f %s', at - now, number))
     if heard == 0 then drop(id) end
     return heard ~= 0
@@ -93,12 +107,12 @@ end
 
 -- Returns false if there are so many in the queue that some for whom there may be enough have not been looked at.
 local function tell_places(total)
-    local left, told, standing_in = total, 0, 0
+    local left, told, granted, standing_in = total, 0, false, 0
     local ids = waiting or redis.call('lrange', queue, '0', whole(most_seen - 1))
     for _, id in ipairs(ids) do
         if left <= 0 and (told == 0 or standing_in == 2) then return true end
-        local number, want, ends, asks =
-            string.match(redis.call('hget', places, id) or '', '^(%d+) (%d+) (%d+) (%d+)$')
+        local number, want, ends, asks, offer =
+            string.match(redis.call('hget', places, id) or '', '^(%d+) (%d+) (%d+) (%d+)(.*)$')
         want, ends, asks = tonumber(want), tonumber(ends), tonumber(asks)
         if not number or ends <= now or (asks > 0 and asks < now - 2 * stand_in) then
             -- If it is there after all, it asks.
@@ -106,9 +120,12 @@ local function tell_places(total)
             redis.call(publish, channel .. ':' .. id, 'look 0 0')
         elseif want <= left then
             local is_about_to_ask = asks > 0 and asks <= now
-            if is_about_to_ask or tell(id, number, want, now) then left, told = left - want, told + 1 end
-        elseif told > 0 and want <= total and standing_in < 2 then
-            if asks > 0 or tell(id, number, want, now + (standing_in + 1) * stand_in) then
+            local takes = not is_about_to_ask and grant and grant(id, number, want, offer)
+            if is_about_to_ask or takes or tell(id, number, want, now, offer) then
+                left, told, granted = left - want, told + 1, granted or takes
+            end
+        elseif (granted or told > 0 and want <= total) and standing_in < 2 then -- also for the end of a grant
+            if asks > 0 or tell(id, number, want, now + (standing_in + 1) * stand_in, offer) then
                 standing_in = standing_in + 1
             end
         end
@@ -136,16 +153,18 @@ inline constexpr ScriptText semaphore_queue_up{R"lua(
 -- Gives the client a place, or keeps it, until there are as many permits as `least`. `left`: how many are left now. One that
 -- was served in part queues up anew. Returns true if it has one: it is told when it has to ask. A command in lower case reaches
 -- subscribers of other nodes, who cannot be counted: no queue. Without a right to the queue the client hears everything.
-local function queue_up(id, number, least, is_served, left)
+-- `offer`: what it may be granted.
+local function queue_up(id, number, least, is_served, left, offer)
     if publish == 'publish' then return false end
     local is_new
     local done = pcall(function()
         -- The server has evicted one of the keys alone: all queue up anew.
-        if redis.call('llen', queue) ~= redis.call('hlen', places) then
+        local queued, placed = redis.call('llen', queue), redis.call('hlen', places)
+        if queued ~= placed and queued ~= placed - redis.call('hexists', places, 'turn') then
             redis.call('del', queue, places)
             redis.call(publish, channel, whole(math.max(left, 0)))
         end
-        is_new = redis.call('hset', places, id, place_text(number, least, 0)) == 1
+        is_new = redis.call('hset', places, id, place_text(number, least, 0, offer)) == 1
         if is_new or is_served then
             redis.call('lrem', queue, '0', id)
             redis.call('rpush', queue, id)
@@ -163,7 +182,7 @@ end
 -- Returns true if the client was told to ask. Then the others rely on it to tell them of what it leaves.
 local function was_told(id)
     local place = redis.pcall('hget', places, id)
-    return type(place) == 'string' and string.match(place, ' 0$') == nil
+    return type(place) == 'string' and string.match(place, '^%d+ %d+ %d+ (%d+)') ~= '0'
 end
 )lua"};
 
@@ -192,7 +211,7 @@ inline constexpr ScriptText semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "a316770e08b8fcf72a64a7397c30874bdd2b912d"};
+    "1a613a14c65f940bd43f3a6133b661890fc8e9ef"};
 // clang-format on
 
 }  // namespace detail

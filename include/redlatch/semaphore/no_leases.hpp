@@ -28,6 +28,7 @@ struct NoLeases {
     void discard(const Want&) {}
     void on_timer(std::unique_lock<std::mutex>&, Instant) {}
     void expire(Instant) {}
+    bool reads_clock() { return false; }
     void on_failover() {}
 };
 

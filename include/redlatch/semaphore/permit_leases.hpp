@@ -257,6 +257,52 @@ public:
         if (!too_late.empty()) deliveries_.give_back(lock, core_.protocol, std::move(too_late));
     }
 
+    // Does the same for permits that another client has taken for `want`. Returns false if they are not certain: then they
+    // are to be given back. The lease counts from the instant of the grant, not from the receipt of the message, which
+    // may have been on its way for long.
+    bool accept(Want& want, const PermitGrant& grant) noexcept try {
+        const std::optional<Instant> granted =
+            core_.session.server_clock().instant_of(core_.session.transport().route(core_.key()), grant.at);
+        const Instant now = Clock::now();
+        if (!granted) {
+            // The next grant is to count: in a cluster, no other reading vouches for the node of this slot.
+            reads_clock_ = true;
+            core_.session.timers().schedule(core_.task, now);
+            return false;
+        }
+        records_.check_suspension();
+        const Instant since = std::min(*granted, now), until = redlatch::valid_until(since, grant.lease);
+        if (now >= until) return false;
+        const bool watched = want.lease.kind == PermitLease::Kind::watched;
+        if (watched || want.holder) {
+            const Instant renew_at = watched ? since + grant.lease / 3 : never;
+            for (const PermitId& id : want.ids)
+                records_.add({id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
+            core_.task.schedule();
+            core_.session.start_background();
+        }
+        want.served = true;
+        return true;
+    } catch (...) {
+        discard(want);
+        return false;
+    }
+
+    // Returns true if the server's clock has to be read.
+    bool reads_clock() noexcept { return std::exchange(reads_clock_, false); }
+
+    // Returns true if a caller of this process has these permits.
+    bool holds(const PermitGrant& grant) {
+        return std::any_of(grant.ids.begin(), grant.ids.end(), [&](const PermitId& id) { return records_.find(id); });
+    }
+
+    // Returns true if the lease of a grant lasts on, most likely, for a while.
+    bool lasts(const PermitGrant& grant) const {
+        const auto server_now =
+            core_.session.server_clock().roughly_at(core_.session.transport().route(core_.key()), Clock::now());
+        return server_now && *server_now + 500 < grant.at + grant.lease.count();
+    }
+
     // Drops the record of `want`, which no caller claims any more.
     void discard(const Want& want) {
         AmongPermits among(want.ids);
@@ -368,15 +414,17 @@ private:
         core_.task.schedule();
     }
 
-    // Returns how long to wait with the next renewal or query if one was not answered.
+    // Returns how long to wait with the next renewal or query if one was not answered. A grant is shorter than the lease.
     Milliseconds pause_after(const Watch& watch) const {
         const Milliseconds lease = watch.watched ? watch.lease : core_.session.options().watchdog_timeout;
-        return std::max(Milliseconds(10), lease / 60);
+        const auto left = std::chrono::floor<Milliseconds>(watch.valid_until - Clock::now());
+        return std::max(Milliseconds(10), watch.watched ? std::min(lease / 60, left / 4) : lease / 60);
     }
 
     CoreOf<PermitProtocol>& core_;
     RequestDeliveries& deliveries_;
     PermitRecords records_{core_};
+    bool reads_clock_ = false;
     std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
 };
 

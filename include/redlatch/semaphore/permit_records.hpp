@@ -117,7 +117,6 @@ public:
     auto end() const noexcept { return records_.end(); }
     bool empty() const noexcept { return records_.empty(); }
     std::size_t size() const noexcept { return records_.size(); }
-    void reserve(std::size_t count) { records_.reserve(count); }
     void add(PermitRecord record) { records_.push_back(std::move(record)); }
     template <class Condition>
     void erase_if(Condition condition) {

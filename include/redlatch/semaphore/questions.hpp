@@ -89,7 +89,7 @@ public:
         patience_.answered();
         try {
             const Answer answer = core_.protocol.decode(reply, wants);
-            place_.answered(place, answer);
+            place_.answered(place, answer, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_confirmed(reply, core_.key());
             if constexpr (Protocol::takes) {

@@ -61,6 +61,7 @@ public:
     template <class Want>
     void discard(const Want&) {}
     void expire(Instant) {}
+    bool reads_clock() { return false; }
 
     Instant next_deadline() const {
         Instant at = never;

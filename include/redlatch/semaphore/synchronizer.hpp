@@ -7,6 +7,7 @@
 #include "redlatch/protocol/request_lanes.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/semaphore/changes.hpp"
+#include "redlatch/semaphore/grant_receipt.hpp"
 #include "redlatch/semaphore/no_leases.hpp"
 #include "redlatch/semaphore/pending_requests.hpp"
 #include "redlatch/semaphore/questions.hpp"
@@ -52,6 +53,7 @@ namespace detail {
 //   take_back(request_id, wants)       gives back whatever an acquire of unknown outcome took, or will take
 //   give_back(request_id, wants)       gives back what was taken for callers that have left
 //   queue()                        if its waiters queue up on the server: see waiting_place.hpp
+//   Grant, may_be_granted(want), leave(request_id, place, granted)     if what they want may be granted to them there
 // `Leases` is the part that keeps the leases of what was taken.
 //
 // The mutex of SynchronizerCore guards all parts.
@@ -115,9 +117,13 @@ public:
             const std::optional<Answer> answer = co_await first_question(lock, want, request, place);
             if (want.served) co_return true;
             if (!answer || request.one_try) co_return false;
+            me.questions = place_.questions();  // before the mutex may be free
+            if (grants_.take_for(lock, want)) {
+                leave_if_last(lock);
+                co_return true;
+            }
             me.want = want;
             if (place_.covers(place)) me.refusal = {generation, *answer};
-            me.questions = place_.questions();
             if (begun < request.deadline) tell_if_not_set_up(me, *answer);
         }
         lock.unlock();
@@ -157,6 +163,8 @@ public:
 
     void joined(Member& me) {
         const Instant now = Clock::now();
+        // Another caller has left the place since this one's question: what was offered to this one is being given back.
+        if (me.questions != 0 && me.questions != place_.questions()) grants_.draw_new_ids(me.want);
         if (me.refusal && room_.queue.is_front(me))
             room_.queue.refused(me, me.refusal->generation, me.refusal->answer.hint, now, me.refusal->answer.there);
         // A message since this caller's query was answered for the others only, who may wait for something else.
@@ -204,13 +212,20 @@ public:
         try {
             answer = co_await questions_.ask(lock, std::span<Want>(wants), request, false, place);
         } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
             place_.end(place);
+            grants_.serve(lock, &me);
+            if (me.is_served()) co_return;  // it was granted what it wants meanwhile
             throw;
         }
         place_.end(place);
-        if (!answer) co_return;
+        if (!answer) {
+            grants_.serve(lock, &me);
+            co_return;
+        }
         tell_if_not_set_up(me, *answer);
         hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
+        grants_.serve(lock, &me);
         try {
             if (place_.listen()) room_.notify();
         } catch (...) {  // no memory, no thread: the server drops the place when nobody hears what it is told
@@ -230,7 +245,9 @@ public:
         deliveries_.drop_expired(now);
         schedule();
         deliveries_.deliver(lock);
+        const bool reads_clock = leases_.reads_clock();
         lock.unlock();
+        if (reads_clock) core_.session.read_server_clock(key());
         core_.session.forget_if_unused(*this);
     }
 
@@ -276,6 +293,7 @@ public:
         std::unique_lock lock(core_.mutex);
         if (channel != room_.channel()) {
             place_.message(lock, payload);
+            grants_.serve(lock);
             room_.wake_front();
         } else if (!place_.ignores(payload)) {
             room_.notify();
@@ -351,7 +369,9 @@ private:
         } catch (...) {
             failure = std::current_exception();
         }
+        if (!lock.owns_lock()) lock.lock();
         place_.end(place);
+        if (!answer) grants_.serve(lock);
         if (place != 0 && !room_.queue.empty()) room_.notify();
         if (!answer || want.served) leave_if_last(lock);
         if (failure) std::rethrow_exception(failure);
@@ -365,6 +385,7 @@ private:
     WaitingRoom<Queue> room_;
     PlaceOf<Protocol> place_{core_, deliveries_};
     Patience patience_;
+    GrantReceipt<Protocol, Leases, WaitingRoom<Queue>> grants_{core_, deliveries_, leases_, place_, room_};
     Questions<Protocol, Leases> questions_{core_, deliveries_, leases_, place_, patience_};
 };
 

@@ -3,18 +3,20 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/message_words.hpp"
 #include "redlatch/protocol/request_lanes.hpp"
 #include "redlatch/protocol/semaphore_queue.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/semaphore/pending_requests.hpp"
+#include "redlatch/semaphore/place_grants.hpp"
 #include "redlatch/semaphore/request_deliveries.hpp"
 #include "redlatch/semaphore/synchronizer_core.hpp"
-#include "redlatch/wait/message_words.hpp"
 #include "redlatch/wait/subscription.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -52,6 +54,7 @@ public:
         if (!is_used()) return 0;
         if (number_ == 0) number_ = core_.session.next_request();
         is_asking_ = true;
+        grants_.begin();
         asked_at_ = Clock::now();
         ++questions_;
         return number_;
@@ -78,14 +81,46 @@ public:
     // Makes the question for these callers.
     template <class Wants>
     Call question(const Wants& wants, const RequestId& request_id, std::uint64_t number) const {
-        return core_.protocol.ask(wants, request_id, number);
+        if constexpr (HasGrants<Protocol>)
+            // Without a number it is called beside a question that has one, and the mutex is free.
+            return core_.protocol.ask(wants, request_id, number, number != 0 && grants_.is_offering());
+        else
+            return core_.protocol.ask(wants, request_id, number);
     }
 
-    // Applies the answer to a question under that number. Without a place at the end of it the process hears everything.
-    void answered(std::uint64_t number, const Answer& answer) {
+    // Applies the answer to a question under that number for these callers. Without a place at the end of it the process
+    // hears everything.
+    template <class Wants>
+    void answered(std::uint64_t number, const Answer& answer, const Wants& wants) {
         if (number == 0 || number != number_) return;
         is_queued_ = answer.is_queued;
         if (!is_queued_) number_ = 0;
+        grants_.offer(is_queued_, wants);
+    }
+
+    // --- grants ---------------------------------------------------------------------------------------------------
+
+    // Returns a grant that somebody wants. Returns the others, too, once no question is under way that one may be for: they are
+    // to be given back. Returns nothing if there is none.
+    template <class IsWanted>
+    auto take_grant(IsWanted is_wanted) noexcept {
+        auto grant = grants_.take([&](const auto& one) { return !is_asking_ || is_wanted(one); });
+        // It may be of an earlier question.
+        if (grant && grants_.is_for_offer(*grant)) {
+            grants_.withdraw();
+            // A question that is under way has its place, or gets one.
+            if (!is_asking_) {
+                number_ = 0;
+                is_queued_ = false;
+            }
+        }
+        return grant;
+    }
+
+    // A grant was of no use: somebody asks.
+    void grant_was_useless() noexcept {
+        told_at_ = Clock::now();
+        grants_.was_useless();
     }
 
     // Leaves the queue: nobody of this process waits any more. Frees the mutex meanwhile. Without memory for that, the
@@ -95,7 +130,7 @@ public:
         subscription_.stop();
         is_queued_ = false;
         ++questions_;
-        leave(lock, std::exchange(number_, 0));
+        leave(lock, std::exchange(number_, 0), grants_.withdraw());
     }
 
     // --- messages -------------------------------------------------------------------------------------------------
@@ -111,7 +146,7 @@ public:
     void refused(std::unique_lock<std::mutex>& lock) {
         subscription_.refused();
         is_refused_ = true;
-        leave(lock, std::exchange(number_, 0));
+        leave(lock, std::exchange(number_, 0), grants_.withdraw());
     }
 
     // Returns true if a message to all is not for the waiters of this process, who are told when to ask.
@@ -119,16 +154,22 @@ public:
         return is_queued_ && number_ != 0 && subscription_.is_confirmed() && SemaphoreQueue::is_for_others(payload);
     }
 
-    // "look <ms> <number>": ask after that time. Others mean nothing.
+    // "look <ms> <number>": ask after that time. "grant ...": see take_grant(). Others mean nothing.
     void message(std::unique_lock<std::mutex>& lock, std::string_view payload) {
-        if (next_word(payload) != "look") return;
+        const std::string_view word = next_word(payload);
+        // The place is over with a grant, whatever becomes of that.
+        if (word == "grant" && !grants_.told(payload)) {
+            is_queued_ = false;
+            told_at_ = Clock::now();
+        }
+        if (word != "look") return;
         const auto in = next_number<std::int64_t>(payload);
         const auto place = next_number<std::uint64_t>(payload);
         if (!in || !is_plausible(*in) || !place) return;
         if (*place == 0) is_queued_ = false;
         told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in)));
         // The place of a question that arrived late.
-        if (number_ == 0) leave(lock, *place);
+        if (number_ == 0) leave(lock, *place, {});
     }
 
     // Returns when the representative has to ask, according to a message since the last question.
@@ -136,16 +177,20 @@ public:
 
 private:
     static constexpr Milliseconds patience{500};
+    using Offer = typename GrantsOf<Protocol>::Offer;
 
     bool is_used() const { return core_.protocol.queue().is_used() && !is_refused_; }
 
-    void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number) noexcept try {
+    void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number, Offer offer) noexcept try {
         if (number == 0 || !core_.protocol.queue().is_used()) return;
         RequestId request_id = core_.take_lane();
         request_id.wanted_until = 1;  // the script does not look at it, so nobody has to ask for the server's time
         deliveries_.add(lock, PendingRequest::Kind::call_off, request_id,
-                        [&protocol = core_.protocol, number](const RequestId& one) {
-                            return protocol.queue().leave(protocol.marks(), one, number);
+                        [&protocol = core_.protocol, number, offer = std::move(offer)](const RequestId& one) {
+                            if constexpr (HasGrants<Protocol>)
+                                return protocol.leave(one, number, offer);
+                            else
+                                return protocol.queue().leave(protocol.marks(), one, number);
                         });
     } catch (...) {
         if (!lock.owns_lock()) lock.lock();
@@ -154,6 +199,7 @@ private:
     CoreOf<Protocol>& core_;
     RequestDeliveries& deliveries_;
     Subscription subscription_;
+    GrantsOf<Protocol> grants_;
     std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
     Instant told_at_ = never;
     Instant asked_at_{};
@@ -180,7 +226,8 @@ public:
     Call question(const Wants& wants, const RequestId& request_id, std::uint64_t) const {
         return protocol_.ask(wants, request_id);
     }
-    void answered(std::uint64_t, const Answer&) {}
+    template <class Wants>
+    void answered(std::uint64_t, const Answer&, const Wants&) {}
     void leave(std::unique_lock<std::mutex>&) noexcept {}
     bool listen() { return false; }
     void confirmed() noexcept {}

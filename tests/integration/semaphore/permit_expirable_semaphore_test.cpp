@@ -126,8 +126,8 @@ TEST_CASE("permits are acquired and released by id") {
     CHECK(ec == errc::unknown_permit);
     CHECK(bench.seats.try_release(PermitId::parse(b.text())));
     bench.seats.release(*c);
-    CHECK(bench.left() == "3");
-    CHECK(bench.taken() == 0);
+    // Who gave up may be granted one until its farewell arrives.
+    CHECK(eventually([&] { return bench.left() == "3" && bench.taken() == 0; }));
 }
 
 TEST_CASE("several permits are acquired and released together, all or none") {
@@ -136,14 +136,14 @@ TEST_CASE("several permits are acquired and released together, all or none") {
     CHECK(three.size() == 3);
     CHECK(bench.left() == "1");
     CHECK(bench.seats.try_acquire(2).empty());
-    CHECK(bench.seats.try_acquire_for(10ms, 2, Lease(1s)).empty());
+    CHECK(bench.seats.try_acquire_for(10ms, 2, Lease(10s)).empty());
     std::vector<PermitId> wrong = three;
     wrong.push_back(PermitId::random());
     CHECK_FALSE(bench.seats.try_release(wrong));
     CHECK(code_of([&] { bench.seats.release(wrong); }) == errc::unknown_permit);
     CHECK(bench.taken() == 3);
     bench.seats.release(three);
-    CHECK(bench.left() == "4");
+    CHECK(eventually([&] { return bench.left() == "4"; }));
     CHECK(bench.seats.try_release(std::vector<PermitId>{}));
 }
 

@@ -44,19 +44,20 @@ const std::string channel = "redisson_sc:{seats}";
 const std::string queue_key = "redlatch_semaphore_queue:{seats}";
 const std::string places_key = "redlatch_semaphore_places:{seats}";
 
-/// A PermitExpirableSemaphore as a Semaphore, whose permits have no ids: it keeps those that it has.
+/// A PermitExpirableSemaphore as a Semaphore, whose permits have no ids: it keeps those that it has. They have leases that
+/// have to be asked for: for what is granted see permit_grants_test.cpp.
 class LeasedSemaphore {
 public:
     LeasedSemaphore(Client& client, std::string_view name) : seats_(client, name) {}
 
-    void acquire(int permits = 1) { keep(seats_.acquire(permits)); }
-    bool acquire(int permits, std::stop_token stop) { return keep(seats_.acquire(permits, stop)); }
-    bool try_acquire(int permits = 1) { return keep(seats_.try_acquire(permits)); }
+    void acquire(int permits = 1) { keep(seats_.acquire(permits, lease)); }
+    bool acquire(int permits, std::stop_token stop) { return keep(seats_.acquire(permits, lease, stop)); }
+    bool try_acquire(int permits = 1) { return keep(seats_.try_acquire(permits, lease)); }
     bool try_acquire_for(std::chrono::milliseconds time, int permits = 1) {
-        return keep(seats_.try_acquire_for(time, permits));
+        return keep(seats_.try_acquire_for(time, permits, lease));
     }
     bool try_acquire_for(std::chrono::milliseconds time, std::error_code& ec) {
-        return seats_.try_acquire_for(time, ec).has_value();
+        return seats_.try_acquire_for(time, lease, ec).has_value();
     }
 
     /// Releases permits that it has; adds some, if it has fewer.
@@ -83,6 +84,8 @@ private:
         ids_.insert(ids_.end(), ids.begin(), ids.end());
         return !ids.empty();
     }
+
+    const redlatch::Lease lease{60s};
 
     PermitExpirableSemaphore seats_;
     std::mutex mutex_;  // guards ids_

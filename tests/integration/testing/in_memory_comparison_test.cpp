@@ -254,7 +254,7 @@ private:
             case 7: return words_of(seats.remaining(permit()));
             case 8: return words_of(seats.renew(ids, lease(), until()));
             case 9: return marks(seats);
-            case 10: return words_of(seats.queue().leave(seats.marks(), request(), below(3)));
+            case 10: return words_of(seats.leave(request(), below(3), ids));
             default: return words_of(seats.ask(wants, request(), below(3)));
         }
     }
@@ -352,8 +352,9 @@ class Listening {
 public:
     Listening(Both& both, const std::vector<std::string>& channels)
         : both_(both), stream_(both.server), messages_(both.memory, channels) {
-        stream_.send({"PSUBSCRIBE", "*"});
-        stream_.receive();
+        // To each channel: the scripts count who listens to it, and grant nothing to others.
+        for (const std::string& channel : channels) stream_.call("SUBSCRIBE", channel);
+        stream_.call("SUBSCRIBE", "end");
     }
 
     std::vector<std::string> real() {
@@ -361,8 +362,8 @@ public:
         std::vector<std::string> all;
         for (;;) {
             const RawReply message = stream_.receive();
-            if (message.elements.at(2).string == "end") return all;
-            all.push_back(message.elements.at(2).string + " " + message.elements.at(3).string);
+            if (message.elements.at(1).string == "end") return all;
+            all.push_back(message.elements.at(1).string + " " + message.elements.at(2).string);
         }
     }
 

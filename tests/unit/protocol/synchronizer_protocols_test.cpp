@@ -118,9 +118,25 @@ TEST_CASE("PermitExpirableSemaphore: calls") {
         wants[0].lets_pass = lets_pass;
         return words_of(slots.ask(wants, bench.request));
     };
-    CHECK(asked({.length = 30s}) == keys + request_words + ' ' + uuid + " 0 PUBLISH 2 30000 " + ids);
-    CHECK(asked(PermitLease::of(Lease(2s)), true) == keys + request_words + ' ' + uuid + " 0 PUBLISH -2 2000 " + ids);
-    CHECK(asked(PermitLease::of(Lease::forever())) == keys + request_words + ' ' + uuid + " 0 PUBLISH 2 -1 " + ids);
+    CHECK(asked({.length = 30s}) == keys + request_words + ' ' + uuid + " 0 PUBLISH 0 2 30000 " + ids);
+    CHECK(asked(PermitLease::of(Lease(2s)), true) == keys + request_words + ' ' + uuid + " 0 PUBLISH 0 -2 2000 " + ids);
+    CHECK(asked(PermitLease::of(Lease::forever())) == keys + request_words + ' ' + uuid + " 0 PUBLISH 0 2 -1 " + ids);
+    // What may be granted: what the watchdog prolongs.
+    const auto is_offered = [&](PermitLease lease, bool lets_pass = false, Replication replication = {}) {
+        wants[0].lease = lease;
+        wants[0].lets_pass = lets_pass;
+        wants[0].replication = replication;
+        const std::string words = words_of(slots.ask(wants, bench.request, 7));
+        return words.find(" 7 PUBLISH 1 ") != std::string::npos;
+    };
+    CHECK(is_offered({.length = 30s}));
+    CHECK_FALSE(is_offered(PermitLease::of(Lease(2s))));
+    CHECK_FALSE(is_offered(PermitLease::of(Lease::forever())));
+    CHECK_FALSE(is_offered({.length = 30s}, true));
+    CHECK_FALSE(is_offered({.length = 30s}, false, {.required = 1}));
+    CHECK_FALSE(is_offered({.length = 30s}, false, {.on_disk = true}));
+    CHECK(words_of(slots.leave(bench.request, 7, std::array{a})) ==
+          keys + request_words + ' ' + uuid + " 7 PUBLISH " + std::string(a.bytes()));
     CHECK(words_of(slots.take_back(bench.request, wants)) == keys + request_words + " PUBLISH " + ids);
     const std::array<PermitId, 2> both{a, b};
     CHECK(words_of(slots.release(bench.request, both)) == keys + request_words + " PUBLISH " + ids);

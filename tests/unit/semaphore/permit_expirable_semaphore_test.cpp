@@ -94,12 +94,12 @@ TEST_CASE("an acquire command contains the number of permits, the lease, and the
     CHECK(sent[0].key(2) == "{seats}:timeout");
     CHECK(sent[0].key(3) == channel);
     CHECK(sent[0].argument(4) == "0");
-    CHECK(sent[0].argument(8) == "2");
-    CHECK(sent[0].argument(9) == "5000");
-    CHECK(sent[0].argument(10) == two.at(0).bytes());
-    CHECK(sent[0].argument(11) == two.at(1).bytes());
-    CHECK(sent[1].argument(9) == "-1");
-    CHECK(sent[2].argument(9) == "30000");
+    CHECK(sent[0].argument(9) == "2");
+    CHECK(sent[0].argument(10) == "5000");
+    CHECK(sent[0].argument(11) == two.at(0).bytes());
+    CHECK(sent[0].argument(12) == two.at(1).bytes());
+    CHECK(sent[1].argument(10) == "-1");
+    CHECK(sent[2].argument(10) == "30000");
 }
 
 TEST_CASE("a retry uses new ids, so undoing the earlier try cannot take its permits") {
@@ -112,9 +112,9 @@ TEST_CASE("a retry uses new ids, so undoing the earlier try cannot take its perm
     const auto id = waiting.get();
     REQUIRE(id);
     std::set<std::string> ids;
-    for (const SentCommand& command : bench.redis.sent("acquire by id")) ids.insert(command.argument(10));
+    for (const SentCommand& command : bench.redis.sent("acquire by id")) ids.insert(command.argument(11));
     CHECK(ids.size() == 3);
-    CHECK(bench.redis.sent("acquire by id").back().argument(10) == id->bytes());
+    CHECK(bench.redis.sent("acquire by id").back().argument(11) == id->bytes());
 }
 
 TEST_CASE("a waiter asks again when the next lease is over") {
@@ -139,8 +139,8 @@ TEST_CASE("a permit whose lease is over before the reply arrives is released, an
     CHECK(bench.redis.wait_for("take permits back"));
     const auto asked = bench.redis.sent("acquire by id");
     REQUIRE(asked.size() >= 2);
-    CHECK(bench.redis.sent("take permits back").at(0).argument(6) == asked[0].argument(10));
-    CHECK(id->bytes() == asked.back().argument(10));
+    CHECK(bench.redis.sent("take permits back").at(0).argument(6) == asked[0].argument(11));
+    CHECK(id->bytes() == asked.back().argument(11));
 }
 
 TEST_CASE("a renewal without a reply is resent soon, and the permit is kept") {
@@ -236,7 +236,7 @@ TEST_CASE("a Permit that goes out of scope is released without waiting for a rep
     REQUIRE(bench.redis.wait_for("release by id"));
     const SentCommand released = bench.redis.sent("release by id").at(0);
     CHECK(released.posted);
-    CHECK(released.argument(6) == bench.redis.sent("acquire by id").at(0).argument(10));
+    CHECK(released.argument(6) == bench.redis.sent("acquire by id").at(0).argument(11));
     bench.redis.answer(released, number(1));
 }
 
@@ -290,8 +290,8 @@ TEST_CASE("permits of an object that goes out of scope are given back without wa
     const SentCommand back = bench.redis.sent("take permits back").at(0);
     CHECK(back.posted);
     const SentCommand asked = bench.redis.sent("acquire by id").at(0);
-    CHECK(back.argument(6) == asked.argument(10));
-    CHECK(back.argument(7) == asked.argument(11));
+    CHECK(back.argument(6) == asked.argument(11));
+    CHECK(back.argument(7) == asked.argument(12));
     CHECK(bench.redis.count("release by id") == 0);
     bench.redis.answer(back, number(2));
 }
@@ -433,7 +433,7 @@ TEST_CASE("who waits behind a caller that left during its question asks for itse
     REQUIRE(bench.redis.publish(bench.own, "look 0 " + place));
     REQUIRE(bench.asked(before + 1));
     const SentCommand both = bench.redis.sent("acquire by id").back();
-    CHECK(both.argument(11) == "5");
+    CHECK(both.argument(12) == "5");
     CHECK(second.get().empty());
     bench.redis.answer(both, array({number(1), number(-1), number(1), number(1)}));
     const Stopwatch watch;
@@ -442,4 +442,28 @@ TEST_CASE("who waits behind a caller that left during its question asks for itse
     CHECK(watch.within(4s));  // the slow poll comes after 5 s
     stop.request_stop();
     CHECK(third.get().empty());
+}
+
+TEST_CASE("the question after a useless grant is not for one, the question after that is") {
+    Bench bench;
+    bench.redis.always("acquire by id", array({number(0), number(-1), number(1), number(1)}));
+    std::stop_source stop;
+    auto waiting = start([&] { return bench.seats.acquire(1, stop.get_token()); });
+    const std::string own = channel + ":" + bench.client.id();
+    REQUIRE(bench.redis.wait_until_wanted(own));
+    REQUIRE(bench.redis.wait_for("acquire by id", 2));  // once more, because it listens
+    commands_when_quiet(bench.client);                  // to two channels
+    const std::size_t before = bench.redis.sent("acquire by id").size();
+    const SentCommand asked = bench.redis.sent("acquire by id").back();
+    CHECK(asked.argument(8) == "1");
+
+    const std::string over = std::to_string(ScriptedRedis::server_now() - 5000);
+    REQUIRE(bench.redis.publish(own, "grant " + asked.argument(6) + " " + over + " 2000 " + asked.argument(11)));
+    REQUIRE(bench.redis.wait_for("acquire by id", before + 1));
+    CHECK(bench.redis.sent("acquire by id").at(before).argument(8) == "0");
+    REQUIRE(bench.redis.publish(own, "look 0 " + asked.argument(6)));
+    REQUIRE(bench.redis.wait_for("acquire by id", before + 2));
+    CHECK(bench.redis.sent("acquire by id").at(before + 1).argument(8) == "1");
+    stop.request_stop();
+    CHECK(waiting.get().empty());
 }
