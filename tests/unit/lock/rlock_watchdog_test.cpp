@@ -70,6 +70,7 @@ struct Bench {
 TEST_CASE("a hold without a lease is renewed after a third of the watchdog's timeout") {
     Bench bench;
     const std::int64_t begun = ScriptedRedis::server_now();
+    const Instant locking = Clock::now();
     bench.lock.lock();
     const Instant first = bench.lock.valid_until();
     REQUIRE(bench.redis.wait_for("renew"));
@@ -81,7 +82,7 @@ TEST_CASE("a hold without a lease is renewed after a third of the watchdog's tim
     CHECK(reaches(sent.instant(1), 3000ms, begun));
     CHECK(sent.instant(1) >= begun + 3000 + 490);
     CHECK(sent.argument(2) == bench.owner());
-    CHECK(sent.at >= bench.redis.sent("acquire").at(0).at + timeout / 3);
+    CHECK(sent.at >= locking + timeout / 3);  // counts from the sending, which may take a while
     CHECK(eventually([&] { return bench.lock.valid_until() > first; }));
     CHECK(eventually([&] { return bench.client.stats().renewals >= 1; }));
     CHECK_FALSE(bench.unlock());
