@@ -37,6 +37,7 @@ const std::string channel = "redisson_sc:{seats}";
 const std::string queue_key = "redlatch_semaphore_queue:{seats}";
 const std::string places_key = "redlatch_semaphore_places:{seats}";
 const std::string leases_key = "{seats}:timeout";
+const std::string marks_key = "redlatch_permit_requests:{seats}";
 
 using Ids = std::vector<PermitId>;
 
@@ -85,16 +86,21 @@ struct Bench {
 /// A client in the queue that hears what it is told, and does nothing.
 class Frozen {
 public:
-    explicit Frozen(Bench& bench, bool listens = true) : hears_(bench.server), redis_(bench.redis) {
+    /// `place`: see scripts/semaphore_queue.hpp.
+    Frozen(Bench& bench, std::string name, std::string place, bool listens = true)
+        : id(std::move(name)), place_(std::move(place)), hears_(bench.server), redis_(bench.redis) {
         if (listens) hears_.call("SUBSCRIBE", channel + ":" + id);
-        queue_up();
+        take_place();
     }
+    explicit Frozen(Bench& bench, bool listens = true)
+        : Frozen(bench, "11111111-0000-8000-8000-000000000000", "7 1 99999999999999 0 30000 0123456789abcdrl",
+                 listens) {}
 
+    /// Queues up once more, without what it was granted.
     void queue_up() {
         redis_.call("LREM", queue_key, 0, id);
         redis_.call("ZREM", leases_key, permit);
-        redis_.integer("HSET", places_key, id, "7 1 99999999999999 0 30000 " + permit);
-        redis_.integer("RPUSH", queue_key, id);
+        take_place();
     }
 
     std::string hear() {
@@ -102,10 +108,38 @@ public:
         return message ? message->elements.at(2).string : std::string();
     }
 
-    const std::string id = "11111111-0000-8000-8000-000000000000";
+    /// Asks for its permit at place 7. `again`: "1" for a question that is sent again.
+    RawReply ask(const std::string& request, const std::string& again) {
+        return redis_.command({"EVAL",     digested<scripts::permit_acquire>.text(),
+                               "6",        "seats",
+                               marks_key,  leases_key,
+                               channel,    queue_key,
+                               places_key, "1",
+                               request,    "99999999999999",
+                               "1000",     again,
+                               id,         "7",
+                               "PUBLISH",  "1",
+                               "1",        "30000",
+                               permit});
+    }
+
+    /// Leaves the place of that number. `granted`: the ids that it may have been granted there.
+    template <class... Granted>
+    void leave(const std::string& number, const Granted&... granted) {
+        CHECK(redis_.integer("EVAL", digested<scripts::permit_leave>.text(), 6, "seats", marks_key, leases_key, channel,
+                             queue_key, places_key, 1, 1, 1, 1000, 0, id, number, "PUBLISH", granted...) == 1);
+    }
+
+    const std::string id;
     const std::string permit = "0123456789abcdrl";
 
 private:
+    void take_place() {
+        redis_.integer("HSET", places_key, id, place_);
+        redis_.integer("RPUSH", queue_key, id);
+    }
+
+    const std::string place_;
     RawRedis hears_;
     RawRedis& redis_;
 };
@@ -169,31 +203,11 @@ TEST_CASE("a grant that makes no sense makes the waiter ask, because its place i
 
 TEST_CASE("a question that comes again after its grant is told when that ends") {
     Bench bench;
-    const std::string id = "0123456789abcdrl", marks = "redlatch_semaphore_requests:{seats}";
+    Frozen client{bench};
     const auto ask = [&](const char* request, long long lease) {
         const long long now = std::stoll(bench.redis.list("TIME").at(0)) * 1000;
-        bench.redis.integer("ZADD", leases_key, now + lease, id);
-        return bench.redis.command({"EVAL",
-                                    digested<scripts::permit_acquire>.text(),
-                                    "6",
-                                    "seats",
-                                    marks,
-                                    leases_key,
-                                    channel,
-                                    queue_key,
-                                    places_key,
-                                    "1",
-                                    request,
-                                    std::to_string(now + 60000),
-                                    "1000",
-                                    "1",
-                                    "11111111-0000-8000-8000-000000000000",
-                                    "7",
-                                    "PUBLISH",
-                                    "1",
-                                    "1",
-                                    "30000",
-                                    id});
+        bench.redis.integer("ZADD", leases_key, now + lease, client.permit);
+        return client.ask(request, "1");
     };
     const auto granted = ask("1", 20000);
     CHECK(granted.elements.at(0).integer == 0);
@@ -300,43 +314,20 @@ TEST_CASE("a question that is sent again after its place was granted takes no se
     Bench bench;
     Frozen client{bench};
     bench.redis.integer("DEL", queue_key, places_key);
-    const auto ask = [&](const char* again, const char* request = "1") {
-        return bench.redis.command({"EVAL",
-                                    digested<scripts::permit_acquire>.text(),
-                                    "6",
-                                    "seats",
-                                    "redlatch_permit_requests:{seats}",
-                                    leases_key,
-                                    channel,
-                                    queue_key,
-                                    places_key,
-                                    "1",
-                                    request,
-                                    "99999999999999",
-                                    "1000",
-                                    again,
-                                    client.id,
-                                    "7",
-                                    "PUBLISH",
-                                    "1",
-                                    "1",
-                                    "30000",
-                                    client.permit});
-    };
-    CHECK(ask("0").elements.size() == 4);
+    CHECK(client.ask("1", "0").elements.size() == 4);
     bench.release();
     CHECK(client.hear().starts_with("grant 7 "));
     bench.a.seats.add_permits(1);
-    const RawReply second = ask("1");
+    const RawReply second = client.ask("1", "1");
     REQUIRE(second.elements.size() == 4);
     CHECK(second.elements[0].integer == 0);
     // A new question for the same permits: its sender was told that the first one came too late.
-    CHECK(ask("0", "2").elements.at(0).integer == 0);
+    CHECK(client.ask("2", "0").elements.at(0).integer == 0);
     CHECK(bench.redis.text("GET", "seats") == "1");
     CHECK(bench.count_taken() == 1);
     // The grant is over, and a copy that was delayed arrives.
     bench.redis.integer("ZREM", leases_key, client.permit);
-    CHECK(ask("1", "2").elements.at(0).integer == 0);
+    CHECK(client.ask("2", "1").elements.at(0).integer == 0);
     CHECK(bench.redis.text("GET", "seats") == "1");
     CHECK(bench.count_taken() == 0);
 }
@@ -347,9 +338,7 @@ TEST_CASE("who leaves gives back what was granted, also if its place stands agai
     bench.redis.integer("DECRBY", "seats", 1);
     bench.redis.integer("ZADD", leases_key, 99999999999999, client.permit);
     const std::string available = bench.redis.text("GET", "seats");
-    CHECK(bench.redis.integer("EVAL", digested<scripts::permit_leave>.text(), "6", "seats",
-                              "redlatch_permit_requests:{seats}", leases_key, channel, queue_key, places_key, "1", "1",
-                              "1", "1000", "0", client.id, "7", "PUBLISH", client.permit) == 1);
+    client.leave("7", client.permit);
     CHECK(bench.redis.text("GET", "seats") == std::to_string(std::stoi(available) + 1));
     CHECK(bench.redis.call("ZSCORE", leases_key, client.permit).is_nil());
     CHECK(bench.redis.integer("EXISTS", queue_key, places_key) == 0);
@@ -440,31 +429,10 @@ TEST_CASE("nothing is granted for a while after somebody was refused who saw a p
     CHECK(bench.c.client.stats().commands == commands_of_c);
 }
 
-namespace {
-
-/// A waiter for two permits that hears what it is told, and does nothing.
-struct FrozenCouple {
-    FrozenCouple(Bench& bench, std::string name, const std::string& number) : id(std::move(name)), hears(bench.server) {
-        hears.call("SUBSCRIBE", channel + ":" + id);
-        bench.redis.integer("HSET", places_key, id, number + " 2 99999999999999 0");
-        bench.redis.integer("RPUSH", queue_key, id);
-    }
-
-    std::string hear() {
-        const auto message = hears.receive_within(1s);
-        return message ? message->elements.at(2).string : std::string();
-    }
-
-    std::string id;
-    RawRedis hears;
-};
-
-}  // namespace
-
 TEST_CASE("who wants more permits than are available stands in for one that was granted some of them") {
     Bench bench;
     Frozen frozen{bench};
-    FrozenCouple couple{bench, "22222222-0000-8000-8000-000000000000", "8"};
+    Frozen couple{bench, "22222222-0000-8000-8000-000000000000", "8 2 99999999999999 0"};
     bench.release();
     CHECK(frozen.hear().starts_with("grant 7 "));
     CHECK(couple.hear() == "look 400 8");
@@ -477,10 +445,9 @@ TEST_CASE(
     bench.release();
     REQUIRE(frozen.hear().starts_with("grant 7 "));
     bench.a.seats.add_permits(1);
-    FrozenCouple leaves{bench, "22222222-0000-8000-8000-000000000000", "8"};
-    FrozenCouple next{bench, "33333333-0000-8000-8000-000000000000", "9"};
-    bench.redis.integer("EVAL", digested<scripts::permit_leave>.text(), 6, "seats", "marks", leases_key, channel,
-                        queue_key, places_key, 1, 1, 1, 1000, 0, leaves.id, 8, "PUBLISH");
+    Frozen leaves{bench, "22222222-0000-8000-8000-000000000000", "8 2 99999999999999 0"};
+    Frozen next{bench, "33333333-0000-8000-8000-000000000000", "9 2 99999999999999 0"};
+    leaves.leave("8");
     const std::string told = next.hear();
     REQUIRE(told.starts_with("look "));
     CHECK(told.ends_with(" 9"));
