@@ -2809,6 +2809,99 @@ inline void pause(Instant until, const std::stop_token& stop) try {
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/base/suspended.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+#ifdef CLOCK_BOOTTIME
+
+inline Clock::duration read_clock(clockid_t clock) noexcept {
+    timespec now{};
+    ::clock_gettime(clock, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+// Returns how long this machine has been suspended since boot. The steady clock stops during suspension, but leases do
+// not. So an increase brings the end of a hold closer than its instant says. The result is never too large, and too
+// small by less than the time between two readings of a clock. Makes no system call where the C library can avoid it.
+// `begun`: set to an instant before that.
+inline Clock::duration suspended(Instant& begun) noexcept {
+    Clock::duration least = Clock::duration::max();
+    Clock::duration found{};
+    // A thread that was delayed or suspended between the readings reads again.
+    for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
+        const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
+        const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
+        const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
+        if (tries == 0) begun = Instant(before);
+        if (after - before >= least) continue;
+        least = after - before;
+        found = std::max(since_boot - after, Clock::duration::zero());
+    }
+    return found;
+}
+
+// Returns true if the machine was certainly not suspended for a millisecond since suspended() returned `before`: in this
+// order of the readings, their difference is never too small.
+inline bool was_running_since(Clock::duration before) noexcept {
+    const Clock::duration steady = detail::read_clock(CLOCK_MONOTONIC);
+    return detail::read_clock(CLOCK_BOOTTIME) - steady - before < Milliseconds(1);
+}
+
+// How often a thread that sleeps until an instant has to look whether the machine was suspended: nothing wakes it then.
+inline constexpr Clock::duration suspension_check = std::chrono::seconds(1);
+
+#else
+
+inline Clock::duration suspended(Instant& begun) noexcept {
+    begun = Clock::now();
+    return {};
+}
+
+inline bool was_running_since(Clock::duration) noexcept { return true; }
+
+inline constexpr Clock::duration suspension_check = Clock::duration::max();
+
+#endif
+
+inline Clock::duration suspended() noexcept {
+    Instant begun;
+    return suspended(begun);
+}
+
+// Returns the increase since suspended() returned `before`. An increase below 1 ms counts as zero, because the readings
+// cannot resolve it.
+inline Clock::duration suspended_since(Clock::duration before) noexcept {
+    if (was_running_since(before)) return Clock::duration::zero();
+    const Clock::duration grown = suspended() - before;
+    return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
+}
+
+// Records when a command was sent, for what goes on while this machine is suspended: a lease, and the server's clock.
+class SendTime {
+public:
+    SendTime() noexcept : suspended_(detail::suspended(at_)) {}
+    // A command that was sent at an earlier instant. The machine was not suspended since.
+    explicit SendTime(Instant at) noexcept : at_(at), suspended_(detail::suspended()) {}
+
+    // Returns the send time on the steady clock as it was then.
+    Instant at() const noexcept { return at_; }
+    // Returns how long the machine had been suspended by then.
+    Clock::duration suspended() const noexcept { return suspended_; }
+    // Returns the send time on the steady clock as it is now: earlier by the time suspended since then.
+    Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
+
+private:
+    Instant at_;
+    Clock::duration suspended_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/base/ids.hpp
 
 namespace redlatch {
@@ -3401,91 +3494,6 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/base/suspended.hpp
-
-namespace redlatch {
-inline namespace REDLATCH_ABI {
-namespace detail {
-
-#ifdef CLOCK_BOOTTIME
-
-inline Clock::duration read_clock(clockid_t clock) noexcept {
-    timespec now{};
-    ::clock_gettime(clock, &now);
-    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
-
-// Returns how long this machine has been suspended since boot. The steady clock stops during suspension, but leases do
-// not. So an increase brings the end of a hold closer than its instant says. The result is never too large, and too
-// small by less than the time between two readings of a clock. Makes no system call where the C library can avoid it.
-// `begun`: set to an instant before that.
-inline Clock::duration suspended(Instant& begun) noexcept {
-    Clock::duration least = Clock::duration::max();
-    Clock::duration found{};
-    // A thread that was delayed or suspended between the readings reads again.
-    for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
-        const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
-        const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
-        const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
-        if (tries == 0) begun = Instant(before);
-        if (after - before >= least) continue;
-        least = after - before;
-        found = std::max(since_boot - after, Clock::duration::zero());
-    }
-    return found;
-}
-
-// Returns true if the machine was certainly not suspended for a millisecond since suspended() returned `before`: in this
-// order of the readings, their difference is never too small.
-inline bool was_running_since(Clock::duration before) noexcept {
-    const Clock::duration steady = detail::read_clock(CLOCK_MONOTONIC);
-    return detail::read_clock(CLOCK_BOOTTIME) - steady - before < Milliseconds(1);
-}
-
-// How often a thread that sleeps until an instant has to look whether the machine was suspended: nothing wakes it then.
-inline constexpr Clock::duration suspension_check = std::chrono::seconds(1);
-
-#else
-
-inline Clock::duration suspended(Instant& begun) noexcept {
-    begun = Clock::now();
-    return {};
-}
-
-inline bool was_running_since(Clock::duration) noexcept { return true; }
-
-inline constexpr Clock::duration suspension_check = Clock::duration::max();
-
-#endif
-
-inline Clock::duration suspended() noexcept {
-    Instant begun;
-    return suspended(begun);
-}
-
-// Returns the increase since suspended() returned `before`. An increase below 1 ms counts as zero, because the readings
-// cannot resolve it.
-inline Clock::duration suspended_since(Clock::duration before) noexcept {
-    if (was_running_since(before)) return Clock::duration::zero();
-    const Clock::duration grown = suspended() - before;
-    return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
-}
-
-// Records when a command was sent, for a lease that continues while this machine is suspended.
-class SendTime {
-public:
-    // Returns the send time on the steady clock as it is now: earlier by the time suspended since then.
-    Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
-
-private:
-    Instant at_;
-    Clock::duration suspended_ = suspended(at_);
-};
-
-}  // namespace detail
-}  // namespace REDLATCH_ABI
-}  // namespace redlatch
-
 // redlatch/session/remote_clock.hpp
 
 namespace redlatch {
@@ -3554,26 +3562,41 @@ public:
         return offset_of(route) + since_epoch(instant);
     }
 
+    // The server's clock, from a reading that vouches for it.
+    struct Bounds {
+        ServerMilliseconds least;  // it has reached this time
+        Milliseconds error;        // it is ahead of that by less than this, and 1 ms
+        Clock::duration age;       // of the reading
+    };
+
+    // Returns bounds of the server's time. Nothing if there is no reading that vouches for them.
+    std::optional<Bounds> bounds_at(std::uint32_t route, Instant instant) const {
+        const std::lock_guard lock(mutex_);
+        const Reading* const reading = vouching(route, instant);
+        if (!reading) return std::nullopt;
+        // The reply took time, and the reading has aged since. Clocks drift by less than one part in a thousand.
+        const Clock::duration age = instant - reading->at;
+        const Milliseconds error =
+            reading->took + std::chrono::duration_cast<Milliseconds>(age) / 1000 + Milliseconds(2);
+        return Bounds{reading->offset + since_epoch(instant) - error.count(), error, age};
+    }
+
     // Returns an instant at which the server's clock did not show `time` yet, or just began to. Nothing if there is no
     // reading that vouches for it. The time has to be plausible.
     std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time) const {
         const std::lock_guard lock(mutex_);
-        // Another node may have another clock.
-        const Reading* const reading = reading_of(route);
-        if (in_doubt_ || !reading) return std::nullopt;
-        const Clock::duration age = Clock::now() - reading->at;
-        if (age > good_for || reading->at <= disconnected_at_ || !was_running_since(reading->suspended) ||
-            reading->took > vouches_up_to)
-            return std::nullopt;
-        return Instant(Milliseconds(time - reading->offset)) - age / 1000;
+        const Instant now = Clock::now();
+        const Reading* const reading = vouching(route, now);
+        if (!reading) return std::nullopt;
+        return Instant(Milliseconds(time - reading->offset)) - (now - reading->at) / 1000;
     }
 
     // Records the server's time from a command that was sent at `asked` and answered at `answered`. If the reply took long,
     // the server's clock may be far behind what it tells: an earlier reading with which it agrees is closer.
-    void learn(std::uint32_t route, Instant asked, Instant answered, ServerMilliseconds time) {
+    void learn(std::uint32_t route, const SendTime& asked, Instant answered, ServerMilliseconds time) {
         // Add one, because the server truncates to milliseconds.
-        Reading reading{time + 1 - since_epoch(asked), asked, std::chrono::ceil<Milliseconds>(answered - asked),
-                        detail::suspended()};
+        Reading reading{time + 1 - since_epoch(asked.at()), asked.at(),
+                        std::chrono::ceil<Milliseconds>(answered - asked.at()), asked.suspended()};
         const std::lock_guard lock(mutex_);
         const Reading* const known = reading_of(route);
         if (known && reading.took > vouches_up_to && reading.agrees_with(*known)) {
@@ -3581,26 +3604,13 @@ public:
             // The new one vouches for nothing all the same. If the clock is another one, and ahead, LATE will tell.
             reading.offset = known->offset;
         }
-        if (in_doubt_ || route == route_ || asked - reading_.at > good_for) {
+        if (in_doubt_ || route == route_ || reading.at - reading_.at > good_for) {
             reading_ = reading;
             route_ = route;
             in_doubt_ = false;
         } else {
             others_[route] = reading;
         }
-    }
-
-    // Returns by how much the server's clock may be behind the estimate: the reply took time, and the reading has aged
-    // since. Clocks drift by less than one part in a thousand.
-    Milliseconds error_at(Instant instant) const {
-        const std::lock_guard lock(mutex_);
-        return reading_.took + std::chrono::duration_cast<Milliseconds>(instant - reading_.at) / 1000 + Milliseconds(2);
-    }
-
-    // Returns the age of the reading.
-    Clock::duration age_at(Instant instant) const {
-        const std::lock_guard lock(mutex_);
-        return instant - reading_.at;
     }
 
     // Puts the reading in doubt: another server may answer from here on, or this one with another clock.
@@ -3626,14 +3636,12 @@ private:
         ServerMilliseconds offset = 0;  // added to the milliseconds of the steady clock
         Instant at{};                   // when the server was asked; in the past while there is no reading
         Milliseconds took{0};           // from the question to the reply
-        Clock::duration suspended{};    // the machine's suspended time when it was answered
+        Clock::duration suspended{};    // the machine's suspended time when the server was asked
 
         // Returns true if an earlier reading that is still good is as close to the server's clock as this one, or closer.
         bool agrees_with(const Reading& earlier) const {
-            const Clock::duration age = at - earlier.at;
-            const auto drift = std::chrono::ceil<Milliseconds>(age / 1000);
-            return age <= good_for && was_running_since(earlier.suspended) && earlier.offset <= offset &&
-                   earlier.offset + drift.count() >= offset - took.count() - 1;
+            return at - earlier.at <= good_for && was_running_since(earlier.suspended) && earlier.offset <= offset &&
+                   earlier.offset >= offset - took.count() - 1;
         }
     };
 
@@ -3642,6 +3650,15 @@ private:
         if (route == route_) return &reading_;
         const auto other = others_.find(route);
         return other == others_.end() ? nullptr : &other->second;
+    }
+
+    // Returns the reading of this route's own if it vouches for what the server's clock shows, or null. Another node may
+    // have another clock, and so may a server that was reached by an earlier connection.
+    const Reading* vouching(std::uint32_t route, Instant instant) const {
+        const Reading* const reading = reading_of(route);
+        if (in_doubt_ || !reading || instant - reading->at > good_for || reading->at <= disconnected_at_)
+            return nullptr;
+        return reading->took <= vouches_up_to && was_running_since(reading->suspended) ? reading : nullptr;
     }
 
     ServerMilliseconds offset_of(std::uint32_t route) const {
@@ -4485,7 +4502,7 @@ public:
     // known. Returns nothing, and the reason in `failure`, if there is no reply.
     std::optional<ServerMilliseconds> now(std::string_view key, Instant deadline, Reply& failure) {
         if (const auto time = known(key)) return time;
-        const Instant asked = Clock::now();
+        const SendTime asked;
         failure = executor_.call(question(key), deadline);
         return learn(key, asked, failure);
     }
@@ -4500,7 +4517,7 @@ public:
     }
 
     // If there is no time in the reply, nothing was changed, so the command that was to follow counts as not sent.
-    std::optional<ServerMilliseconds> learn(std::string_view key, Instant asked, Reply& reply) {
+    std::optional<ServerMilliseconds> learn(std::string_view key, const SendTime& asked, Reply& reply) {
         return learn(route_of(key), asked, reply);
     }
 
@@ -4526,23 +4543,22 @@ public:
 
     // Learns the server's time from the reply to a script sent at `sent`, if it reports that. Returns true if the script
     // arrived too late.
-    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
+    bool learn_if_late(std::string_view key, const SendTime& sent, const Reply& reply) {
         const auto late = read_late(reply);
         if (const auto now = late ? late : read_in_time(reply)) clock().learn(route_of(key), sent, Clock::now(), *now);
         return late.has_value();
     }
 
-    // Returns when a lease that begins `now` expires by the server's clock. Never later than the server's own result;
-    // earlier by the error of the clock at most.
-    ServerMilliseconds lease_end(ServerMilliseconds now, Milliseconds lease) const {
-        return now + lease.count() - clock().error_at(Clock::now()).count();
+    // Returns bounds of the current time of the server that has this key, if a reading of its clock vouches for them.
+    std::optional<RemoteClock::Bounds> bounds(std::string_view key) const {
+        return clock().bounds_at(route_of(key), Clock::now());
     }
 
 private:
     template <class Then>
     void post_question(std::string_view key, Receiver receiver, Then then) {
         const std::uint32_t route = route_of(key);
-        const Instant asked = Clock::now();
+        const SendTime asked;
         executor_.post(
             question(key),
             [this, route, asked, then = std::move(then)](Reply reply) mutable {
@@ -4552,7 +4568,7 @@ private:
             receiver);
     }
 
-    std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
+    std::optional<ServerMilliseconds> learn(std::uint32_t route, const SendTime& asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {
             if (classify(reply) == ReplyClass::answered)
@@ -5262,15 +5278,14 @@ private:
 
     void send(std::vector<Renewal> batch) {
         const Call call = renewal_call(batch, server_time_.wanted_until(batch.front().key));
-        const SendTime sent_at;
-        const Instant sent = Clock::now();
-        executor_.post(call, [this, sent, sent_at, batch = std::move(batch)](const Reply& reply) {
+        const SendTime sent;
+        executor_.post(call, [this, sent, batch = std::move(batch)](const Reply& reply) {
             classify(reply) == ReplyClass::no_answer ? events_.on_disconnect(reply.text) : events_.on_reconnect();
             server_time_.learn_if_late(batch.front().key, sent, reply);
             for (std::size_t i = 0; i < batch.size(); ++i) {
                 const auto outcome = outcome_of(reply, i, batch.size());
                 if (outcome == BackgroundTask::Renewed::yes && !batch[i].asks) counters_.renewals.add();
-                batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
+                batch[i].of->renewed(batch[i], outcome, sent.as_of_now());
             }
         });
     }
@@ -6179,7 +6194,7 @@ public:
     }
 
     std::optional<ServerMilliseconds> known_server_time(std::string_view key) { return server_time_.known(key); }
-    std::optional<ServerMilliseconds> learn_server_time(std::string_view key, Instant asked, Reply& reply) {
+    std::optional<ServerMilliseconds> learn_server_time(std::string_view key, const SendTime& asked, Reply& reply) {
         return server_time_.learn(key, asked, reply);
     }
 
@@ -6194,14 +6209,12 @@ public:
     }
 
     ServerMilliseconds wanted_until(std::string_view key) const { return server_time_.wanted_until(key); }
-    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
+    bool learn_if_late(std::string_view key, const SendTime& sent, const Reply& reply) {
         return server_time_.learn_if_late(key, sent, reply);
     }
-    ServerMilliseconds lease_end(ServerMilliseconds now, Milliseconds lease) const {
-        return server_time_.lease_end(now, lease);
+    std::optional<RemoteClock::Bounds> server_time_bounds(std::string_view key) const {
+        return server_time_.bounds(key);
     }
-    Milliseconds clock_error() { return executor_.clock().error_at(Clock::now()); }
-    Clock::duration clock_age() { return executor_.clock().age_at(Clock::now()); }
     RemoteClock& server_clock() noexcept { return executor_.clock(); }
 
     // --- threads: Background, Events, Losses ------------------------------------------------------------------
@@ -6424,7 +6437,7 @@ private:
 inline Task<std::optional<ServerMilliseconds>> server_time(Session& session, WaitBy by, std::string_view key,
                                                            Instant deadline, Reply& failure) {
     const Command question = ServerTime::question(key);
-    const Instant asked = Clock::now();
+    const SendTime asked;
     failure = co_await ReplyTo(session, by, question, deadline);
     co_return session.learn_server_time(key, asked, failure);
 }
@@ -15178,7 +15191,7 @@ public:
                 if (!now) co_return failure;
                 request_id.wanted_until = marks_.wanted_from(*now);
             }
-            const Instant sent = Clock::now();
+            const SendTime sent;
             const Call call = make(std::as_const(request_id));
             Reply reply = co_await ReplyTo(session_, by, call, deadline);
             if (is_queue_refused(call.key_count(), reply)) {
@@ -15197,7 +15210,7 @@ public:
 
     // Applies the reply to a sending at `sent` to the request id. Returns true if the request certainly did not take
     // effect because it came too late; then the request id is a new one for a retry.
-    bool note(RequestId& request_id, Instant sent, Reply& reply) const {
+    bool note(RequestId& request_id, const SendTime& sent, Reply& reply) const {
         if (reply.is_unsent()) {
             if (!request_id.may_be_done) request_id.wanted_until = 0;
             return false;
@@ -15402,15 +15415,15 @@ private:
     };
 
     void renew(std::vector<PermitId> ids, Milliseconds lease) {
-        const Instant sent = Clock::now();
+        const SendTime sent;
         try {
             const Call call = core_.protocol.renew(ids, lease, core_.session.wanted_until(core_.key()));
             core_.session.post(call, [this, keep = core_.keep(), ids, sent](const Reply& reply) {
                 core_.session.learn_if_late(core_.key(), sent, reply);
-                renewed(ids, reply, sent);
+                renewed(ids, reply, sent.as_of_now());
             });
         } catch (...) {  // no memory: tried again after a pause
-            renewed(ids, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+            renewed(ids, Reply::of(Reply::Kind::not_sent, std::string()), sent.at());
         }
     }
 
@@ -15470,7 +15483,7 @@ struct PendingRequest {
     Instant next;
     std::uint64_t number = 0;
     std::function<void(const std::error_code&)> answered{};  // called once a server has done or refused it
-    Instant sent{};
+    SendTime sent{};
     bool on_the_way = false;
     Backoff backoff{Milliseconds(50), longest_pause};
 };
@@ -15648,7 +15661,7 @@ private:
             PendingRequest* const kept = pending_.find(request.number);
             if (!kept) return;
             kept->request_id.wanted_until = request.request_id.wanted_until;
-            kept->sent = Clock::now();
+            kept->sent = SendTime();
         }
         core_.session.post(call, std::move(done));
     }
@@ -21574,17 +21587,8 @@ public:
     // Starts a sending. `now`: the server's time, found out since asks_time().
     void begin(ServerMilliseconds now) {
         claim.until = now + asked.settings.command_timeout.count();
-        if (core_.kind.fixes_lease_end) {
-            claim.lease_end = core_.session.lease_end(now, claim.lease);
-            // The plain command names the end of the lease by our reading of the server's clock. If that may be far off,
-            // the script is sent instead, and its reply has a new reading.
-            const bool is_inexact = core_.session.clock_error() > claim.lease / 2;
-            if (is_inexact || core_.session.clock_age() > good_for_plain) claim.first = false;
-        }
-        if (core_.kind.fixes_lease_end) plain_or_script_ = std::make_unique<Call>(core_.protocol.acquire(claim));
-        learned_at_ = Clock::now();
-        // The lease of the plain command counts from the reading, and this thread may have been stopped since.
-        sent_ = is_script() ? SendTime() : *asked_time_;
+        if (core_.kind.fixes_lease_end) fix_lease_end();
+        sent_ = SendTime();
     }
 
     // Made anew for each sending, because it takes more memory than all the rest.
@@ -21596,13 +21600,12 @@ public:
     }
 
     Next replied(Reply reply) {
-        asked.sent = sent_->as_of_now();
-        // The plain command fixes the end of the lease by the server's clock, of which we have an estimate only.
-        if (!is_script()) asked.sent -= core_.session.clock_error();
+        // The lease of the plain command counts from the reading of the clock, and this thread may have been stopped since.
+        asked.sent = is_script() ? sent_->as_of_now() : asked_time_->as_of_now() - clock_error_;
         if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
         asked.reply = std::move(reply);
         if (has_to_follow()) return Next::call;
-        if (!core_.session.learn_if_late(core_.key(), learned_at_, asked.reply) || ++too_late_ == most_tries)
+        if (!core_.session.learn_if_late(core_.key(), *sent_, asked.reply) || ++too_late_ == most_tries)
             return Next::done;
         return Next::time;
     }
@@ -21611,6 +21614,19 @@ private:
     static constexpr int most_tries = 3;
     // A jump of the server's clock since the reading would end the lease at once. So the reading must be new.
     static constexpr Milliseconds good_for_plain{1000};
+
+    // The plain command names the end of the lease by our reading of the server's clock. If that may be far off, or does not
+    // vouch for that clock, the script is sent instead, and its reply has a new reading.
+    void fix_lease_end() {
+        const auto now = core_.session.server_time_bounds(core_.key());
+        if (now && now->error <= claim.lease / 2 && now->age <= good_for_plain) {
+            claim.lease_end = now->least + claim.lease.count();
+            clock_error_ = now->error;
+        } else {
+            claim.first = false;
+        }
+        plain_or_script_ = std::make_unique<Call>(core_.protocol.acquire(claim));
+    }
 
     bool is_script() const { return !plain_or_script_ || plain_or_script_->script(); }
 
@@ -21627,8 +21643,8 @@ private:
     mutable std::size_t keys_sent_ = 0;      // by the last call()
     std::unique_ptr<Call> plain_or_script_;  // null for locks that are acquired by a script only
     std::optional<SendTime> asked_time_;     // set if the call may fix the end of the lease
-    std::optional<SendTime> sent_;           // of the last sending
-    Instant learned_at_{};
+    Milliseconds clock_error_{};             // by how much the plain command's lease may end earlier
+    std::optional<SendTime> sent_;           // of the last sending that begin() started
     int too_late_ = 0;
 };
 
@@ -22894,8 +22910,8 @@ inline Reply hand_over_once(LockCore& core, HandOver& hand_over, Instant deadlin
         hand_over.claim.until = *now + hand_over.leaving.settings.command_timeout.count();
         // The successor's lease counts from the first sending that may have taken effect: a resend does not prolong
         // it.
-        if (!hand_over.unknown) hand_over.sent_at = SendTime();
-        const Instant sent = Clock::now();
+        const SendTime sent;
+        if (!hand_over.unknown) hand_over.sent_at = sent;
         Call call = core.protocol.hand_over(hand_over.leaving.hold, hand_over.claim);
         call.replication = hand_over.settings.replication();
         Reply reply = session.call(call, deadline);
@@ -24908,7 +24924,7 @@ struct FairWaiter : Waiter {
     std::uint64_t id = 0;        // of the slot in the queue, and of the hold
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
-    bool grantable = false;      // True if a release may have granted the lock to its id
+    bool grantable = false;      // True if a release may have granted the lock to its id, beside the hold that it has
     bool was_granted = false;    // True if it has entered by that grant
     bool joined = false;         // True if it has a level of a hold that another caller of its owner acquired
     Instant ask_again{};         // unless an event comes earlier
@@ -25159,12 +25175,16 @@ private:
     // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
     Task<bool> ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
                             bool first) {
-        const bool grantable = can_be_granted(me);
+        const bool was_grantable = me.grantable, grantable = can_be_granted(me);
         me.grantable |= grantable;
         const std::optional<AcquireAnswer> answer =
             co_await parts_.acquires.ask(lock, request, me.id, first, &me.unsettled, grantable);
         if (!answer) co_return false;
-        if (answer->kind == AcquireAnswer::Kind::held) me.phase = Waiter::Phase::served;
+        if (answer->kind == AcquireAnswer::Kind::held) {
+            me.phase = Waiter::Phase::served;
+            // A question that acquires the lock leaves no place that could be granted it.
+            if (me.unsettled == 0) me.grantable = was_grantable;
+        }
         me.too_late = !me.is_served() && core_.outbox.has(me.id);
         // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
         const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
@@ -25256,7 +25276,7 @@ private:
         core_.session.post(
             protocol_.refresh(waiters, core_.session.wanted_until(core_.key())),
             [this, keep = core_.keep(), asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
-             sent = Clock::now()](const Reply& reply) {
+             sent = SendTime()](const Reply& reply) {
                 core_.session.learn_if_late(core_.key(), sent, reply);
                 refreshed(asked, reply);
             });
@@ -31055,18 +31075,17 @@ private:
             for (const PermitId& id : due.ids)
                 if (Watch* const watch = records_.find(id)) watch->renewal_ends = ends;
             lock.unlock();
-            const SendTime sent_at;
-            const Instant sent = Clock::now();
+            const SendTime sent;
             try {
                 Call call = core_.protocol.renew(due.ids, due.kind.lease, core_.session.wanted_until(core_.key()));
                 call.replication = due.kind.replication;
-                core_.session.post(call, [this, keep = core_.keep(), ids = due.ids, renews = due.kind.prolongs, sent,
-                                          sent_at](const Reply& reply) {
+                core_.session.post(call, [this, keep = core_.keep(), ids = due.ids, renews = due.kind.prolongs,
+                                          sent](const Reply& reply) {
                     core_.session.learn_if_late(core_.key(), sent, reply);
-                    renewed_all(ids, renews, reply, sent_at.as_of_now());
+                    renewed_all(ids, renews, reply, sent.as_of_now());
                 });
             } catch (...) {  // no memory: retried after a pause
-                renewed_all(due.ids, due.kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+                renewed_all(due.ids, due.kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent.at());
             }
             lock.lock();
         }

@@ -117,8 +117,8 @@ mutate(message_during_a_try_forgotten wait/wait_queue.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply lock/acquire_attempt.hpp
-    "asked.sent = sent_->as_of_now();"
-    "asked.sent = Clock::now();"
+    "is_script() ? sent_->as_of_now() : asked_time_->as_of_now()"
+    "is_script() ? Clock::now() : Clock::now()"
     "unit/rlock|faults/lost")
 
 # The watchdog continues although the server reports that the hold is gone.
@@ -1454,7 +1454,7 @@ mutate(telling_many_permits_begins_late semaphore/permit_leases.hpp
 
 # The validity of permits counts from the reply to their renewal.
 mutate(permits_valid_from_the_reply semaphore/permit_leases.hpp
-    "renewed_all(ids, renews, reply, sent_at.as_of_now());"
+    "renewed_all(ids, renews, reply, sent.as_of_now());"
     "renewed_all(ids, renews, reply, Clock::now());"
     "unit/permit_expirable")
 
@@ -1536,8 +1536,8 @@ mutate(first_round_is_too_short quorum/quorum_acquire.hpp
 
 # A Mutex relies on an old reading of the server's clock.
 mutate(old_reading_of_the_clock lock/acquire_attempt.hpp
-    "core_.session.clock_age() > good_for_plain"
-    "false"
+    " && now->age <= good_for_plain"
+    ""
     "faults/clocks")
 
 # A hold of an object is not released by its destructor.
@@ -2391,7 +2391,7 @@ mutate(one_slot_has_grants lock/grant.hpp
 # In a cluster, a reading of one slot's clock that is too old stays, so that every command in another slot is preceded by
 # a question.
 mutate(old_reading_is_kept session/remote_clock.hpp
-    "|| asked - reading_.at > good_for"
+    "|| reading.at - reading_.at > good_for"
     ""
     "unit/remote_clock")
 
@@ -2436,8 +2436,8 @@ end"
 
 # Another server may answer after a lost connection, with another clock.
 mutate(lost_connection_vouches_for_grants session/remote_clock.hpp
-    "reading->at <= disconnected_at_ || "
-    ""
+    " || reading->at <= disconnected_at_) return nullptr;"
+    ") return nullptr;"
     "unit/remote_clock")
 mutate(clock_is_not_told_of_a_lost_connection session/connection_listener.hpp
     "clock_.disconnected();
@@ -2637,6 +2637,12 @@ mutate(fair_head_is_not_told scripts/fair_lock.hpp
 mutate(id_with_a_grant_to_come lock/server_queue.hpp
     "if (held && me.grantable && !me.was_granted) {"
     "if (false) {"
+    "integration/fair_grants")
+
+# A waiter that acquired the lock by its first question as a listener subscribes to another channel the next time.
+mutate(id_without_a_grant_is_dropped lock/server_queue.hpp
+    "if (me.unsettled == 0) me.grantable = was_grantable;"
+    ""
     "integration/fair_grants")
 
 # A waiter with a lease of its own is granted the lock for longer than that.
@@ -2997,9 +3003,27 @@ mutate(last_place_leaves_the_turn scripts/semaphore_queue.hpp
 
 # A reading whose reply took long vouches for grants, all of which look too old.
 mutate(slow_reading_vouches session/remote_clock.hpp
-    "reading->took > vouches_up_to)"
-    "false)"
+    "return reading->took <= vouches_up_to && "
+    "return "
     "unit/remote_clock")
+
+# A Mutex relies on a reading of the server's clock from before a suspension of the machine.
+mutate(reading_from_before_a_suspension session/remote_clock.hpp
+    " && was_running_since(reading->suspended) ? reading : nullptr;"
+    " ? reading : nullptr;"
+    "integration/suspended")
+
+# A suspension that comes before the reply to the question for the time is not noticed.
+mutate(suspended_before_the_reply session/remote_clock.hpp
+    "std::chrono::ceil<Milliseconds>(answered - asked.at()), asked.suspended()};"
+    "std::chrono::ceil<Milliseconds>(answered - asked.at()), detail::suspended()};"
+    "unit/suspended")
+
+# A Mutex relies on a reading that vouches for nothing.
+mutate(doubtful_reading_fixes_the_lease lock/acquire_attempt.hpp
+    "const auto now = core_.session.server_time_bounds(core_.key());"
+    "const std::optional now{RemoteClock::Bounds{claim.until - asked.settings.command_timeout.count(), {}, {}}};"
+    "unit/acquire_attempt")
 
 # A reply that took long spoils the estimate of the server's clock.
 mutate(slow_reply_spoils_the_estimate session/remote_clock.hpp

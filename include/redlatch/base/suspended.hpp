@@ -76,15 +76,23 @@ inline Clock::duration suspended_since(Clock::duration before) noexcept {
     return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
 }
 
-// Records when a command was sent, for a lease that continues while this machine is suspended.
+// Records when a command was sent, for what goes on while this machine is suspended: a lease, and the server's clock.
 class SendTime {
 public:
+    SendTime() noexcept : suspended_(detail::suspended(at_)) {}
+    // A command that was sent at an earlier instant. The machine was not suspended since.
+    explicit SendTime(Instant at) noexcept : at_(at), suspended_(detail::suspended()) {}
+
+    // Returns the send time on the steady clock as it was then.
+    Instant at() const noexcept { return at_; }
+    // Returns how long the machine had been suspended by then.
+    Clock::duration suspended() const noexcept { return suspended_; }
     // Returns the send time on the steady clock as it is now: earlier by the time suspended since then.
     Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
 
 private:
     Instant at_;
-    Clock::duration suspended_ = suspended(at_);
+    Clock::duration suspended_;
 };
 
 }  // namespace detail

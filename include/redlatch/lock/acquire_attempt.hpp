@@ -58,17 +58,8 @@ public:
     // Starts a sending. `now`: the server's time, found out since asks_time().
     void begin(ServerMilliseconds now) {
         claim.until = now + asked.settings.command_timeout.count();
-        if (core_.kind.fixes_lease_end) {
-            claim.lease_end = core_.session.lease_end(now, claim.lease);
-            // The plain command names the end of the lease by our reading of the server's clock. If that may be far off,
-            // the script is sent instead, and its reply has a new reading.
-            const bool is_inexact = core_.session.clock_error() > claim.lease / 2;
-            if (is_inexact || core_.session.clock_age() > good_for_plain) claim.first = false;
-        }
-        if (core_.kind.fixes_lease_end) plain_or_script_ = std::make_unique<Call>(core_.protocol.acquire(claim));
-        learned_at_ = Clock::now();
-        // The lease of the plain command counts from the reading, and this thread may have been stopped since.
-        sent_ = is_script() ? SendTime() : *asked_time_;
+        if (core_.kind.fixes_lease_end) fix_lease_end();
+        sent_ = SendTime();
     }
 
     // Made anew for each sending, because it takes more memory than all the rest.
@@ -80,13 +71,12 @@ public:
     }
 
     Next replied(Reply reply) {
-        asked.sent = sent_->as_of_now();
-        // The plain command fixes the end of the lease by the server's clock, of which we have an estimate only.
-        if (!is_script()) asked.sent -= core_.session.clock_error();
+        // The lease of the plain command counts from the reading of the clock, and this thread may have been stopped since.
+        asked.sent = is_script() ? sent_->as_of_now() : asked_time_->as_of_now() - clock_error_;
         if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
         asked.reply = std::move(reply);
         if (has_to_follow()) return Next::call;
-        if (!core_.session.learn_if_late(core_.key(), learned_at_, asked.reply) || ++too_late_ == most_tries)
+        if (!core_.session.learn_if_late(core_.key(), *sent_, asked.reply) || ++too_late_ == most_tries)
             return Next::done;
         return Next::time;
     }
@@ -95,6 +85,19 @@ private:
     static constexpr int most_tries = 3;
     // A jump of the server's clock since the reading would end the lease at once. So the reading must be new.
     static constexpr Milliseconds good_for_plain{1000};
+
+    // The plain command names the end of the lease by our reading of the server's clock. If that may be far off, or does not
+    // vouch for that clock, the script is sent instead, and its reply has a new reading.
+    void fix_lease_end() {
+        const auto now = core_.session.server_time_bounds(core_.key());
+        if (now && now->error <= claim.lease / 2 && now->age <= good_for_plain) {
+            claim.lease_end = now->least + claim.lease.count();
+            clock_error_ = now->error;
+        } else {
+            claim.first = false;
+        }
+        plain_or_script_ = std::make_unique<Call>(core_.protocol.acquire(claim));
+    }
 
     bool is_script() const { return !plain_or_script_ || plain_or_script_->script(); }
 
@@ -111,8 +114,8 @@ private:
     mutable std::size_t keys_sent_ = 0;      // by the last call()
     std::unique_ptr<Call> plain_or_script_;  // null for locks that are acquired by a script only
     std::optional<SendTime> asked_time_;     // set if the call may fix the end of the lease
-    std::optional<SendTime> sent_;           // of the last sending
-    Instant learned_at_{};
+    Milliseconds clock_error_{};             // by how much the plain command's lease may end earlier
+    std::optional<SendTime> sent_;           // of the last sending that begin() started
     int too_late_ = 0;
 };
 

@@ -35,8 +35,8 @@ inline Reply hand_over_once(LockCore& core, HandOver& hand_over, Instant deadlin
         hand_over.claim.until = *now + hand_over.leaving.settings.command_timeout.count();
         // The successor's lease counts from the first sending that may have taken effect: a resend does not prolong
         // it.
-        if (!hand_over.unknown) hand_over.sent_at = SendTime();
-        const Instant sent = Clock::now();
+        const SendTime sent;
+        if (!hand_over.unknown) hand_over.sent_at = sent;
         Call call = core.protocol.hand_over(hand_over.leaving.hold, hand_over.claim);
         call.replication = hand_over.settings.replication();
         Reply reply = session.call(call, deadline);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/base/task.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/lock/grant.hpp"
@@ -45,7 +46,7 @@ struct FairWaiter : Waiter {
     std::uint64_t id = 0;        // of the slot in the queue, and of the hold
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
-    bool grantable = false;      // True if a release may have granted the lock to its id
+    bool grantable = false;      // True if a release may have granted the lock to its id, beside the hold that it has
     bool was_granted = false;    // True if it has entered by that grant
     bool joined = false;         // True if it has a level of a hold that another caller of its owner acquired
     Instant ask_again{};         // unless an event comes earlier
@@ -296,12 +297,16 @@ private:
     // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
     Task<bool> ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, FairWaiter& me,
                             bool first) {
-        const bool grantable = can_be_granted(me);
+        const bool was_grantable = me.grantable, grantable = can_be_granted(me);
         me.grantable |= grantable;
         const std::optional<AcquireAnswer> answer =
             co_await parts_.acquires.ask(lock, request, me.id, first, &me.unsettled, grantable);
         if (!answer) co_return false;
-        if (answer->kind == AcquireAnswer::Kind::held) me.phase = Waiter::Phase::served;
+        if (answer->kind == AcquireAnswer::Kind::held) {
+            me.phase = Waiter::Phase::served;
+            // A question that acquires the lock leaves no place that could be granted it.
+            if (me.unsettled == 0) me.grantable = was_grantable;
+        }
         me.too_late = !me.is_served() && core_.outbox.has(me.id);
         // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
         const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
@@ -393,7 +398,7 @@ private:
         core_.session.post(
             protocol_.refresh(waiters, core_.session.wanted_until(core_.key())),
             [this, keep = core_.keep(), asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
-             sent = Clock::now()](const Reply& reply) {
+             sent = SendTime()](const Reply& reply) {
                 core_.session.learn_if_late(core_.key(), sent, reply);
                 refreshed(asked, reply);
             });

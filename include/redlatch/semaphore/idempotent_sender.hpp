@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
@@ -45,7 +46,7 @@ public:
                 if (!now) co_return failure;
                 request_id.wanted_until = marks_.wanted_from(*now);
             }
-            const Instant sent = Clock::now();
+            const SendTime sent;
             const Call call = make(std::as_const(request_id));
             Reply reply = co_await ReplyTo(session_, by, call, deadline);
             if (is_queue_refused(call.key_count(), reply)) {
@@ -64,7 +65,7 @@ public:
 
     // Applies the reply to a sending at `sent` to the request id. Returns true if the request certainly did not take
     // effect because it came too late; then the request id is a new one for a retry.
-    bool note(RequestId& request_id, Instant sent, Reply& reply) const {
+    bool note(RequestId& request_id, const SendTime& sent, Reply& reply) const {
         if (reply.is_unsent()) {
             if (!request_id.may_be_done) request_id.wanted_until = 0;
             return false;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/backoff.hpp"
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/request_lanes.hpp"
@@ -33,7 +34,7 @@ struct PendingRequest {
     Instant next;
     std::uint64_t number = 0;
     std::function<void(const std::error_code&)> answered{};  // called once a server has done or refused it
-    Instant sent{};
+    SendTime sent{};
     bool on_the_way = false;
     Backoff backoff{Milliseconds(50), longest_pause};
 };

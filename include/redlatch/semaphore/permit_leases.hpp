@@ -365,18 +365,17 @@ private:
             for (const PermitId& id : due.ids)
                 if (Watch* const watch = records_.find(id)) watch->renewal_ends = ends;
             lock.unlock();
-            const SendTime sent_at;
-            const Instant sent = Clock::now();
+            const SendTime sent;
             try {
                 Call call = core_.protocol.renew(due.ids, due.kind.lease, core_.session.wanted_until(core_.key()));
                 call.replication = due.kind.replication;
-                core_.session.post(call, [this, keep = core_.keep(), ids = due.ids, renews = due.kind.prolongs, sent,
-                                          sent_at](const Reply& reply) {
+                core_.session.post(call, [this, keep = core_.keep(), ids = due.ids, renews = due.kind.prolongs,
+                                          sent](const Reply& reply) {
                     core_.session.learn_if_late(core_.key(), sent, reply);
-                    renewed_all(ids, renews, reply, sent_at.as_of_now());
+                    renewed_all(ids, renews, reply, sent.as_of_now());
                 });
             } catch (...) {  // no memory: retried after a pause
-                renewed_all(due.ids, due.kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+                renewed_all(due.ids, due.kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent.at());
             }
             lock.lock();
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/permit_id.hpp"
@@ -104,15 +105,15 @@ private:
     };
 
     void renew(std::vector<PermitId> ids, Milliseconds lease) {
-        const Instant sent = Clock::now();
+        const SendTime sent;
         try {
             const Call call = core_.protocol.renew(ids, lease, core_.session.wanted_until(core_.key()));
             core_.session.post(call, [this, keep = core_.keep(), ids, sent](const Reply& reply) {
                 core_.session.learn_if_late(core_.key(), sent, reply);
-                renewed(ids, reply, sent);
+                renewed(ids, reply, sent.as_of_now());
             });
         } catch (...) {  // no memory: tried again after a pause
-            renewed(ids, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+            renewed(ids, Reply::of(Reply::Kind::not_sent, std::string()), sent.at());
         }
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/options.hpp"
 #include "redlatch/protocol/request_lanes.hpp"
 #include "redlatch/protocol/request_marks.hpp"
@@ -114,7 +115,7 @@ private:
             PendingRequest* const kept = pending_.find(request.number);
             if (!kept) return;
             kept->request_id.wanted_until = request.request_id.wanted_until;
-            kept->sent = Clock::now();
+            kept->sent = SendTime();
         }
         core_.session.post(call, std::move(done));
     }

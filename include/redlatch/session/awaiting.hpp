@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/pause.hpp"
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/base/task.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/session/continuations.hpp"
@@ -139,7 +140,7 @@ private:
 inline Task<std::optional<ServerMilliseconds>> server_time(Session& session, WaitBy by, std::string_view key,
                                                            Instant deadline, Reply& failure) {
     const Command question = ServerTime::question(key);
-    const Instant asked = Clock::now();
+    const SendTime asked;
     failure = co_await ReplyTo(session, by, question, deadline);
     co_return session.learn_server_time(key, asked, failure);
 }

@@ -78,26 +78,41 @@ public:
         return offset_of(route) + since_epoch(instant);
     }
 
+    // The server's clock, from a reading that vouches for it.
+    struct Bounds {
+        ServerMilliseconds least;  // it has reached this time
+        Milliseconds error;        // it is ahead of that by less than this, and 1 ms
+        Clock::duration age;       // of the reading
+    };
+
+    // Returns bounds of the server's time. Nothing if there is no reading that vouches for them.
+    std::optional<Bounds> bounds_at(std::uint32_t route, Instant instant) const {
+        const std::lock_guard lock(mutex_);
+        const Reading* const reading = vouching(route, instant);
+        if (!reading) return std::nullopt;
+        // The reply took time, and the reading has aged since. Clocks drift by less than one part in a thousand.
+        const Clock::duration age = instant - reading->at;
+        const Milliseconds error =
+            reading->took + std::chrono::duration_cast<Milliseconds>(age) / 1000 + Milliseconds(2);
+        return Bounds{reading->offset + since_epoch(instant) - error.count(), error, age};
+    }
+
     // Returns an instant at which the server's clock did not show `time` yet, or just began to. Nothing if there is no
     // reading that vouches for it. The time has to be plausible.
     std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time) const {
         const std::lock_guard lock(mutex_);
-        // Another node may have another clock.
-        const Reading* const reading = reading_of(route);
-        if (in_doubt_ || !reading) return std::nullopt;
-        const Clock::duration age = Clock::now() - reading->at;
-        if (age > good_for || reading->at <= disconnected_at_ || !was_running_since(reading->suspended) ||
-            reading->took > vouches_up_to)
-            return std::nullopt;
-        return Instant(Milliseconds(time - reading->offset)) - age / 1000;
+        const Instant now = Clock::now();
+        const Reading* const reading = vouching(route, now);
+        if (!reading) return std::nullopt;
+        return Instant(Milliseconds(time - reading->offset)) - (now - reading->at) / 1000;
     }
 
     // Records the server's time from a command that was sent at `asked` and answered at `answered`. If the reply took long,
     // the server's clock may be far behind what it tells: an earlier reading with which it agrees is closer.
-    void learn(std::uint32_t route, Instant asked, Instant answered, ServerMilliseconds time) {
+    void learn(std::uint32_t route, const SendTime& asked, Instant answered, ServerMilliseconds time) {
         // Add one, because the server truncates to milliseconds.
-        Reading reading{time + 1 - since_epoch(asked), asked, std::chrono::ceil<Milliseconds>(answered - asked),
-                        detail::suspended()};
+        Reading reading{time + 1 - since_epoch(asked.at()), asked.at(),
+                        std::chrono::ceil<Milliseconds>(answered - asked.at()), asked.suspended()};
         const std::lock_guard lock(mutex_);
         const Reading* const known = reading_of(route);
         if (known && reading.took > vouches_up_to && reading.agrees_with(*known)) {
@@ -105,26 +120,13 @@ public:
             // The new one vouches for nothing all the same. If the clock is another one, and ahead, LATE will tell.
             reading.offset = known->offset;
         }
-        if (in_doubt_ || route == route_ || asked - reading_.at > good_for) {
+        if (in_doubt_ || route == route_ || reading.at - reading_.at > good_for) {
             reading_ = reading;
             route_ = route;
             in_doubt_ = false;
         } else {
             others_[route] = reading;
         }
-    }
-
-    // Returns by how much the server's clock may be behind the estimate: the reply took time, and the reading has aged
-    // since. Clocks drift by less than one part in a thousand.
-    Milliseconds error_at(Instant instant) const {
-        const std::lock_guard lock(mutex_);
-        return reading_.took + std::chrono::duration_cast<Milliseconds>(instant - reading_.at) / 1000 + Milliseconds(2);
-    }
-
-    // Returns the age of the reading.
-    Clock::duration age_at(Instant instant) const {
-        const std::lock_guard lock(mutex_);
-        return instant - reading_.at;
     }
 
     // Puts the reading in doubt: another server may answer from here on, or this one with another clock.
@@ -150,14 +152,12 @@ private:
         ServerMilliseconds offset = 0;  // added to the milliseconds of the steady clock
         Instant at{};                   // when the server was asked; in the past while there is no reading
         Milliseconds took{0};           // from the question to the reply
-        Clock::duration suspended{};    // the machine's suspended time when it was answered
+        Clock::duration suspended{};    // the machine's suspended time when the server was asked
 
         // Returns true if an earlier reading that is still good is as close to the server's clock as this one, or closer.
         bool agrees_with(const Reading& earlier) const {
-            const Clock::duration age = at - earlier.at;
-            const auto drift = std::chrono::ceil<Milliseconds>(age / 1000);
-            return age <= good_for && was_running_since(earlier.suspended) && earlier.offset <= offset &&
-                   earlier.offset + drift.count() >= offset - took.count() - 1;
+            return at - earlier.at <= good_for && was_running_since(earlier.suspended) && earlier.offset <= offset &&
+                   earlier.offset >= offset - took.count() - 1;
         }
     };
 
@@ -166,6 +166,15 @@ private:
         if (route == route_) return &reading_;
         const auto other = others_.find(route);
         return other == others_.end() ? nullptr : &other->second;
+    }
+
+    // Returns the reading of this route's own if it vouches for what the server's clock shows, or null. Another node may
+    // have another clock, and so may a server that was reached by an earlier connection.
+    const Reading* vouching(std::uint32_t route, Instant instant) const {
+        const Reading* const reading = reading_of(route);
+        if (in_doubt_ || !reading || instant - reading->at > good_for || reading->at <= disconnected_at_)
+            return nullptr;
+        return reading->took <= vouches_up_to && was_running_since(reading->suspended) ? reading : nullptr;
     }
 
     ServerMilliseconds offset_of(std::uint32_t route) const {

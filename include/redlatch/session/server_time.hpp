@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/options.hpp"
 #include "redlatch/session/executor.hpp"
@@ -31,7 +32,7 @@ public:
     // known. Returns nothing, and the reason in `failure`, if there is no reply.
     std::optional<ServerMilliseconds> now(std::string_view key, Instant deadline, Reply& failure) {
         if (const auto time = known(key)) return time;
-        const Instant asked = Clock::now();
+        const SendTime asked;
         failure = executor_.call(question(key), deadline);
         return learn(key, asked, failure);
     }
@@ -46,7 +47,7 @@ public:
     }
 
     // If there is no time in the reply, nothing was changed, so the command that was to follow counts as not sent.
-    std::optional<ServerMilliseconds> learn(std::string_view key, Instant asked, Reply& reply) {
+    std::optional<ServerMilliseconds> learn(std::string_view key, const SendTime& asked, Reply& reply) {
         return learn(route_of(key), asked, reply);
     }
 
@@ -72,23 +73,22 @@ public:
 
     // Learns the server's time from the reply to a script sent at `sent`, if it reports that. Returns true if the script
     // arrived too late.
-    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
+    bool learn_if_late(std::string_view key, const SendTime& sent, const Reply& reply) {
         const auto late = read_late(reply);
         if (const auto now = late ? late : read_in_time(reply)) clock().learn(route_of(key), sent, Clock::now(), *now);
         return late.has_value();
     }
 
-    // Returns when a lease that begins `now` expires by the server's clock. Never later than the server's own result;
-    // earlier by the error of the clock at most.
-    ServerMilliseconds lease_end(ServerMilliseconds now, Milliseconds lease) const {
-        return now + lease.count() - clock().error_at(Clock::now()).count();
+    // Returns bounds of the current time of the server that has this key, if a reading of its clock vouches for them.
+    std::optional<RemoteClock::Bounds> bounds(std::string_view key) const {
+        return clock().bounds_at(route_of(key), Clock::now());
     }
 
 private:
     template <class Then>
     void post_question(std::string_view key, Receiver receiver, Then then) {
         const std::uint32_t route = route_of(key);
-        const Instant asked = Clock::now();
+        const SendTime asked;
         executor_.post(
             question(key),
             [this, route, asked, then = std::move(then)](Reply reply) mutable {
@@ -98,7 +98,7 @@ private:
             receiver);
     }
 
-    std::optional<ServerMilliseconds> learn(std::uint32_t route, Instant asked, Reply& reply) {
+    std::optional<ServerMilliseconds> learn(std::uint32_t route, const SendTime& asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {
             if (classify(reply) == ReplyClass::answered)

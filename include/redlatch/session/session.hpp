@@ -3,6 +3,7 @@
 
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/process.hpp"
+#include "redlatch/base/suspended.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/options.hpp"
 #include "redlatch/protocol/call.hpp"
@@ -135,7 +136,7 @@ public:
     }
 
     std::optional<ServerMilliseconds> known_server_time(std::string_view key) { return server_time_.known(key); }
-    std::optional<ServerMilliseconds> learn_server_time(std::string_view key, Instant asked, Reply& reply) {
+    std::optional<ServerMilliseconds> learn_server_time(std::string_view key, const SendTime& asked, Reply& reply) {
         return server_time_.learn(key, asked, reply);
     }
 
@@ -150,14 +151,12 @@ public:
     }
 
     ServerMilliseconds wanted_until(std::string_view key) const { return server_time_.wanted_until(key); }
-    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
+    bool learn_if_late(std::string_view key, const SendTime& sent, const Reply& reply) {
         return server_time_.learn_if_late(key, sent, reply);
     }
-    ServerMilliseconds lease_end(ServerMilliseconds now, Milliseconds lease) const {
-        return server_time_.lease_end(now, lease);
+    std::optional<RemoteClock::Bounds> server_time_bounds(std::string_view key) const {
+        return server_time_.bounds(key);
     }
-    Milliseconds clock_error() { return executor_.clock().error_at(Clock::now()); }
-    Clock::duration clock_age() { return executor_.clock().age_at(Clock::now()); }
     RemoteClock& server_clock() noexcept { return executor_.clock(); }
 
     // --- threads: Background, Events, Losses ------------------------------------------------------------------

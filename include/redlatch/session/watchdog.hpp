@@ -97,15 +97,14 @@ private:
 
     void send(std::vector<Renewal> batch) {
         const Call call = renewal_call(batch, server_time_.wanted_until(batch.front().key));
-        const SendTime sent_at;
-        const Instant sent = Clock::now();
-        executor_.post(call, [this, sent, sent_at, batch = std::move(batch)](const Reply& reply) {
+        const SendTime sent;
+        executor_.post(call, [this, sent, batch = std::move(batch)](const Reply& reply) {
             classify(reply) == ReplyClass::no_answer ? events_.on_disconnect(reply.text) : events_.on_reconnect();
             server_time_.learn_if_late(batch.front().key, sent, reply);
             for (std::size_t i = 0; i < batch.size(); ++i) {
                 const auto outcome = outcome_of(reply, i, batch.size());
                 if (outcome == BackgroundTask::Renewed::yes && !batch[i].asks) counters_.renewals.add();
-                batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
+                batch[i].of->renewed(batch[i], outcome, sent.as_of_now());
             }
         });
     }

@@ -427,6 +427,32 @@ TEST_CASE("a waiter that has asked for its hold does not use its id again, becau
     b.leave();
 }
 
+TEST_CASE("a waiter whose first question as a listener acquires the lock uses its id again") {
+    RedisServer server;
+    RawRedis redis{server};
+    Party a{server}, b{server};
+    a.lock.lock();
+    b.visit = start([&] {
+        CHECK(b.lock.is_locked());
+        // The server accepts no connection more, so it cannot listen.
+        RawRedis full{server};
+        full.text("CONFIG", "SET", "maxclients", full.connected_clients());
+        b.lock.lock();
+        b.lock.unlock();
+    });
+    REQUIRE(eventually([&] { return redis.integer("LLEN", queue) == 1; }, 20s));
+    const std::string earlier = redis.list("LRANGE", queue, 0, 0).at(0);
+    redis.integer("DEL", "orders");
+    redis.text("CONFIG", "SET", "maxclients", 10'000);
+    b.visit.get();
+    a.lock.lock();
+    b.queue_up(redis);
+    CHECK(b.id == earlier);
+    a.lock.unlock();
+    CHECK(b.enters());
+    b.leave();
+}
+
 TEST_CASE("a release under maxmemory grants the lock, which no acquire could take") {
     RedisServer server;
     RawRedis redis{server};

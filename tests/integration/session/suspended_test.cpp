@@ -94,6 +94,23 @@ const Role sleeper{"suspended: sleeping holder", [](std::span<const std::string>
                        return longer_lost.stop_requested() || longer_seat_lost.stop_requested() ? 3 : 0;
                    }};
 
+// Suspends this process and its server, whose clock goes on meanwhile.
+void suspend_all(ServerClock::Offsets& clocks) {
+    clocks.suspended += std::chrono::microseconds(10min).count();
+    clocks.wall += std::chrono::microseconds(10min).count();
+}
+
+const Role mutex_holder{"suspended: mutex holder", [](std::span<const std::string> args) {
+                            const auto clocks = SharedMemory<ServerClock::Offsets>::open(args[1]);
+                            Client client{args[0]}, other{args[0]};
+                            Mutex before{client, "before"}, after{client, "after"}, same{other, "after"};
+                            before.lock();  // reads the server's clock
+                            suspend_all(*clocks);
+                            after.lock();
+                            if (after.valid_until() < Clock::now() + 1s) return 1;
+                            return same.try_lock() ? 2 : 0;
+                        }};
+
 }  // namespace
 
 TEST_CASE("after a suspension the library knows how much of its leases is left, and which are over") {
@@ -109,5 +126,13 @@ TEST_CASE("lost() is requested soon after a suspension, although nobody looks at
     ServerClock clock;
     ChildProcess child =
         spawn_self("suspended: sleeping holder", {server.url(), clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
+    CHECK(child.wait(60s) == ExitStatus{0, 0});
+}
+
+TEST_CASE("a reading of the server's clock from before a suspension does not fix the end of a lease") {
+    ServerClock clock;
+    const auto environment = clock.environment(REDLATCH_CLOCK_SHIM);
+    RedisServer server{{.environment = environment}};
+    ChildProcess child = spawn_self("suspended: mutex holder", {server.url(), clock.file()}, environment);
     CHECK(child.wait(60s) == ExitStatus{0, 0});
 }

@@ -31,6 +31,18 @@ const Role sleeper{"suspended: sleeper", [](std::span<const std::string> args) {
                        return stood_still && grown > 1h - 1ms && grown < 1h + 1ms ? 0 : 1;
                    }};
 
+// The server tells its time, and the machine is suspended before the reply arrives.
+const Role asker{"suspended: asks for the time", [](std::span<const std::string> args) {
+                     const auto clocks = SharedMemory<ServerClock::Offsets>::open(args[0]);
+                     RemoteClock clock;
+                     clock.learn(0, SendTime(), Clock::now(), 5'000);
+                     if (!clock.bounds_at(0, Clock::now())) return 1;
+                     const SendTime asked;
+                     clocks->suspended += std::chrono::microseconds(10min).count();
+                     clock.learn(0, asked, Clock::now(), 5'000);
+                     return clock.bounds_at(0, Clock::now()) ? 2 : 0;
+                 }};
+
 }  // namespace
 
 TEST_CASE("on a running machine the suspended time does not grow") {
@@ -49,5 +61,12 @@ TEST_CASE("on a running machine the suspended time does not grow") {
 TEST_CASE("an hour of suspension is measured, although the steady clock stood still") {
     ServerClock clock;
     ChildProcess child = spawn_self("suspended: sleeper", {clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
+    CHECK(child.wait(30s) == ExitStatus{0, 0});
+}
+
+TEST_CASE("a reading of the server's clock that a suspension interrupts vouches for nothing") {
+    ServerClock clock;
+    ChildProcess child =
+        spawn_self("suspended: asks for the time", {clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
     CHECK(child.wait(30s) == ExitStatus{0, 0});
 }

@@ -46,7 +46,7 @@ struct Bench {
     using Next = Attempt::Next;
 
     explicit Bench(bool first = true) : attempt(core, claim(first), settings_of(session.options())) {
-        session.server_clock().learn(0, Clock::now(), Clock::now(), noon);
+        session.server_clock().learn(0, SendTime(Clock::now()), Clock::now(), noon);
     }
 
     Claim claim(bool first) const {
@@ -142,7 +142,7 @@ TEST_CASE("a Mutex with a lease that the estimate of the server's clock is too r
     Bench<MutexProtocol> bench;
     using Next = Bench<MutexProtocol>::Next;
     const Instant now = Clock::now();
-    bench.session.server_clock().learn(0, now - 500ms, now, noon);
+    bench.session.server_clock().learn(0, SendTime(now - 500ms), now, noon);
     bench.attempt.claim.lease = 900ms;
     bench.attempt.asks_time();
     bench.attempt.begin(noon);
@@ -152,7 +152,7 @@ TEST_CASE("a Mutex with a lease that the estimate of the server's clock is too r
     CHECK(bench.attempt.asked.sent >= now);
     // Half a second is little beside a lease of a minute.
     Bench<MutexProtocol> patient;
-    patient.session.server_clock().learn(0, now - 500ms, now, noon);
+    patient.session.server_clock().learn(0, SendTime(now - 500ms), now, noon);
     patient.attempt.claim.lease = 1min;
     patient.attempt.asks_time();
     patient.attempt.begin(noon);
@@ -165,7 +165,7 @@ TEST_CASE("a Mutex is acquired by the script if the reading of the server's cloc
     Bench<MutexProtocol> bench;
     using Next = Bench<MutexProtocol>::Next;
     const Instant old = Clock::now() - 1100ms;
-    bench.session.server_clock().learn(0, old, old, noon);
+    bench.session.server_clock().learn(0, SendTime(old), old, noon);
     bench.attempt.asks_time();
     bench.attempt.begin(noon + 1100);
     CHECK(bench.attempt.call().script());
@@ -176,6 +176,14 @@ TEST_CASE("a Mutex is acquired by the script if the reading of the server's cloc
     next.asks_time();
     next.begin(noon + 61'100);
     CHECK_FALSE(next.call().script());
+}
+
+TEST_CASE("a Mutex is acquired by the script if a connection was lost since the reading of the server's clock") {
+    Bench<MutexProtocol> bench;
+    bench.session.server_clock().disconnected();
+    bench.attempt.asks_time();
+    bench.attempt.begin(noon);
+    CHECK(bench.attempt.call().script());
 }
 
 TEST_CASE("the lease of a Mutex counts from the reading of the server's clock, however late the command was sent") {

@@ -75,7 +75,7 @@ TEST_CASE("an interruption of one channel is no lost connection") {
 TEST_CASE("after a failover the clock and the replicas of the server are unknown") {
     Fixture fixture;
     const Instant now = Clock::now();
-    fixture.clock.learn(0, now, now, 1'000);
+    fixture.clock.learn(0, SendTime(now), now, 1'000);
     Reply role{Reply::Kind::array, 0, {}, {Reply::of(1), Reply::of(1), Reply::of(1)}, true};
     role.elements[2] = {Reply::Kind::array, 0, {}, {Reply::of(1)}, true};
     fixture.replicas.learn(0, role);

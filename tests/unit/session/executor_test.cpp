@@ -91,7 +91,7 @@ TEST_CASE("a stop request ends the retries") {
 TEST_CASE("a connection that ended puts the server's clock in doubt") {
     Fixture fixture;
     const Instant now = Clock::now();
-    fixture.executor.clock().learn(0, now, now, 1'000);
+    fixture.executor.clock().learn(0, SendTime(now), now, 1'000);
     fixture.redis.next("remaining lease", lost());
     CHECK(fixture.retry().answered());
     CHECK_FALSE(fixture.executor.clock().at(0, now));
@@ -125,8 +125,8 @@ TEST_CASE("a reply that came too late tells the server's time") {
     fixture.redis.next("TIME", array({text("100"), text("0")}));
     Reply failure;
     REQUIRE(fixture.server_time.now("orders", fixture.soon(), failure));
-    CHECK_FALSE(fixture.server_time.learn_if_late("orders", Clock::now(), number(1)));
-    CHECK(fixture.server_time.learn_if_late("orders", Clock::now(), ScriptedRedis::late(200'000)));
+    CHECK_FALSE(fixture.server_time.learn_if_late("orders", SendTime(), number(1)));
+    CHECK(fixture.server_time.learn_if_late("orders", SendTime(), ScriptedRedis::late(200'000)));
     CHECK(*fixture.server_time.now("orders", fixture.soon(), failure) >= 200'000);
     CHECK(fixture.redis.count("TIME") == 1);
 }

@@ -49,18 +49,18 @@ TEST_CASE("the estimate counts from the sending of the query, and rounds up") {
     RemoteClock clock;
     CHECK_FALSE(clock.at(0, at(0ms)));
     CHECK_FALSE(clock.roughly_at(0, at(0ms)));
-    clock.learn(0, at(0ms), at(10ms), 5'000);
+    clock.learn(0, SendTime(at(0ms)), at(10ms), 5'000);
     CHECK(clock.at(0, at(0ms)) == 5'001);
     CHECK(clock.at(0, at(20ms)) == 5'021);
 }
 
 TEST_CASE("a reading is good for a while; an old one is good for a rough estimate") {
     RemoteClock clock;
-    clock.learn(0, at(0ms), at(1ms), 5'000);
+    clock.learn(0, SendTime(at(0ms)), at(1ms), 5'000);
     const Instant later = at(RemoteClock::good_for + 1ms);
     CHECK_FALSE(clock.at(0, later));
     CHECK(clock.roughly_at(0, later) == 5'001 + RemoteClock::good_for.count() + 1);
-    clock.learn(0, at(0ms), at(1ms), 5'000);
+    clock.learn(0, SendTime(at(0ms)), at(1ms), 5'000);
     clock.doubt();
     CHECK_FALSE(clock.at(0, at(0ms)));
     CHECK(clock.roughly_at(0, at(0ms)) == 5'001);
@@ -68,35 +68,57 @@ TEST_CASE("a reading is good for a while; an old one is good for a rough estimat
 
 TEST_CASE("a server whose clock differs has a reading of its own") {
     RemoteClock clock;
-    clock.learn(0, at(0ms), at(1ms), 5'000);
+    clock.learn(0, SendTime(at(0ms)), at(1ms), 5'000);
     CHECK(clock.at(1, at(0ms)) == 5'001);
-    clock.learn(1, at(0ms), at(1ms), 9'000);
+    clock.learn(1, SendTime(at(0ms)), at(1ms), 9'000);
     CHECK(clock.at(1, at(0ms)) == 9'001);
     CHECK(clock.at(0, at(0ms)) == 5'001);
 }
 
 TEST_CASE("a reading that is too old is replaced by that of any server") {
     RemoteClock clock;
-    clock.learn(0, at(0ms), at(1ms), 5'000);
+    clock.learn(0, SendTime(at(0ms)), at(1ms), 5'000);
     const Instant later = at(RemoteClock::good_for + 1s);
-    clock.learn(1, later, later, 400'000);
+    clock.learn(1, SendTime(later), later, 400'000);
     CHECK(clock.at(1, later) == 400'001);
     CHECK(clock.at(2, later) == 400'001);
 }
 
-TEST_CASE("the error grows by a thousandth of the age, on top of the time that the reply took") {
+TEST_CASE("the bounds of the server's time: the reply took time, and a thousandth of the age") {
     RemoteClock clock;
-    clock.learn(0, at(0ms), at(10ms), 5'000);
-    CHECK(clock.error_at(at(0ms)) == 12ms);
-    CHECK(clock.error_at(at(10s)) == 22ms);
+    const Instant now = Clock::now();
+    const auto bounds_after = [&](Milliseconds age) { return clock.bounds_at(0, now + age).value(); };
+    clock.learn(0, SendTime(now), now + 10ms, 5'000);
+    CHECK(bounds_after(0ms).error == 12ms);
+    CHECK(bounds_after(0ms).least == 4'989);
+    CHECK(bounds_after(0ms).age == 0ms);
+    CHECK(bounds_after(10s).error == 22ms);
+    CHECK(bounds_after(10s).least == 14'979);
+    CHECK(bounds_after(10s).age == 10s);
+}
+
+TEST_CASE("the bounds of the server's time need a reading that vouches for that server's own clock") {
+    RemoteClock clock;
+    const Instant now = Clock::now();
+    const Instant old = now - RemoteClock::good_for - 1s;
+    const auto vouches = [&](std::uint32_t route) { return clock.bounds_at(route, Clock::now()).has_value(); };
+    CHECK_FALSE(vouches(0));
+    clock.learn(0, SendTime(now), now, 5'000);
+    CHECK(vouches(0));
+    CHECK_FALSE(vouches(1));
+    SUBCASE("of this connection") { clock.disconnected(); }
+    SUBCASE("not in doubt") { clock.doubt(); }
+    SUBCASE("whose reply came soon") { clock.learn(0, SendTime(now - 3s), now, 100'000); }
+    SUBCASE("that is new") { clock.learn(0, SendTime(old), old, 5'000); }
+    CHECK_FALSE(vouches(0));
 }
 
 TEST_CASE("the instant of any plausible time is within the range of the clock") {
     RemoteClock clock;
     const Instant now = Clock::now();
-    clock.learn(0, now, now, 8'796'093'022'207);
+    clock.learn(0, SendTime(now), now, 8'796'093'022'207);
     CHECK(clock.instant_of(0, 0) < now);
-    clock.learn(0, now, now, 0);
+    clock.learn(0, SendTime(now), now, 0);
     CHECK(clock.instant_of(0, 8'796'093'022'207) > now);
 }
 
@@ -104,16 +126,16 @@ TEST_CASE("the instant of a server's time needs a reading of that server's own c
     RemoteClock clock;
     const Instant now = Clock::now();
     CHECK_FALSE(clock.instant_of(0, 5'000));
-    clock.learn(0, now, now, 5'000);
+    clock.learn(0, SendTime(now), now, 5'000);
     CHECK(clock.instant_of(0, 5'001) <= now);
     CHECK(clock.instant_of(0, 5'001) > now - 10ms);
     CHECK_FALSE(clock.instant_of(1, 5'001));
-    clock.learn(1, now - 1s, now, 7'999);
+    clock.learn(1, SendTime(now - 1s), now, 7'999);
     CHECK(clock.instant_of(1, 9'000) <= now);
     CHECK(clock.instant_of(1, 9'000) > now - 10ms);
     CHECK(clock.instant_of(0, 5'001) > now - 10ms);
     const Instant long_ago = now - RemoteClock::good_for - 1s;
-    clock.learn(1, long_ago, long_ago, 5'000);
+    clock.learn(1, SendTime(long_ago), long_ago, 5'000);
     CHECK_FALSE(clock.instant_of(1, 5'000));
     clock.doubt();
     CHECK_FALSE(clock.instant_of(0, 5'001));
@@ -122,37 +144,36 @@ TEST_CASE("the instant of a server's time needs a reading of that server's own c
 TEST_CASE("a reading from before a lost connection still times commands, and vouches for nothing") {
     RemoteClock clock;
     const Instant before = Clock::now();
-    clock.learn(0, before, before, 5'000);
+    clock.learn(0, SendTime(before), before, 5'000);
     REQUIRE(clock.instant_of(0, 5'001));
     clock.disconnected();
     CHECK_FALSE(clock.instant_of(0, 5'001));
     CHECK(clock.at(0, before) == 5'001);
-    clock.learn(0, before, Clock::now(), 5'000);  // asked before the loss, answered after it
+    clock.learn(0, SendTime(before), Clock::now(), 5'000);  // asked before the loss, answered after it
     CHECK_FALSE(clock.instant_of(0, 5'001));
     const Instant after = Clock::now() + 1ns;
-    clock.learn(0, after, after, 5'000);
+    clock.learn(0, SendTime(after), after, 5'000);
     CHECK(clock.instant_of(0, 5'001));
 }
 
 TEST_CASE("a reading whose reply took long still times commands, and vouches for nothing") {
     RemoteClock clock;
     const Instant now = Clock::now();
-    clock.learn(0, now - RemoteClock::vouches_up_to, now, 5'000);
+    clock.learn(0, SendTime(now - RemoteClock::vouches_up_to), now, 5'000);
     CHECK(clock.instant_of(0, 5'001));
     clock.doubt();
-    clock.learn(0, now - RemoteClock::vouches_up_to - 1ms, now, 5'000);
+    clock.learn(0, SendTime(now - RemoteClock::vouches_up_to - 1ms), now, 5'000);
     CHECK_FALSE(clock.instant_of(0, 5'001));
     CHECK(clock.at(0, now));
-    CHECK(clock.error_at(now) > RemoteClock::vouches_up_to);
-    clock.learn(1, now, now, 5'000);
+    clock.learn(1, SendTime(now), now, 5'000);
     CHECK(clock.instant_of(1, 5'001));
 }
 
 TEST_CASE("a reply that took long replaces no estimate with which it agrees") {
     RemoteClock clock;
-    clock.learn(0, at(0ms), at(1ms), 5'000);
+    clock.learn(0, SendTime(at(0ms)), at(1ms), 5'000);
     const auto estimate = [&] { return clock.at(0, at(10s)).value_or(0); };
-    const auto learn_in_3s = [&](ServerMilliseconds time) { clock.learn(0, at(1s), at(4s), time); };
+    const auto learn_in_3s = [&](ServerMilliseconds time) { clock.learn(0, SendTime(at(1s)), at(4s), time); };
     REQUIRE(estimate() == 15'001);
     learn_in_3s(6'001);  // the server answered at once
     CHECK(estimate() == 15'001);
@@ -178,15 +199,15 @@ TEST_CASE("a reply that took long replaces no estimate with which it agrees") {
     }
     SUBCASE("another server answers") {
         clock.doubt();
-        clock.learn(1, at(1s), at(4s), 9'000);
+        clock.learn(1, SendTime(at(1s)), at(4s), 9'000);
         CHECK(clock.at(1, at(10s)) == 18'001);
     }
     SUBCASE("the reading is old") {
-        clock.learn(0, at(RemoteClock::good_for + 1s), at(RemoteClock::good_for + 4s), 309'000);
+        clock.learn(0, SendTime(at(RemoteClock::good_for + 1s)), at(RemoteClock::good_for + 4s), 309'000);
         CHECK(clock.at(0, at(RemoteClock::good_for + 1s)) == 309'001);
     }
     SUBCASE("another one took less time") {
-        clock.learn(0, at(2s), at(2900ms), 7'800);
+        clock.learn(0, SendTime(at(2s)), at(2900ms), 7'800);
         CHECK(estimate() == 15'801);
     }
 }
