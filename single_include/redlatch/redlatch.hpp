@@ -580,8 +580,9 @@ concept SurvivesFork = requires(T& t) {
 };
 
 // Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run()
-// and notifies the listener itself. It returns true when the listener was notified, the deadline passes, or
-// interrupts() is not `seen`. interrupts() counts the calls of interrupt_watch(); one before watch() counts, too. It
+// and notifies the listener itself. It returns true when the deadline passes or interrupts() is not `seen`: the listener
+// interrupts it when it is notified of what the thread waits for. It may return true earlier. interrupts() counts the
+// calls of interrupt_watch(), on any thread, also on this one; one before watch() counts, too. It
 // returns false at once if it cannot receive, because another thread does so already or there is no connection. After
 // that, run() receives again as soon as that other thread leaves. If that thread leaves while others wait, wake() makes
 // run() receive again.
@@ -5340,8 +5341,8 @@ public:
         if (thread_.joinable()) thread_.join();
     }
 
-    // Makes the calling thread receive messages itself until one has arrived, interrupts() differs from `seen`, or
-    // `until` has come. Returns false if it has to leave that to the background thread.
+    // Makes the calling thread receive messages itself, for all, until interrupts() differs from `seen`, or `until` has
+    // come. Returns false if it has to leave that to the background thread.
     // Messages and the news of tracked keys come on two connections: whoever waits for the latter alone receives these.
     bool watch(Instant until, std::uint64_t seen) {
         const bool watched = subscriptions_.active() == 0 && tracked_.count() > 0
@@ -9740,23 +9741,25 @@ private:
     std::atomic<bool> woken_{false};
 };
 
-// Wakes threads that take turns in a poll(), where the thread inside may drain a wake-up that was meant for the next
-// one. So wake-ups are counted as well: a thread that arrives with an older count than the present one has been woken
-// already.
+// Wakes all threads that watch a connection in a poll(). They take turns at it, and the thread inside may drain a wake-up
+// that was meant for the next one. So wake-ups are counted as well: a thread that arrives with an older count than the
+// present one has been woken already. Each of the two connections that are watched has a pipe of its own, because both
+// may have a thread inside at a time.
 class Interrupts {
 public:
+    enum class At { messages, invalidations };
+
     std::uint64_t count() const noexcept { return count_.load(); }
-    int fd() const noexcept { return pipe_.fd(); }
+    WakePipe& pipe(At at) noexcept { return at == At::messages ? messages_ : invalidations_; }
 
     void wake() noexcept {
         count_.fetch_add(1);
-        pipe_.wake();
+        messages_.wake();
+        invalidations_.wake();
     }
 
-    void drain() noexcept { pipe_.drain(); }
-
 private:
-    WakePipe pipe_;
+    WakePipe messages_, invalidations_;
     std::atomic<std::uint64_t> count_{0};
 };
 
@@ -9790,7 +9793,7 @@ namespace detail {
 // taken under it. While opening_ is set, the connection belongs to the thread that makes it, which wakes the serving
 // thread.
 // The serving thread sends. It also receives, unless a thread that waits for a message watches the connection itself,
-// which saves passing the message from thread to thread.
+// which saves passing the message from thread to thread. Such a thread receives for all until it is interrupted.
 class PubSubConnection {
 public:
     // What is subscribed to.
@@ -9846,7 +9849,9 @@ public:
     Duty duty() {
         const std::lock_guard serving(serving_);
         // A leaving watcher wakes the serving thread if another thread was turned away.
-        const int events = (watched_ ? 0 : POLLIN) | (full_ ? POLLOUT : 0);
+        polled_ = true;
+        if (watched_) polled_ = false;
+        const int events = (polled_ ? POLLIN : 0) | (full_ ? POLLOUT : 0);
         if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), never};
         if (watched_) return {};
         const std::lock_guard lock(mutex_);
@@ -9857,6 +9862,7 @@ public:
     // the listener of all that has arrived. Does not wait.
     void serve(Listener& listener, Instant deadline) {
         const std::lock_guard serving(serving_);
+        polled_ = false;
         or_begin_anew(listener, [&] {
             if (!is_open()) return reopen(deadline);
             send_changes();
@@ -9885,15 +9891,15 @@ public:
     // --- a waiting thread -------------------------------------------------------------------------------------
 
     enum class Watch {
-        done,   // the listener was notified, or an interrupt came, or the deadline
+        done,   // an interrupt came, or the deadline
         taken,  // another thread watches
         lost,   // no connection to watch, or it needs the serving thread
     };
 
-    // Receives in place of the serving thread, until something arrives, the deadline passes, or the number of
-    // interrupts is no longer `seen`. A thread that finds another one watching is turned away; when that one leaves,
-    // the serving thread receives. That is never missed: either the thread finds the role free at its second try, or
-    // the leaving watcher finds watcher_refused_ set and wakes the serving thread.
+    // Receives in place of the serving thread, until the deadline passes, or the number of interrupts is no longer
+    // `seen`. A thread that finds another one watching is turned away; when that one leaves, the serving thread receives.
+    // That is never missed: either the thread finds the role free at its second try, or the leaving watcher finds
+    // watcher_refused_ set and wakes the serving thread.
     Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         if (watched_.exchange(true)) {
             watcher_refused_ = true;
@@ -9915,6 +9921,8 @@ public:
     bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
 private:
+    static constexpr Milliseconds short_wait{1};
+
     bool is_open() {
         const std::lock_guard lock(mutex_);
         return !opening_ && link_.socket.is_open();
@@ -9922,18 +9930,34 @@ private:
 
     // The serving thread closes nothing while watched_ is set, so the descriptor stays valid during poll().
     Watch watch_once(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
-        std::unique_lock serving(serving_, std::try_to_lock);
-        if (!serving || !is_open()) return Watch::lost;
-        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupts.fd(), POLLIN, 0}}};
+        WakePipe& interrupted = interrupts.pipe(identifies_ ? Interrupts::At::invalidations : Interrupts::At::messages);
+        std::unique_lock serving(serving_);
+        if (!is_open()) return Watch::lost;
+        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupted.fd(), POLLIN, 0}}};
         serving.unlock();
         // No other thread drains the pipe from here on.
-        if (interrupts.count() != seen) return Watch::done;
+        while (interrupts.count() == seen && Clock::now() < deadline) {
+            poll_alone(ready, deadline);
+            interrupted.drain();
+            if (ready[0].revents == 0) continue;
+            serving.lock();
+            or_begin_anew(listener, [&] { receive(listener); });
+            if (!link_.socket.is_open()) return Watch::lost;
+            serving.unlock();
+        }
+        return Watch::done;
+    }
+
+    // The serving thread may poll the connection still, from before it was watched. Then a message would wake both threads.
+    // So a wait that lasts begins with waking the other.
+    void poll_alone(std::array<pollfd, 2>& ready, Instant deadline) {
+        if (polled_) {
+            const Instant soon = Clock::now() + short_wait;
+            if (::poll(ready.data(), ready.size(), poll_timeout(std::min(soon, deadline))) != 0 || deadline <= soon)
+                return;
+            wake_();
+        }
         ::poll(ready.data(), ready.size(), poll_timeout(deadline));
-        interrupts.drain();
-        if (ready[0].revents == 0) return Watch::done;
-        if (!serving.try_lock()) return Watch::lost;
-        or_begin_anew(listener, [&] { receive(listener); });
-        return link_.socket.is_open() ? Watch::done : Watch::lost;
     }
 
     // If memory runs out, the serving thread finds nothing changed.
@@ -10171,6 +10195,7 @@ private:
     std::mutex serving_;
     std::atomic<bool> watched_{false};
     std::atomic<bool> watcher_refused_{false};  // True if a thread that wanted to watch found another one
+    std::atomic<bool> polled_{false};           // True if the serving thread may be in a poll() for what arrives
     Connection link_;
     std::int64_t id_ = 0;  // the server's number of this connection, once it has told
     std::atomic<std::int64_t> subscribed_id_{0};
@@ -16261,7 +16286,8 @@ public:
         if (by_) return by_->wake(sleeper_);
         if (!thread_) return;  // it has not slept yet, and decides anew before it does
         thread_->wake.notify_one();
-        if (thread_->watching && thread_->id != std::this_thread::get_id()) session.interrupt_watch();
+        // Also if it is this thread, which has received its own message.
+        if (thread_->watching) session.interrupt_watch();
     }
 
     // Awaited, puts the waiter to sleep until the instant or until woken. Releases the mutex meanwhile.
@@ -16313,7 +16339,6 @@ private:
     struct Thread {
         std::condition_variable wake;
         bool watching = false;
-        const std::thread::id id = std::this_thread::get_id();
     };
 
     Thread& thread() {

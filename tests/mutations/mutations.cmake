@@ -1044,9 +1044,30 @@ mutate(old_commands_come_late net/socket.hpp
 
 # A watching thread consumes the interrupt that was meant for the next one.
 mutate(interrupt_taken_by_another redis/pubsub_connection.hpp
-    "if (interrupts.count() != seen) return Watch::done;"
-    "static_cast<void>(seen);"
+    "while (interrupts.count() == seen && Clock::now() < deadline) {"
+    "for (bool first = true; (std::exchange(first, false) || interrupts.count() == seen) && Clock::now() < deadline;) {"
     "integration/pubsub_connection")
+
+# A message wakes the serving thread beside the one that receives.
+mutate(serving_thread_polls_on redis/pubsub_connection.hpp
+    "        if (polled_) {
+            const Instant soon"
+    "        if (false) {
+            const Instant soon"
+    "integration/pubsub_connection")
+
+# The thread that receives wakes the serving thread although that does not poll.
+mutate(serving_thread_is_woken_in_vain redis/pubsub_connection.hpp
+    "        const std::lock_guard serving(serving_);
+        polled_ = false;"
+    "        const std::lock_guard serving(serving_);"
+    "integration/pubsub_connection")
+
+# Of two threads at two connections one takes the interrupt of both.
+mutate(one_pipe_for_two_connections net/wake_pipe.hpp
+    "return at == At::messages ? messages_ : invalidations_;"
+    "return static_cast<void>(at), messages_;"
+    "unit/wake_pipe")
 
 # A thread that was turned away waits for a watcher that leaves without notice.
 mutate(watcher_leaves_without_a_word redis/pubsub_connection.hpp
@@ -2436,8 +2457,8 @@ end"
 
 # Another server may answer after a lost connection, with another clock.
 mutate(lost_connection_vouches_for_grants session/remote_clock.hpp
-    " || reading->at <= disconnected_at_) return nullptr;"
-    ") return nullptr;"
+    " || reading->at <= disconnected_at_)"
+    ")"
     "unit/remote_clock")
 mutate(clock_is_not_told_of_a_lost_connection session/connection_listener.hpp
     "clock_.disconnected();

@@ -384,11 +384,15 @@ bool Transport::watch(Listener& listener, Instant deadline, std::uint64_t seen) 
     if (s.watched) s.turned_away = true;
     if (s.watched || s.delivering || !s.subscriber) return false;
     s.watched = true;
-    if (s.interrupts == seen && s.news.empty()) scheduler().wait(&s.news, nanos(deadline), "watch");
-    if (!s.delivering) deliver(listener);
+    bool is_lost = false;
+    while (s.interrupts == seen && scheduler().now() < nanos(deadline) && !is_lost) {
+        if (s.news.empty()) scheduler().wait(&s.news, nanos(deadline), "watch");
+        if (!s.delivering) deliver(listener);
+        is_lost = s.delivering || !s.subscriber;
+    }
     s.watched = false;
-    if (std::exchange(s.turned_away, false) || !s.subscriber) wake();
-    return s.subscriber != nullptr;
+    if (std::exchange(s.turned_away, false) || is_lost) wake();
+    return !is_lost;
 }
 
 std::uint64_t Transport::interrupts() const { return state_->interrupts; }

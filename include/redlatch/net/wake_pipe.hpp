@@ -69,23 +69,25 @@ private:
     std::atomic<bool> woken_{false};
 };
 
-// Wakes threads that take turns in a poll(), where the thread inside may drain a wake-up that was meant for the next
-// one. So wake-ups are counted as well: a thread that arrives with an older count than the present one has been woken
-// already.
+// Wakes all threads that watch a connection in a poll(). They take turns at it, and the thread inside may drain a wake-up
+// that was meant for the next one. So wake-ups are counted as well: a thread that arrives with an older count than the
+// present one has been woken already. Each of the two connections that are watched has a pipe of its own, because both
+// may have a thread inside at a time.
 class Interrupts {
 public:
+    enum class At { messages, invalidations };
+
     std::uint64_t count() const noexcept { return count_.load(); }
-    int fd() const noexcept { return pipe_.fd(); }
+    WakePipe& pipe(At at) noexcept { return at == At::messages ? messages_ : invalidations_; }
 
     void wake() noexcept {
         count_.fetch_add(1);
-        pipe_.wake();
+        messages_.wake();
+        invalidations_.wake();
     }
 
-    void drain() noexcept { pipe_.drain(); }
-
 private:
-    WakePipe pipe_;
+    WakePipe messages_, invalidations_;
     std::atomic<std::uint64_t> count_{0};
 };
 

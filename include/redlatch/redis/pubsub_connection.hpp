@@ -31,7 +31,7 @@ namespace detail {
 // taken under it. While opening_ is set, the connection belongs to the thread that makes it, which wakes the serving
 // thread.
 // The serving thread sends. It also receives, unless a thread that waits for a message watches the connection itself,
-// which saves passing the message from thread to thread.
+// which saves passing the message from thread to thread. Such a thread receives for all until it is interrupted.
 class PubSubConnection {
 public:
     // What is subscribed to.
@@ -87,7 +87,9 @@ public:
     Duty duty() {
         const std::lock_guard serving(serving_);
         // A leaving watcher wakes the serving thread if another thread was turned away.
-        const int events = (watched_ ? 0 : POLLIN) | (full_ ? POLLOUT : 0);
+        polled_ = true;
+        if (watched_) polled_ = false;
+        const int events = (polled_ ? POLLIN : 0) | (full_ ? POLLOUT : 0);
         if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), never};
         if (watched_) return {};
         const std::lock_guard lock(mutex_);
@@ -98,6 +100,7 @@ public:
     // the listener of all that has arrived. Does not wait.
     void serve(Listener& listener, Instant deadline) {
         const std::lock_guard serving(serving_);
+        polled_ = false;
         or_begin_anew(listener, [&] {
             if (!is_open()) return reopen(deadline);
             send_changes();
@@ -126,15 +129,15 @@ public:
     // --- a waiting thread -------------------------------------------------------------------------------------
 
     enum class Watch {
-        done,   // the listener was notified, or an interrupt came, or the deadline
+        done,   // an interrupt came, or the deadline
         taken,  // another thread watches
         lost,   // no connection to watch, or it needs the serving thread
     };
 
-    // Receives in place of the serving thread, until something arrives, the deadline passes, or the number of
-    // interrupts is no longer `seen`. A thread that finds another one watching is turned away; when that one leaves,
-    // the serving thread receives. That is never missed: either the thread finds the role free at its second try, or
-    // the leaving watcher finds watcher_refused_ set and wakes the serving thread.
+    // Receives in place of the serving thread, until the deadline passes, or the number of interrupts is no longer
+    // `seen`. A thread that finds another one watching is turned away; when that one leaves, the serving thread receives.
+    // That is never missed: either the thread finds the role free at its second try, or the leaving watcher finds
+    // watcher_refused_ set and wakes the serving thread.
     Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         if (watched_.exchange(true)) {
             watcher_refused_ = true;
@@ -156,6 +159,8 @@ public:
     bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
 private:
+    static constexpr Milliseconds short_wait{1};
+
     bool is_open() {
         const std::lock_guard lock(mutex_);
         return !opening_ && link_.socket.is_open();
@@ -163,18 +168,34 @@ private:
 
     // The serving thread closes nothing while watched_ is set, so the descriptor stays valid during poll().
     Watch watch_once(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
-        std::unique_lock serving(serving_, std::try_to_lock);
-        if (!serving || !is_open()) return Watch::lost;
-        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupts.fd(), POLLIN, 0}}};
+        WakePipe& interrupted = interrupts.pipe(identifies_ ? Interrupts::At::invalidations : Interrupts::At::messages);
+        std::unique_lock serving(serving_);
+        if (!is_open()) return Watch::lost;
+        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupted.fd(), POLLIN, 0}}};
         serving.unlock();
         // No other thread drains the pipe from here on.
-        if (interrupts.count() != seen) return Watch::done;
+        while (interrupts.count() == seen && Clock::now() < deadline) {
+            poll_alone(ready, deadline);
+            interrupted.drain();
+            if (ready[0].revents == 0) continue;
+            serving.lock();
+            or_begin_anew(listener, [&] { receive(listener); });
+            if (!link_.socket.is_open()) return Watch::lost;
+            serving.unlock();
+        }
+        return Watch::done;
+    }
+
+    // The serving thread may poll the connection still, from before it was watched. Then a message would wake both threads.
+    // So a wait that lasts begins with waking the other.
+    void poll_alone(std::array<pollfd, 2>& ready, Instant deadline) {
+        if (polled_) {
+            const Instant soon = Clock::now() + short_wait;
+            if (::poll(ready.data(), ready.size(), poll_timeout(std::min(soon, deadline))) != 0 || deadline <= soon)
+                return;
+            wake_();
+        }
         ::poll(ready.data(), ready.size(), poll_timeout(deadline));
-        interrupts.drain();
-        if (ready[0].revents == 0) return Watch::done;
-        if (!serving.try_lock()) return Watch::lost;
-        or_begin_anew(listener, [&] { receive(listener); });
-        return link_.socket.is_open() ? Watch::done : Watch::lost;
     }
 
     // If memory runs out, the serving thread finds nothing changed.
@@ -412,6 +433,7 @@ private:
     std::mutex serving_;
     std::atomic<bool> watched_{false};
     std::atomic<bool> watcher_refused_{false};  // True if a thread that wanted to watch found another one
+    std::atomic<bool> polled_{false};           // True if the serving thread may be in a poll() for what arrives
     Connection link_;
     std::int64_t id_ = 0;  // the server's number of this connection, once it has told
     std::atomic<std::int64_t> subscribed_id_{0};

@@ -58,8 +58,8 @@ public:
         if (thread_.joinable()) thread_.join();
     }
 
-    // Makes the calling thread receive messages itself until one has arrived, interrupts() differs from `seen`, or
-    // `until` has come. Returns false if it has to leave that to the background thread.
+    // Makes the calling thread receive messages itself, for all, until interrupts() differs from `seen`, or `until` has
+    // come. Returns false if it has to leave that to the background thread.
     // Messages and the news of tracked keys come on two connections: whoever waits for the latter alone receives these.
     bool watch(Instant until, std::uint64_t seen) {
         const bool watched = subscriptions_.active() == 0 && tracked_.count() > 0

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 namespace redlatch {
@@ -57,7 +56,8 @@ public:
         if (by_) return by_->wake(sleeper_);
         if (!thread_) return;  // it has not slept yet, and decides anew before it does
         thread_->wake.notify_one();
-        if (thread_->watching && thread_->id != std::this_thread::get_id()) session.interrupt_watch();
+        // Also if it is this thread, which has received its own message.
+        if (thread_->watching) session.interrupt_watch();
     }
 
     // Awaited, puts the waiter to sleep until the instant or until woken. Releases the mutex meanwhile.
@@ -109,7 +109,6 @@ private:
     struct Thread {
         std::condition_variable wake;
         bool watching = false;
-        const std::thread::id id = std::this_thread::get_id();
     };
 
     Thread& thread() {

@@ -33,11 +33,18 @@ namespace {
 struct Ear final : redlatch::Listener {
     void subscribed(const std::string&) override { ++confirmed; }
     void refused(const std::string&, const Reply&) override {}
-    void message(const std::string&, std::string_view) override { ++messages; }
+    void message(const std::string&, std::string_view) override {
+        ++messages;
+        if (is_mine) interrupts.wake();
+    }
     void disconnected() override {}
     std::atomic<int> confirmed{0};
     std::atomic<int> messages{0};
+    std::atomic<bool> is_mine{true};  // the thread that receives waits for the messages
+    Interrupts interrupts;
 };
+
+const std::string message = "*3\r\n$7\r\nmessage\r\n$7\r\nchannel\r\n$1\r\n0\r\n";
 
 // A connection that is subscribed to a channel, and a serving thread that only counts its notifications.
 struct Listening {
@@ -69,7 +76,7 @@ struct Listening {
         [](const CommandWords&) { return ScriptedReply{"*3\r\n$9\r\nsubscribe\r\n$7\r\nchannel\r\n:1\r\n"}; }};
     const Url url = Url::parse(server.url());
     Ear ear;
-    Interrupts interrupts;
+    Interrupts& interrupts = ear.interrupts;
     std::atomic<int> calls{0};
     PubSubConnection link{[this](Connection& one, Instant deadline) { return one.open(url, deadline); }, 10s,
                           [this] { ++calls; }};
@@ -107,11 +114,45 @@ TEST_CASE("a leaving receiver notifies the serving thread if it has turned anoth
     CHECK(duty.fd == -1);
     CHECK(duty.due == redlatch::never);
     const int calls_before = bench.calls;
-    bench.server.push("*3\r\n$7\r\nmessage\r\n$7\r\nchannel\r\n$1\r\n0\r\n");
+    bench.server.push(message);
     other.join();
     CHECK(bench.ear.messages == 1);
     CHECK(bench.calls > calls_before);
     CHECK(bench.link.duty().fd >= 0);
+}
+
+TEST_CASE("a receiver goes on until a message is for itself") {
+    Listening bench;
+    bench.ear.is_mine = false;
+    std::thread other = bench.watch_aside();
+    for (int i = 1; i <= 3; ++i) {
+        bench.server.push(message);
+        CHECK(eventually([&] { return bench.ear.messages == i; }));
+    }
+    CHECK(bench.watch(bench.interrupts.count(), Clock::now()) == PubSubConnection::Watch::taken);
+    bench.ear.is_mine = true;
+    bench.server.push(message);
+    other.join();
+    CHECK(bench.ear.messages == 4);
+}
+
+TEST_CASE("a receiver takes the connection over from a serving thread that polls it already") {
+    Listening bench;
+    CHECK(bench.link.duty().fd >= 0);
+    std::thread other = bench.watch_aside();
+    const int turned_away = bench.calls;
+    CHECK(eventually([&] { return bench.calls > turned_away; }));
+    CHECK(bench.link.duty().fd == -1);
+    bench.interrupts.wake();
+    other.join();
+}
+
+TEST_CASE("a receiver that comes while the serving thread does not poll wakes nobody") {
+    Listening bench;
+    CHECK(bench.link.duty().fd >= 0);
+    bench.link.serve(bench.ear, Clock::now() + 10s);
+    CHECK(bench.watch(bench.interrupts.count(), Clock::now() + 50ms) == PubSubConnection::Watch::done);
+    CHECK(bench.calls == 0);
 }
 
 TEST_CASE("a leaving receiver notifies no thread if none waits") {

@@ -27,3 +27,14 @@ TEST_CASE("a wake-up stays readable until it is drained, and several count as on
     pipe.wake();
     CHECK(is_readable(pipe));
 }
+
+TEST_CASE("an interrupt reaches the threads at both connections") {
+    redlatch::detail::Interrupts interrupts;
+    auto& messages = interrupts.pipe(redlatch::detail::Interrupts::At::messages);
+    auto& invalidations = interrupts.pipe(redlatch::detail::Interrupts::At::invalidations);
+    interrupts.wake();
+    CHECK(interrupts.count() == 1);
+    messages.drain();
+    CHECK_FALSE(is_readable(messages));
+    CHECK(is_readable(invalidations));
+}
