@@ -15509,6 +15509,7 @@ struct PendingRequest {
     std::uint64_t number = 0;
     std::function<void(const std::error_code&)> answered{};  // called once a server has done or refused it
     SendTime sent{};
+    Instant not_before{};
     bool on_the_way = false;
     Backoff backoff{Milliseconds(50), longest_pause};
 };
@@ -15563,9 +15564,10 @@ public:
         request->next = now + request->backoff.next();
     }
 
-    // Ends the pauses, so that all requests are due now.
+    // Ends the pauses, so that all requests are due now, or as soon as they may be sent.
     void hurry(Instant now) {
-        for (PendingRequest& request : pending_) request.next = std::min(request.next, now);
+        for (PendingRequest& request : pending_)
+            request.next = std::min(request.next, std::max(now, request.not_before));
     }
 
     Instant next_deadline() const {
@@ -15604,12 +15606,18 @@ public:
     Instant next_deadline() const { return pending_.next_deadline(); }
 
     // Adds a request. `make(request_id)` builds its call; it outlives the caller. `answered`: whom to tell once a server
-    // has done or refused it.
+    // has done or refused it. `not_before`: it is not sent earlier.
     void add(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& request_id,
-             PendingRequest::Make make, std::function<void(const std::error_code&)> answered = {}) {
-        const Instant now = Clock::now();
-        pending_.add({purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(core_.session.options()),
-                      now, 0, std::move(answered)});
+             PendingRequest::Make make, std::function<void(const std::error_code&)> answered = {},
+             Instant not_before = {}) {
+        const Instant begin = std::max(Clock::now(), not_before);
+        pending_.add({.kind = purpose,
+                      .request_id = request_id,
+                      .make = std::move(make),
+                      .give_up = begin + RequestMarks::longest_ttl(core_.session.options()),
+                      .next = begin,
+                      .answered = std::move(answered),
+                      .not_before = not_before});
         core_.task.schedule();
         // This thread sends it, so that it follows the first sending on the same connection.
         deliver(lock);
@@ -16085,6 +16093,13 @@ public:
         grants_.offer(is_queued_, wants);
     }
 
+    // A question under that number got no answer. It may still arrive, and take a place when the process has left.
+    void unanswered(std::uint64_t number) noexcept {
+        if (number == 0) return;
+        late_ = number;
+        late_until_ = Clock::now() + core_.session.options().command_timeout + RemoteClock::vouches_up_to;
+    }
+
     // --- grants ---------------------------------------------------------------------------------------------------
 
     // Returns a grant that somebody wants. Returns the others, too, once no question is under way that one may be for: they are
@@ -16118,6 +16133,8 @@ public:
         is_queued_ = false;
         ++questions_;
         leave(lock, std::exchange(number_, 0), grants_.withdraw());
+        if (late_until_ > Clock::now()) leave(lock, late_, {}, late_until_);
+        late_until_ = {};
     }
 
     // --- messages -------------------------------------------------------------------------------------------------
@@ -16168,17 +16185,20 @@ private:
 
     bool is_used() const { return core_.protocol.queue().is_used() && !is_refused_; }
 
-    void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number, Offer offer) noexcept try {
+    void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number, Offer offer, Instant not_before = {}) noexcept
+        try {
         if (number == 0 || !core_.protocol.queue().is_used()) return;
         RequestId request_id = core_.take_lane();
         request_id.wanted_until = 1;  // the script does not look at it, so nobody has to ask for the server's time
-        deliveries_.add(lock, PendingRequest::Kind::call_off, request_id,
-                        [&protocol = core_.protocol, number, offer = std::move(offer)](const RequestId& one) {
-                            if constexpr (HasGrants<Protocol>)
-                                return protocol.leave(one, number, offer);
-                            else
-                                return protocol.queue().leave(protocol.marks(), one, number);
-                        });
+        deliveries_.add(
+            lock, PendingRequest::Kind::call_off, request_id,
+            [&protocol = core_.protocol, number, offer = std::move(offer)](const RequestId& one) {
+                if constexpr (HasGrants<Protocol>)
+                    return protocol.leave(one, number, offer);
+                else
+                    return protocol.queue().leave(protocol.marks(), one, number);
+            },
+            {}, not_before);
     } catch (...) {
         if (!lock.owns_lock()) lock.lock();
     }
@@ -16190,6 +16210,8 @@ private:
     std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
     Instant told_at_ = never;
     Instant asked_at_{};
+    std::uint64_t late_ = 0;  // the number of the last question without an answer
+    Instant late_until_{};    // until when it may take effect
     std::uint64_t questions_ = 0;
     bool is_asking_ = false;   // under the number
     bool was_told_ = false;    // while it asked
@@ -16215,6 +16237,7 @@ public:
     }
     template <class Wants>
     void answered(std::uint64_t, const Answer&, const Wants&) {}
+    void unanswered(std::uint64_t) noexcept {}
     void leave(std::unique_lock<std::mutex>&) noexcept {}
     bool listen() { return false; }
     void confirmed() noexcept {}
@@ -16637,6 +16660,7 @@ public:
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
             patience_.failed(request, begun, reply);
+            if (request_id.may_be_done) place_.unanswered(place);
             settle(lock, request_id, wants, request_id.may_be_done);
             if (request.stop.stop_requested()) co_return std::nullopt;
             if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) co_return std::nullopt;

@@ -338,6 +338,26 @@ TEST_CASE("fault: late copy of a command that creates a semaphore or a latch: it
     }
 }
 
+TEST_CASE("fault: a question without an answer comes after its caller has left the queue: its place is given up") {
+    const std::string queue = "redlatch_semaphore_queue:{seats}", places = "redlatch_semaphore_places:{seats}";
+    LatePath path;
+    Semaphore seats{path.client, "seats"};
+    seats.try_set_permits(1);
+    seats.acquire();
+    std::stop_source stop;
+    path.proxy.drop_next_replies(100, acquire, Then::silence);
+    auto waiting = start([&] { CHECK_FALSE(seats.acquire(stop.get_token())); });
+    REQUIRE(eventually([&] { return path.redis.exists(queue); }, 20s));
+    const auto place = path.redis.hgetall(places);
+    REQUIRE(place.size() == 1);
+    stop.request_stop();
+    waiting.get();
+    REQUIRE(eventually([&] { return !path.redis.exists(queue); }, 20s));
+    path.redis.integer("RPUSH", queue, place.begin()->first);
+    path.redis.integer("HSET", places, place.begin()->first, place.begin()->second);
+    CHECK(eventually([&] { return !path.redis.exists(queue); }, 20s));
+}
+
 TEST_CASE("fault: late copies of an acquire that was given up, and of its take-back: they change nothing") {
     const auto come_late = [](bool with_leases) {
         CAPTURE(with_leases);

@@ -3051,3 +3051,9 @@ mutate(slow_reply_spoils_the_estimate session/remote_clock.hpp
     "if (known && reading.took > vouches_up_to && reading.agrees_with(*known)) {"
     "if (known && false) {"
     "unit/remote_clock")
+
+# A question that arrives after its caller has left the queue of a semaphore keeps its place there.
+mutate(late_question_keeps_its_place semaphore/waiting_place.hpp
+    "if (late_until_ > Clock::now()) leave(lock, late_, {}, late_until_);"
+    ""
+    "faults/late_synchronizers")

@@ -35,6 +35,7 @@ struct PendingRequest {
     std::uint64_t number = 0;
     std::function<void(const std::error_code&)> answered{};  // called once a server has done or refused it
     SendTime sent{};
+    Instant not_before{};
     bool on_the_way = false;
     Backoff backoff{Milliseconds(50), longest_pause};
 };
@@ -89,9 +90,10 @@ public:
         request->next = now + request->backoff.next();
     }
 
-    // Ends the pauses, so that all requests are due now.
+    // Ends the pauses, so that all requests are due now, or as soon as they may be sent.
     void hurry(Instant now) {
-        for (PendingRequest& request : pending_) request.next = std::min(request.next, now);
+        for (PendingRequest& request : pending_)
+            request.next = std::min(request.next, std::max(now, request.not_before));
     }
 
     Instant next_deadline() const {

@@ -81,6 +81,7 @@ public:
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
             patience_.failed(request, begun, reply);
+            if (request_id.may_be_done) place_.unanswered(place);
             settle(lock, request_id, wants, request_id.may_be_done);
             if (request.stop.stop_requested()) co_return std::nullopt;
             if (patience_.was_too_short(request, begun, reply, request_id.may_be_done)) co_return std::nullopt;

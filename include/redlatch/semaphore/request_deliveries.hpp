@@ -33,12 +33,18 @@ public:
     Instant next_deadline() const { return pending_.next_deadline(); }
 
     // Adds a request. `make(request_id)` builds its call; it outlives the caller. `answered`: whom to tell once a server
-    // has done or refused it.
+    // has done or refused it. `not_before`: it is not sent earlier.
     void add(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& request_id,
-             PendingRequest::Make make, std::function<void(const std::error_code&)> answered = {}) {
-        const Instant now = Clock::now();
-        pending_.add({purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(core_.session.options()),
-                      now, 0, std::move(answered)});
+             PendingRequest::Make make, std::function<void(const std::error_code&)> answered = {},
+             Instant not_before = {}) {
+        const Instant begin = std::max(Clock::now(), not_before);
+        pending_.add({.kind = purpose,
+                      .request_id = request_id,
+                      .make = std::move(make),
+                      .give_up = begin + RequestMarks::longest_ttl(core_.session.options()),
+                      .next = begin,
+                      .answered = std::move(answered),
+                      .not_before = not_before});
         core_.task.schedule();
         // This thread sends it, so that it follows the first sending on the same connection.
         deliver(lock);

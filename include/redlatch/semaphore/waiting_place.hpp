@@ -11,6 +11,7 @@
 #include "redlatch/semaphore/place_grants.hpp"
 #include "redlatch/semaphore/request_deliveries.hpp"
 #include "redlatch/semaphore/synchronizer_core.hpp"
+#include "redlatch/session/remote_clock.hpp"
 #include "redlatch/wait/subscription.hpp"
 
 #include <algorithm>
@@ -98,6 +99,13 @@ public:
         grants_.offer(is_queued_, wants);
     }
 
+    // A question under that number got no answer. It may still arrive, and take a place when the process has left.
+    void unanswered(std::uint64_t number) noexcept {
+        if (number == 0) return;
+        late_ = number;
+        late_until_ = Clock::now() + core_.session.options().command_timeout + RemoteClock::vouches_up_to;
+    }
+
     // --- grants ---------------------------------------------------------------------------------------------------
 
     // Returns a grant that somebody wants. Returns the others, too, once no question is under way that one may be for: they are
@@ -131,6 +139,8 @@ public:
         is_queued_ = false;
         ++questions_;
         leave(lock, std::exchange(number_, 0), grants_.withdraw());
+        if (late_until_ > Clock::now()) leave(lock, late_, {}, late_until_);
+        late_until_ = {};
     }
 
     // --- messages -------------------------------------------------------------------------------------------------
@@ -181,17 +191,20 @@ private:
 
     bool is_used() const { return core_.protocol.queue().is_used() && !is_refused_; }
 
-    void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number, Offer offer) noexcept try {
+    void leave(std::unique_lock<std::mutex>& lock, std::uint64_t number, Offer offer, Instant not_before = {}) noexcept
+        try {
         if (number == 0 || !core_.protocol.queue().is_used()) return;
         RequestId request_id = core_.take_lane();
         request_id.wanted_until = 1;  // the script does not look at it, so nobody has to ask for the server's time
-        deliveries_.add(lock, PendingRequest::Kind::call_off, request_id,
-                        [&protocol = core_.protocol, number, offer = std::move(offer)](const RequestId& one) {
-                            if constexpr (HasGrants<Protocol>)
-                                return protocol.leave(one, number, offer);
-                            else
-                                return protocol.queue().leave(protocol.marks(), one, number);
-                        });
+        deliveries_.add(
+            lock, PendingRequest::Kind::call_off, request_id,
+            [&protocol = core_.protocol, number, offer = std::move(offer)](const RequestId& one) {
+                if constexpr (HasGrants<Protocol>)
+                    return protocol.leave(one, number, offer);
+                else
+                    return protocol.queue().leave(protocol.marks(), one, number);
+            },
+            {}, not_before);
     } catch (...) {
         if (!lock.owns_lock()) lock.lock();
     }
@@ -203,6 +216,8 @@ private:
     std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
     Instant told_at_ = never;
     Instant asked_at_{};
+    std::uint64_t late_ = 0;  // the number of the last question without an answer
+    Instant late_until_{};    // until when it may take effect
     std::uint64_t questions_ = 0;
     bool is_asking_ = false;   // under the number
     bool was_told_ = false;    // while it asked
@@ -228,6 +243,7 @@ public:
     }
     template <class Wants>
     void answered(std::uint64_t, const Answer&, const Wants&) {}
+    void unanswered(std::uint64_t) noexcept {}
     void leave(std::unique_lock<std::mutex>&) noexcept {}
     bool listen() { return false; }
     void confirmed() noexcept {}
