@@ -582,7 +582,7 @@ concept SurvivesFork = requires(T& t) {
 // Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run()
 // and notifies the listener itself. It returns true when the deadline passes or interrupts() is not `seen`: the listener
 // interrupts it when it is notified of what the thread waits for. It may return true earlier. interrupts() counts the
-// calls of interrupt_watch(), on any thread, also on this one; one before watch() counts, too. It
+// calls of interrupt_watch(), which may come from within the listener; one before watch() counts, too. It
 // returns false at once if it cannot receive, because another thread does so already or there is no connection. After
 // that, run() receives again as soon as that other thread leaves. If that thread leaves while others wait, wake() makes
 // run() receive again.
@@ -9863,24 +9863,20 @@ public:
     void serve(Listener& listener, Instant deadline) {
         const std::lock_guard serving(serving_);
         polled_ = false;
-        or_begin_anew(listener, [&] {
+        try {
             if (!is_open()) return reopen(deadline);
             send_changes();
             if (!watched_) receive(listener);
-        });
+        } catch (...) {
+            end(listener);
+        }
     }
 
     // Called when the server has moved. Ends a connection of an earlier epoch than this one and allows a new attempt
     // without a pause.
     void leave_before(std::uint64_t epoch, Listener& listener) {
         const std::lock_guard serving(serving_);
-        if (is_open() && link_.place < epoch) {
-            // The watching thread notices the end.
-            if (watched_)
-                link_.socket.fail();
-            else
-                or_begin_anew(listener, [&] { lose(listener); });
-        }
+        if (is_open() && link_.place < epoch) end(listener);
         const std::lock_guard lock(mutex_);
         if (opening_) opening_from_ = epoch;
         link_.abandoned = true;
@@ -9898,8 +9894,9 @@ public:
 
     // Receives in place of the serving thread, until the deadline passes, or the number of interrupts is no longer
     // `seen`. A thread that finds another one watching is turned away; when that one leaves, the serving thread receives.
-    // That is never missed: either the thread finds the role free at its second try, or the leaving watcher finds
-    // watcher_refused_ set and wakes the serving thread.
+    // Either the thread finds the role free at its second try, or the leaving watcher finds watcher_refused_ set and wakes
+    // the serving thread. With more than two threads a flag may be taken by another one: who leaves while others wait wakes
+    // the serving thread in any case, see Background::watch().
     Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         if (watched_.exchange(true)) {
             watcher_refused_ = true;
@@ -9941,10 +9938,16 @@ private:
             interrupted.drain();
             if (ready[0].revents == 0) continue;
             serving.lock();
-            or_begin_anew(listener, [&] { receive(listener); });
+            try {
+                receive(listener);
+            } catch (...) {  // no memory: what was received may be lost
+                close(listener);
+            }
             if (!link_.socket.is_open()) return Watch::lost;
             serving.unlock();
         }
+        // The byte of an interrupt that came meanwhile would end the poll() of the next thread. It has the count.
+        interrupted.drain();
         return Watch::done;
     }
 
@@ -9975,18 +9978,16 @@ private:
         }
     }
 
-    // If memory runs out, received or unsent data may be lost: ends the connection. After the next one is subscribed,
-    // every waiter checks for itself.
-    template <class Work>
-    void or_begin_anew(Listener& listener, Work work) noexcept {
-        try {
-            work();
-        } catch (...) {
-            try {
-                lose(listener);
-            } catch (...) {  // the next subscription notifies the rest
-            }
-        }
+    // Ends the connection. It is closed by the watching thread, if there is one, which notices the end.
+    void end(Listener& listener) noexcept {
+        if (watched_)
+            link_.socket.fail();
+        else
+            close(listener);
+    }
+
+    // After the next connection is subscribed, every waiter checks for itself.
+    void close(Listener& listener) noexcept try { lose(listener); } catch (...) {  // no memory: that notifies the rest
     }
 
     void reopen(Instant deadline) {
@@ -15981,6 +15982,9 @@ public:
     // Returns true between listen() and stop(), unless the server refuses it.
     bool is_wanted() const noexcept { return listening_; }
 
+    // Returns true if a thread that waits for messages may receive them itself.
+    bool is_receivable() const noexcept { return listening_ && confirmed_; }
+
     // Begins to listen. Returns true if a message since the last query may have been missed: another state of this client
     // is already subscribed to this channel, and received it alone.
     bool listen() {
@@ -17107,6 +17111,9 @@ public:
     // Returns true if the server confirmed the subscription, so messages arrive.
     bool is_subscribed() const noexcept { return subscription_.is_confirmed(); }
 
+    // Returns true if a waiting thread may receive them itself.
+    bool is_receivable() const noexcept { return subscription_.is_receivable(); }
+
     void wake(Member& member) { member.slot.wake(session_); }
 
     void wake_front() {
@@ -17390,7 +17397,7 @@ public:
         if (const Instant until = place_.asking_until(); now < until) return {NextStep::Kind::sleep, until};
         const QueueStep step = room_.queue.step(now);
         if (step.ask || now >= place_.told_at()) return {NextStep::Kind::ask};
-        return {NextStep::Kind::sleep, std::min(step.sleep_until, place_.told_at()), room_.is_subscribed()};
+        return {NextStep::Kind::sleep, std::min(step.sleep_until, place_.told_at()), room_.is_receivable()};
     }
 
     // Sends one request for the first callers in the queue, `me` among them. Some may leave meanwhile.
@@ -23676,7 +23683,7 @@ public:
         const QueueStep step = step_of(me, now);
         if (step.ask || is_to_watch(me)) return {NextStep::Kind::ask};
         return {NextStep::Kind::sleep, step.sleep_until,
-                room_.is_subscribed() || place_.subscription().is_confirmed() || watch_.is_armed()};
+                room_.is_receivable() || place_.subscription().is_receivable() || watch_.is_armed()};
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {
@@ -24026,7 +24033,7 @@ public:
         if (!room_.queue.is_front(me)) return {NextStep::Kind::sleep};
         const Instant at = std::min(room_.queue.ask_again(), me.pause_end);
         if (room_.queue.is_notified() || now >= at) return {NextStep::Kind::ask};
-        return {NextStep::Kind::sleep, at, room_.is_subscribed()};
+        return {NextStep::Kind::sleep, at, room_.is_receivable()};
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, ReleaseWaiter& me, const ReleaseRequest& request) {
@@ -25054,7 +25061,7 @@ public:
         }
         const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.told_at);
         if (ticket.room.queue.is_notified() || now >= ask_again) return {NextStep::Kind::ask};
-        return {NextStep::Kind::sleep, ask_again, ticket.room.is_subscribed()};
+        return {NextStep::Kind::sleep, ask_again, ticket.room.is_receivable()};
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {

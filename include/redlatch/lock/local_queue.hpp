@@ -109,7 +109,7 @@ public:
         const QueueStep step = step_of(me, now);
         if (step.ask || is_to_watch(me)) return {NextStep::Kind::ask};
         return {NextStep::Kind::sleep, step.sleep_until,
-                room_.is_subscribed() || place_.subscription().is_confirmed() || watch_.is_armed()};
+                room_.is_receivable() || place_.subscription().is_receivable() || watch_.is_armed()};
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, LockWaiter& me, const LockRequest& request) {

@@ -113,7 +113,7 @@ public:
         if (!room_.queue.is_front(me)) return {NextStep::Kind::sleep};
         const Instant at = std::min(room_.queue.ask_again(), me.pause_end);
         if (room_.queue.is_notified() || now >= at) return {NextStep::Kind::ask};
-        return {NextStep::Kind::sleep, at, room_.is_subscribed()};
+        return {NextStep::Kind::sleep, at, room_.is_receivable()};
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, ReleaseWaiter& me, const ReleaseRequest& request) {

@@ -127,7 +127,7 @@ public:
         }
         const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.told_at);
         if (ticket.room.queue.is_notified() || now >= ask_again) return {NextStep::Kind::ask};
-        return {NextStep::Kind::sleep, ask_again, ticket.room.is_subscribed()};
+        return {NextStep::Kind::sleep, ask_again, ticket.room.is_receivable()};
     }
 
     Task<void> ask(std::unique_lock<std::mutex>& lock, FairWaiter& me, const LockRequest& request) {

@@ -101,24 +101,20 @@ public:
     void serve(Listener& listener, Instant deadline) {
         const std::lock_guard serving(serving_);
         polled_ = false;
-        or_begin_anew(listener, [&] {
+        try {
             if (!is_open()) return reopen(deadline);
             send_changes();
             if (!watched_) receive(listener);
-        });
+        } catch (...) {
+            end(listener);
+        }
     }
 
     // Called when the server has moved. Ends a connection of an earlier epoch than this one and allows a new attempt
     // without a pause.
     void leave_before(std::uint64_t epoch, Listener& listener) {
         const std::lock_guard serving(serving_);
-        if (is_open() && link_.place < epoch) {
-            // The watching thread notices the end.
-            if (watched_)
-                link_.socket.fail();
-            else
-                or_begin_anew(listener, [&] { lose(listener); });
-        }
+        if (is_open() && link_.place < epoch) end(listener);
         const std::lock_guard lock(mutex_);
         if (opening_) opening_from_ = epoch;
         link_.abandoned = true;
@@ -136,8 +132,9 @@ public:
 
     // Receives in place of the serving thread, until the deadline passes, or the number of interrupts is no longer
     // `seen`. A thread that finds another one watching is turned away; when that one leaves, the serving thread receives.
-    // That is never missed: either the thread finds the role free at its second try, or the leaving watcher finds
-    // watcher_refused_ set and wakes the serving thread.
+    // Either the thread finds the role free at its second try, or the leaving watcher finds watcher_refused_ set and wakes
+    // the serving thread. With more than two threads a flag may be taken by another one: who leaves while others wait wakes
+    // the serving thread in any case, see Background::watch().
     Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         if (watched_.exchange(true)) {
             watcher_refused_ = true;
@@ -179,10 +176,16 @@ private:
             interrupted.drain();
             if (ready[0].revents == 0) continue;
             serving.lock();
-            or_begin_anew(listener, [&] { receive(listener); });
+            try {
+                receive(listener);
+            } catch (...) {  // no memory: what was received may be lost
+                close(listener);
+            }
             if (!link_.socket.is_open()) return Watch::lost;
             serving.unlock();
         }
+        // The byte of an interrupt that came meanwhile would end the poll() of the next thread. It has the count.
+        interrupted.drain();
         return Watch::done;
     }
 
@@ -213,18 +216,16 @@ private:
         }
     }
 
-    // If memory runs out, received or unsent data may be lost: ends the connection. After the next one is subscribed,
-    // every waiter checks for itself.
-    template <class Work>
-    void or_begin_anew(Listener& listener, Work work) noexcept {
-        try {
-            work();
-        } catch (...) {
-            try {
-                lose(listener);
-            } catch (...) {  // the next subscription notifies the rest
-            }
-        }
+    // Ends the connection. It is closed by the watching thread, if there is one, which notices the end.
+    void end(Listener& listener) noexcept {
+        if (watched_)
+            link_.socket.fail();
+        else
+            close(listener);
+    }
+
+    // After the next connection is subscribed, every waiter checks for itself.
+    void close(Listener& listener) noexcept try { lose(listener); } catch (...) {  // no memory: that notifies the rest
     }
 
     void reopen(Instant deadline) {

@@ -117,7 +117,7 @@ concept SurvivesFork = requires(T& t) {
 // Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run()
 // and notifies the listener itself. It returns true when the deadline passes or interrupts() is not `seen`: the listener
 // interrupts it when it is notified of what the thread waits for. It may return true earlier. interrupts() counts the
-// calls of interrupt_watch(), on any thread, also on this one; one before watch() counts, too. It
+// calls of interrupt_watch(), which may come from within the listener; one before watch() counts, too. It
 // returns false at once if it cannot receive, because another thread does so already or there is no connection. After
 // that, run() receives again as soon as that other thread leaves. If that thread leaves while others wait, wake() makes
 // run() receive again.

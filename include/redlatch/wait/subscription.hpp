@@ -30,6 +30,9 @@ public:
     // Returns true between listen() and stop(), unless the server refuses it.
     bool is_wanted() const noexcept { return listening_; }
 
+    // Returns true if a thread that waits for messages may receive them itself.
+    bool is_receivable() const noexcept { return listening_ && confirmed_; }
+
     // Begins to listen. Returns true if a message since the last query may have been missed: another state of this client
     // is already subscribed to this channel, and received it alone.
     bool listen() {

@@ -49,6 +49,9 @@ public:
     // Returns true if the server confirmed the subscription, so messages arrive.
     bool is_subscribed() const noexcept { return subscription_.is_confirmed(); }
 
+    // Returns true if a waiting thread may receive them itself.
+    bool is_receivable() const noexcept { return subscription_.is_receivable(); }
+
     void wake(Member& member) { member.slot.wake(session_); }
 
     void wake_front() {
