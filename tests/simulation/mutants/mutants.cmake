@@ -18,8 +18,8 @@ mutate(silent_hand_over scripts/rlock.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply lock/acquire_attempt.hpp
-    "asked.sent = sent_->as_of_now();"
-    "asked.sent = Clock::now();")
+    "is_script() ? sent_->as_of_now() : asked_time_->as_of_now()"
+    "is_script() ? Clock::now() : Clock::now()")
 
 # All holds of a thread have the same number, and a late release ends the next one.
 mutate(numbers_used_again lock/lock_core.hpp
