@@ -16136,9 +16136,11 @@ public:
         subscription_.stop();
         is_queued_ = false;
         ++questions_;
+        // Taken before the mutex is freed: another caller may begin a stay meanwhile.
+        const Instant late_until = std::exchange(late_until_, Instant{});
+        const std::uint64_t late = std::exchange(late_, 0);
         leave(lock, std::exchange(number_, 0), grants_.withdraw());
-        if (late_until_ > Clock::now()) leave(lock, late_, {}, late_until_);
-        late_until_ = {};
+        if (late_until > Clock::now()) leave(lock, late, {}, late_until);
     }
 
     // --- messages -------------------------------------------------------------------------------------------------

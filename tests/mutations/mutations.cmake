@@ -3054,6 +3054,6 @@ mutate(slow_reply_spoils_the_estimate session/remote_clock.hpp
 
 # A question that arrives after its caller has left the queue of a semaphore keeps its place there.
 mutate(late_question_keeps_its_place semaphore/waiting_place.hpp
-    "if (late_until_ > Clock::now()) leave(lock, late_, {}, late_until_);"
+    "if (late_until > Clock::now()) leave(lock, late, {}, late_until);"
     ""
     "faults/late_synchronizers")
