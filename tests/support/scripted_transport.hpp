@@ -110,12 +110,6 @@ public:
     }
 
     /// From now on, post() itself says of commands of this name that they were not sent, as a transport may.
-    /// Sets what the transport tells as the server.
-    void become(std::optional<std::uint64_t> server) {
-        const std::lock_guard lock(state_->mutex);
-        state_->server = server;
-    }
-
     void refuse_to_post(const std::string& what) {
         const std::lock_guard lock(state_->mutex);
         state_->not_posted.insert(what);
@@ -218,7 +212,6 @@ private:
         std::set<std::string> not_posted;
         bool by_hand = false;
         bool woken = false;
-        std::optional<std::uint64_t> server = 1;
 
         void add_job(Job job) {
             jobs.push_back(std::move(job));
@@ -464,10 +457,6 @@ public:
 
     std::uint32_t route(std::string_view) const noexcept { return 0; }
     std::string_view publish_command() const noexcept { return "PUBLISH"; }
-    std::optional<std::uint64_t> server() const {
-        const std::lock_guard lock(state_->mutex);
-        return state_->server;
-    }
     ScriptedTransport clone_after_fork() { return ScriptedTransport(state_); }
 
 private:

@@ -10,7 +10,6 @@
 #include "redlatch/transport/transport.hpp"
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -80,14 +79,9 @@ public:
         return late.has_value();
     }
 
-    // Returns bounds of the current time of the server, if there is one alone, and a reading of its clock vouches for them.
-    std::optional<RemoteClock::Bounds> bounds() {
-        const std::optional<std::uint64_t> server = executor_.transport().server();
-        if (!server) return std::nullopt;
-        // A connection was opened since the last look. It may lead to another server, of which there is no reading.
-        const std::uint64_t before = server_.exchange(*server);
-        if (before != 0 && before != *server) clock().disconnected();
-        return clock().bounds_at(0, Clock::now());
+    // Returns bounds of the current time of the server that has this key, if a reading of its clock vouches for them.
+    std::optional<RemoteClock::Bounds> bounds(std::string_view key) const {
+        return clock().bounds_at(route_of(key), Clock::now());
     }
 
 private:
@@ -124,7 +118,6 @@ private:
 
     Executor& executor_;
     const ClientOptions& options_;
-    std::atomic<std::uint64_t> server_{0};  // that of the last look
 };
 
 }  // namespace detail
