@@ -9848,7 +9848,8 @@ public:
     // Returns when the serving thread must call serve().
     Duty duty() {
         const std::lock_guard serving(serving_);
-        // A leaving watcher wakes the serving thread if another thread was turned away.
+        // In this order: a thread that begins to watch sets watched_, and looks at polled_ afterwards. A leaving watcher wakes
+        // the serving thread if another thread was turned away.
         polled_ = true;
         if (watched_) polled_ = false;
         const int events = (polled_ ? POLLIN : 0) | (full_ ? POLLOUT : 0);
@@ -9867,7 +9868,7 @@ public:
             if (!is_open()) return reopen(deadline);
             send_changes();
             if (!watched_) receive(listener);
-        } catch (...) {
+        } catch (...) {  // no memory: received or unsent data may be lost
             end(listener);
         }
     }
@@ -16097,7 +16098,9 @@ public:
         grants_.offer(is_queued_, wants);
     }
 
-    // A question under that number got no answer. It may still arrive, and take a place when the process has left.
+    // A question under that number got no answer. It may still arrive, and take a place when the process has left, until the
+    // background has delivered its take-back: the mark of that stops later copies. So the process leaves once more when that
+    // has been done, unless the outage is a long one: then the place ends by itself.
     void unanswered(std::uint64_t number) noexcept {
         if (number == 0) return;
         late_ = number;
@@ -16217,7 +16220,7 @@ private:
     Instant told_at_ = never;
     Instant asked_at_{};
     std::uint64_t late_ = 0;  // the number of the last question without an answer
-    Instant late_until_{};    // until when it may take effect
+    Instant late_until_{};    // when its take-back should have been delivered
     std::uint64_t questions_ = 0;
     bool is_asking_ = false;   // under the number
     bool was_told_ = false;    // while it asked

@@ -86,7 +86,8 @@ public:
     // Returns when the serving thread must call serve().
     Duty duty() {
         const std::lock_guard serving(serving_);
-        // A leaving watcher wakes the serving thread if another thread was turned away.
+        // In this order: a thread that begins to watch sets watched_, and looks at polled_ afterwards. A leaving watcher wakes
+        // the serving thread if another thread was turned away.
         polled_ = true;
         if (watched_) polled_ = false;
         const int events = (polled_ ? POLLIN : 0) | (full_ ? POLLOUT : 0);
@@ -105,7 +106,7 @@ public:
             if (!is_open()) return reopen(deadline);
             send_changes();
             if (!watched_) receive(listener);
-        } catch (...) {
+        } catch (...) {  // no memory: received or unsent data may be lost
             end(listener);
         }
     }

@@ -165,6 +165,7 @@ TEST_CASE("a reading whose reply took long still times commands, and vouches for
     clock.learn(0, SendTime(now - RemoteClock::vouches_up_to - 1ms), now, 5'000);
     CHECK_FALSE(clock.instant_of(0, 5'001));
     CHECK(clock.at(0, now));
+    CHECK_FALSE(clock.bounds_at(0, now));
     clock.learn(1, SendTime(now), now, 5'000);
     CHECK(clock.instant_of(1, 5'001));
 }
