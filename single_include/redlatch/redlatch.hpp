@@ -623,6 +623,14 @@ concept Tracks = LetsWatch<T> &&
     { t.watch_invalidations(listener, deadline, seen) } -> std::same_as<bool>;
 };
 
+// Optional. server(): returns a number that is another one whenever the commands may have another server to go to than
+// before, which is whenever a connection was opened. Returns nothing if several servers share the keys. Does not wait. With
+// it a free Mutex is acquired by a plain SET, which names the end of the lease by the server's clock; without, by a script.
+template <class T>
+concept TellsServer = requires(const T& t) {
+    { t.server() } -> std::convertible_to<std::optional<std::uint64_t>>;
+};
+
 // What a client needs: all six parts. The optional ones below its name make it faster, or make options possible.
 template <class T>
 concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSeveral<T> && Posts<T> && Subscribes<T> &&
@@ -2289,6 +2297,9 @@ public:
     virtual void track(const Command& read, Completion done) = 0;
     virtual bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) = 0;
 
+    // TellsServer. Without it a Mutex is acquired by a script.
+    virtual std::optional<std::uint64_t> server() const = 0;
+
     // Return how often the transport has connected again, and connected at all, if it counts that.
     virtual std::uint64_t reconnects() const = 0;
     virtual std::optional<std::uint64_t> connections() const = 0;
@@ -2351,6 +2362,11 @@ public:
     bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) override {
         if constexpr (Tracks<T>) return transport_.watch_invalidations(listener, deadline, seen);
         return false;
+    }
+
+    std::optional<std::uint64_t> server() const override {
+        if constexpr (TellsServer<T>) return transport_.server();
+        return std::nullopt;
     }
 
     std::uint64_t reconnects() const override {
@@ -4550,9 +4566,16 @@ public:
         return late.has_value();
     }
 
-    // Returns bounds of the current time of the server that has this key, if a reading of its clock vouches for them.
-    std::optional<RemoteClock::Bounds> bounds(std::string_view key) const {
-        return clock().bounds_at(route_of(key), Clock::now());
+    // Returns bounds of the current time of the server, if there is one alone, and a reading of its clock vouches for them.
+    std::optional<RemoteClock::Bounds> bounds() {
+        const std::optional<std::uint64_t> server = executor_.transport().server();
+        if (!server) return std::nullopt;
+        // A connection was opened since the last look. It may lead to another server, of which there is no reading. Only
+        // then may other threads find the new number.
+        const std::uint64_t before = server_.load();
+        if (before != 0 && before != *server) clock().disconnected();
+        server_.store(*server);
+        return clock().bounds_at(0, Clock::now());
     }
 
 private:
@@ -4589,6 +4612,7 @@ private:
 
     Executor& executor_;
     const ClientOptions& options_;
+    std::atomic<std::uint64_t> server_{0};  // that of the last look
 };
 
 }  // namespace detail
@@ -6213,9 +6237,7 @@ public:
     bool learn_if_late(std::string_view key, const SendTime& sent, const Reply& reply) {
         return server_time_.learn_if_late(key, sent, reply);
     }
-    std::optional<RemoteClock::Bounds> server_time_bounds(std::string_view key) const {
-        return server_time_.bounds(key);
-    }
+    std::optional<RemoteClock::Bounds> server_time_bounds() { return server_time_.bounds(); }
     RemoteClock& server_clock() noexcept { return executor_.clock(); }
 
     // --- threads: Background, Events, Losses ------------------------------------------------------------------
@@ -7092,6 +7114,9 @@ public:
 
     // Returns a transport to the same servers for a forked child: see SurvivesFork.
     HiredisTransport clone_after_fork();
+
+    // Returns another number whenever a command connection was opened, and nothing for a cluster: see TellsServer.
+    std::optional<std::uint64_t> server() const noexcept;
 
     // Returns how many command connections were made.
     std::uint64_t connections() const;
@@ -11682,6 +11707,9 @@ public:
     // parent may have held it.
     virtual void close_inherited() noexcept = 0;
 
+    // Returns how many command connections were opened, if there is one server at a time.
+    virtual std::optional<std::uint64_t> server() const noexcept { return std::nullopt; }
+
     // Returns how many command connections were made, and below how many of them replaced an earlier one.
     virtual std::uint64_t connections() const = 0;
     virtual std::uint64_t reconnects() const = 0;
@@ -12547,6 +12575,8 @@ public:
     std::uint32_t route(std::string_view) const noexcept override { return 0; }
     std::string_view publish_command() override { return "PUBLISH"; }
 
+    std::optional<std::uint64_t> server() const noexcept override { return opened_.load(); }
+
     void close_inherited() noexcept override {
         each_connection([](CommandConnection& one) { one.close_inherited(); });
         subscriber_.close_inherited();
@@ -12669,9 +12699,18 @@ private:
         };
     }
 
+    // Counts the connections that were opened, before a command is sent there.
+    Opener counting(Opener open) {
+        return [this, open = std::move(open)](Connection& link, Instant deadline) {
+            std::optional<Reply> refusal = open(link, deadline);
+            if (!refusal) opened_.fetch_add(1);
+            return refusal;
+        };
+    }
+
     CommandConnection make_connection() {
         return CommandConnection(
-            url_, open_, timeout_, [this] { wake(); }, CommandConnection::Connecting::until_deadline,
+            url_, counting(open_), timeout_, [this] { wake(); }, CommandConnection::Connecting::until_deadline,
             [this] { return connected() != nullptr; }, [this] { answers(); });
     }
 
@@ -12687,6 +12726,7 @@ private:
     std::vector<pollfd> ready_;  // run()'s own
     PubSubConnection subscriber_;
     KeyTracker tracker_;
+    std::atomic<std::uint64_t> opened_{0};  // command connections
     std::array<CommandConnection, shared> shared_ = make_connections(std::make_index_sequence<shared>());
     OwnConnections own_{
         [this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
@@ -12896,6 +12936,8 @@ REDLATCH_INLINE std::uint32_t HiredisTransport::route(std::string_view key) cons
 }
 
 REDLATCH_INLINE std::string_view HiredisTransport::publish_command() const { return deployment_->publish_command(); }
+
+REDLATCH_INLINE std::optional<std::uint64_t> HiredisTransport::server() const noexcept { return deployment_->server(); }
 
 REDLATCH_INLINE std::uint64_t HiredisTransport::connections() const { return deployment_->connections(); }
 
@@ -21679,7 +21721,8 @@ private:
     // The plain command names the end of the lease by our reading of the server's clock. If that may be far off, or does not
     // vouch for that clock, the script is sent instead, and its reply has a new reading.
     void fix_lease_end() {
-        const auto now = core_.session.server_time_bounds(core_.key());
+        server_ = core_.session.transport().server();
+        const auto now = core_.session.server_time_bounds();
         if (now && now->error <= claim.lease / 2 && now->age <= good_for_plain) {
             claim.lease_end = now->least + claim.lease.count();
             clock_error_ = now->error;
@@ -21696,6 +21739,12 @@ private:
         // call() makes the other script. Another caller may have learned of the refusal already.
         if (!plain_or_script_) return core_.protocol.is_queue_refused(keys_sent_, asked.reply);
         std::optional<Call> following = core_.protocol.after_acquire(claim, *plain_or_script_, asked.reply);
+        // Another server has it, perhaps, by whose clock the lease ends at another time. The script renews it.
+        if (!following && !is_script() && classify(asked.reply) == ReplyClass::answered &&
+            core_.session.transport().server() != server_) {
+            claim.first = false;
+            following = core_.protocol.acquire(claim);
+        }
         if (following) *plain_or_script_ = *std::move(following);
         return following.has_value();
     }
@@ -21704,6 +21753,7 @@ private:
     mutable std::size_t keys_sent_ = 0;      // by the last call()
     std::unique_ptr<Call> plain_or_script_;  // null for locks that are acquired by a script only
     std::optional<SendTime> asked_time_;     // set if the call may fix the end of the lease
+    std::optional<std::uint64_t> server_;    // before the plain command was made
     Milliseconds clock_error_{};             // by how much the plain command's lease may end earlier
     std::optional<SendTime> sent_;           // of the last sending that begin() started
     int too_late_ = 0;

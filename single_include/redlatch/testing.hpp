@@ -1407,6 +1407,9 @@ public:
     // Returns PUBLISH.
     std::string_view publish_command() const noexcept { return "PUBLISH"; }
 
+    // Returns 0: it is always the same one. See TellsServer.
+    std::optional<std::uint64_t> server() const noexcept { return 0; }
+
     // Returns a transport for a forked child, where there is no server: see SurvivesFork.
     InMemoryTransport clone_after_fork() { return InMemoryTransport(); }
 

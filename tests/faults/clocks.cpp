@@ -223,3 +223,21 @@ TEST_CASE("fault: the clock of a minority jumps forward beyond the lease: the ot
     CHECK(other.lock.try_lock_for(20s));
     other.lock.unlock();
 }
+
+TEST_CASE("fault: the connection leads to another server, whose clock is ahead: a Mutex there lasts for its lease") {
+    FaultyPath path;
+    SkewedServer next;
+    RawRedis redis{next.server()};
+    next.jump(redis, 60s);
+    Client client{path.url(), unhurried()}, other{next.server().url(), unhurried()};
+    Mutex before{client, "before"}, after{client, "after"}, theirs{other, "after"};
+    before.lock();  // reads the clock of the first server
+    path.proxy.upstream(next.server().url());
+    path.proxy.kill_all();
+    after.lock(Lease{30s});
+    CHECK(after.valid_until() > std::chrono::steady_clock::now() + 20s);
+    CHECK_FALSE(theirs.try_lock());
+    after.unlock();
+    CHECK(theirs.try_lock());
+    theirs.unlock();
+}

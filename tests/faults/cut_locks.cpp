@@ -77,7 +77,9 @@ void add_reentrant_lock(std::vector<CutOperation>& to, const std::string& kind, 
 template <class Lock>
 void add_refused(std::vector<CutOperation>& to, const std::string& kind, Lock& far, Lock& near,
                  const LockScripts& scripts) {
-    to.push_back({kind + " try_lock of a lock that another holds", scripts.acquire, [&near] { near.lock(); },
+    // A Mutex sends its plain command only if no connection was opened since the acquire before.
+    const auto take = [&near, &far] { far.lock(), far.unlock(), near.lock(); };
+    to.push_back({kind + " try_lock of a lock that another holds", scripts.acquire, take,
                   [&far] { return text(far.try_lock()); }, [&near] { near.unlock(); }});
 }
 

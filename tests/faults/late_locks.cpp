@@ -134,10 +134,15 @@ struct Scene {
             return path.redis.list("HKEYS", "orders");
     }
 
-    // A Mutex sends its plain command only if the last reading of the server's clock is new.
+    // A Mutex sends its plain command only if the last reading of the server's clock is new, and no connection was opened
+    // since the acquire before.
     void ask_time_first() const {
-        RLock any{my_client(), "time"};
+        std::conditional_t<std::is_same_v<Lock, Mutex>, Mutex, RLock> any{my_client(), "time"};
         LockAccess::state(any).session().server_clock().doubt();
+        if constexpr (std::is_same_v<Lock, Mutex>) {
+            any.lock();
+            any.unlock();
+        }
     }
 
     // Moves the server's clock on, as if that time had passed: all clients know the new time.

@@ -3042,7 +3042,7 @@ mutate(suspended_before_the_reply session/remote_clock.hpp
 
 # A Mutex relies on a reading that vouches for nothing.
 mutate(doubtful_reading_fixes_the_lease lock/acquire_attempt.hpp
-    "const auto now = core_.session.server_time_bounds(core_.key());"
+    "const auto now = core_.session.server_time_bounds();"
     "const std::optional now{RemoteClock::Bounds{claim.until - asked.settings.command_timeout.count(), {}, {}}};"
     "unit/acquire_attempt")
 
@@ -3057,3 +3057,13 @@ mutate(late_question_keeps_its_place semaphore/waiting_place.hpp
     "if (late_until > Clock::now()) leave(lock, late, {}, late_until);"
     ""
     "faults/late_synchronizers")
+
+# A Mutex on another server has a lease that ends by the clock of the earlier one.
+mutate(lease_by_an_earlier_server session/server_time.hpp
+    "if (before != 0 && before != *server) clock().disconnected();"
+    "static_cast<void>(before);"
+    "unit/acquire_attempt")
+mutate(server_changes_under_way lock/acquire_attempt.hpp
+    "core_.session.transport().server() != server_) {"
+    "false) {"
+    "unit/acquire_attempt")

@@ -109,6 +109,12 @@ public:
         always(what, [reply](const SentCommand&) { return std::optional(reply); });
     }
 
+    /// Sets what the transport tells as the server.
+    void become(std::optional<std::uint64_t> server) {
+        const std::lock_guard lock(state_->mutex);
+        state_->server = server;
+    }
+
     /// From now on, post() itself says of commands of this name that they were not sent, as a transport may.
     void refuse_to_post(const std::string& what) {
         const std::lock_guard lock(state_->mutex);
@@ -212,6 +218,7 @@ private:
         std::set<std::string> not_posted;
         bool by_hand = false;
         bool woken = false;
+        std::optional<std::uint64_t> server = 1;
 
         void add_job(Job job) {
             jobs.push_back(std::move(job));
@@ -457,6 +464,10 @@ public:
 
     std::uint32_t route(std::string_view) const noexcept { return 0; }
     std::string_view publish_command() const noexcept { return "PUBLISH"; }
+    std::optional<std::uint64_t> server() const {
+        const std::lock_guard lock(state_->mutex);
+        return state_->server;
+    }
     ScriptedTransport clone_after_fork() { return ScriptedTransport(state_); }
 
 private:

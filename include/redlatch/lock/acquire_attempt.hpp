@@ -7,6 +7,7 @@
 #include "redlatch/protocol/claim.hpp"
 #include "redlatch/session/remote_clock.hpp"
 #include "redlatch/session/settings.hpp"
+#include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -89,7 +90,8 @@ private:
     // The plain command names the end of the lease by our reading of the server's clock. If that may be far off, or does not
     // vouch for that clock, the script is sent instead, and its reply has a new reading.
     void fix_lease_end() {
-        const auto now = core_.session.server_time_bounds(core_.key());
+        server_ = core_.session.transport().server();
+        const auto now = core_.session.server_time_bounds();
         if (now && now->error <= claim.lease / 2 && now->age <= good_for_plain) {
             claim.lease_end = now->least + claim.lease.count();
             clock_error_ = now->error;
@@ -106,6 +108,12 @@ private:
         // call() makes the other script. Another caller may have learned of the refusal already.
         if (!plain_or_script_) return core_.protocol.is_queue_refused(keys_sent_, asked.reply);
         std::optional<Call> following = core_.protocol.after_acquire(claim, *plain_or_script_, asked.reply);
+        // Another server has it, perhaps, by whose clock the lease ends at another time. The script renews it.
+        if (!following && !is_script() && classify(asked.reply) == ReplyClass::answered &&
+            core_.session.transport().server() != server_) {
+            claim.first = false;
+            following = core_.protocol.acquire(claim);
+        }
         if (following) *plain_or_script_ = *std::move(following);
         return following.has_value();
     }
@@ -114,6 +122,7 @@ private:
     mutable std::size_t keys_sent_ = 0;      // by the last call()
     std::unique_ptr<Call> plain_or_script_;  // null for locks that are acquired by a script only
     std::optional<SendTime> asked_time_;     // set if the call may fix the end of the lease
+    std::optional<std::uint64_t> server_;    // before the plain command was made
     Milliseconds clock_error_{};             // by how much the plain command's lease may end earlier
     std::optional<SendTime> sent_;           // of the last sending that begin() started
     int too_late_ = 0;

@@ -42,6 +42,9 @@ public:
     // parent may have held it.
     virtual void close_inherited() noexcept = 0;
 
+    // Returns how many command connections were opened, if there is one server at a time.
+    virtual std::optional<std::uint64_t> server() const noexcept { return std::nullopt; }
+
     // Returns how many command connections were made, and below how many of them replaced an earlier one.
     virtual std::uint64_t connections() const = 0;
     virtual std::uint64_t reconnects() const = 0;

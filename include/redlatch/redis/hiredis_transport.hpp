@@ -95,6 +95,9 @@ public:
     // Returns a transport to the same servers for a forked child: see SurvivesFork.
     HiredisTransport clone_after_fork();
 
+    // Returns another number whenever a command connection was opened, and nothing for a cluster: see TellsServer.
+    std::optional<std::uint64_t> server() const noexcept;
+
     // Returns how many command connections were made.
     std::uint64_t connections() const;
 

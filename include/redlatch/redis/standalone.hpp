@@ -130,6 +130,8 @@ public:
     std::uint32_t route(std::string_view) const noexcept override { return 0; }
     std::string_view publish_command() override { return "PUBLISH"; }
 
+    std::optional<std::uint64_t> server() const noexcept override { return opened_.load(); }
+
     void close_inherited() noexcept override {
         each_connection([](CommandConnection& one) { one.close_inherited(); });
         subscriber_.close_inherited();
@@ -252,9 +254,18 @@ private:
         };
     }
 
+    // Counts the connections that were opened, before a command is sent there.
+    Opener counting(Opener open) {
+        return [this, open = std::move(open)](Connection& link, Instant deadline) {
+            std::optional<Reply> refusal = open(link, deadline);
+            if (!refusal) opened_.fetch_add(1);
+            return refusal;
+        };
+    }
+
     CommandConnection make_connection() {
         return CommandConnection(
-            url_, open_, timeout_, [this] { wake(); }, CommandConnection::Connecting::until_deadline,
+            url_, counting(open_), timeout_, [this] { wake(); }, CommandConnection::Connecting::until_deadline,
             [this] { return connected() != nullptr; }, [this] { answers(); });
     }
 
@@ -270,6 +281,7 @@ private:
     std::vector<pollfd> ready_;  // run()'s own
     PubSubConnection subscriber_;
     KeyTracker tracker_;
+    std::atomic<std::uint64_t> opened_{0};  // command connections
     std::array<CommandConnection, shared> shared_ = make_connections(std::make_index_sequence<shared>());
     OwnConnections own_{
         [this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};

@@ -10,6 +10,7 @@
 #include "redlatch/transport/transport.hpp"
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -79,9 +80,16 @@ public:
         return late.has_value();
     }
 
-    // Returns bounds of the current time of the server that has this key, if a reading of its clock vouches for them.
-    std::optional<RemoteClock::Bounds> bounds(std::string_view key) const {
-        return clock().bounds_at(route_of(key), Clock::now());
+    // Returns bounds of the current time of the server, if there is one alone, and a reading of its clock vouches for them.
+    std::optional<RemoteClock::Bounds> bounds() {
+        const std::optional<std::uint64_t> server = executor_.transport().server();
+        if (!server) return std::nullopt;
+        // A connection was opened since the last look. It may lead to another server, of which there is no reading. Only
+        // then may other threads find the new number.
+        const std::uint64_t before = server_.load();
+        if (before != 0 && before != *server) clock().disconnected();
+        server_.store(*server);
+        return clock().bounds_at(0, Clock::now());
     }
 
 private:
@@ -118,6 +126,7 @@ private:
 
     Executor& executor_;
     const ClientOptions& options_;
+    std::atomic<std::uint64_t> server_{0};  // that of the last look
 };
 
 }  // namespace detail

@@ -158,6 +158,14 @@ concept Tracks = LetsWatch<T> &&
     { t.watch_invalidations(listener, deadline, seen) } -> std::same_as<bool>;
 };
 
+// Optional. server(): returns a number that is another one whenever the commands may have another server to go to than
+// before, which is whenever a connection was opened. Returns nothing if several servers share the keys. Does not wait. With
+// it a free Mutex is acquired by a plain SET, which names the end of the lease by the server's clock; without, by a script.
+template <class T>
+concept TellsServer = requires(const T& t) {
+    { t.server() } -> std::convertible_to<std::optional<std::uint64_t>>;
+};
+
 // What a client needs: all six parts. The optional ones below its name make it faster, or make options possible.
 template <class T>
 concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSeveral<T> && Posts<T> && Subscribes<T> &&

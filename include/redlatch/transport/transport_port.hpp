@@ -54,6 +54,9 @@ public:
     virtual void track(const Command& read, Completion done) = 0;
     virtual bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) = 0;
 
+    // TellsServer. Without it a Mutex is acquired by a script.
+    virtual std::optional<std::uint64_t> server() const = 0;
+
     // Return how often the transport has connected again, and connected at all, if it counts that.
     virtual std::uint64_t reconnects() const = 0;
     virtual std::optional<std::uint64_t> connections() const = 0;
@@ -116,6 +119,11 @@ public:
     bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) override {
         if constexpr (Tracks<T>) return transport_.watch_invalidations(listener, deadline, seen);
         return false;
+    }
+
+    std::optional<std::uint64_t> server() const override {
+        if constexpr (TellsServer<T>) return transport_.server();
+        return std::nullopt;
     }
 
     std::uint64_t reconnects() const override {

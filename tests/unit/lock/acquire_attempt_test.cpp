@@ -186,6 +186,34 @@ TEST_CASE("a Mutex is acquired by the script if a connection was lost since the 
     CHECK(bench.attempt.call().script());
 }
 
+TEST_CASE("a Mutex is acquired by the script where nothing tells whether the server is another one") {
+    Bench<MutexProtocol> bench;
+    bench.redis.become(std::nullopt);
+    bench.attempt.asks_time();
+    bench.attempt.begin(noon);
+    CHECK(bench.attempt.call().script());
+}
+
+TEST_CASE("a Mutex is acquired by the script if the server may be another one since the reading of its clock") {
+    Bench<MutexProtocol> bench;
+    using Next = Bench<MutexProtocol>::Next;
+    bench.attempt.asks_time();
+    bench.attempt.begin(noon);
+    REQUIRE_FALSE(bench.attempt.call().script());
+    SUBCASE("before the command") {
+        bench.redis.become(2);
+        bench.attempt.asks_time();
+        bench.attempt.begin(noon);
+        CHECK(bench.attempt.call().script());
+    }
+    SUBCASE("by the command, which acquired it there") {
+        bench.redis.become(2);
+        CHECK(bench.attempt.replied(text("OK")) == Next::call);
+        CHECK(bench.attempt.call().script());
+        CHECK(bench.attempt.replied(text("OK " + std::to_string(noon))) == Next::done);
+    }
+}
+
 TEST_CASE("the lease of a Mutex counts from the reading of the server's clock, however late the command was sent") {
     Bench<MutexProtocol> bench;
     bench.attempt.asks_time();
