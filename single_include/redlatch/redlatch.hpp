@@ -18151,10 +18151,15 @@ struct HoldRecord {
         --count;
     }
 
-    void renewed(Instant sent, Milliseconds lease) {
+    // Records that a command sent at `sent` has given the hold a lease.
+    void prolong(Instant sent, Milliseconds lease) {
         check_suspension();
-        renewing = false;
         valid_until = std::min(std::max(valid_until, redlatch::valid_until(sent, lease)), ends_at);
+    }
+
+    void renewed(Instant sent, Milliseconds lease) {
+        prolong(sent, lease);
+        renewing = false;
         renew_at = next_renewal(sent, lease, lease);
     }
 
@@ -22501,11 +22506,14 @@ public:
         const OwnerNumber owner = held.owner;
         const Leaving leaving = leave_level(held);
         lock.unlock();
-        const Attempt last =
-            send(leaving.settings, [&](bool, Instant deadline) { return call_level(leaving, deadline); });
+        SendTime sent;
+        const Attempt last = send(leaving.settings, [&](bool, Instant deadline) {
+            sent = SendTime();
+            return call_level(leaving, deadline);
+        });
         lock.lock();
         if (last.resent || !last.reply.answered()) note_unanswered(owner, leaving);
-        return level_released(last.reply, owner, leaving, last.sent);
+        return level_released(last.reply, owner, leaving, sent);
     }
 
     // Sends the last level back to the server. Calls `released(answer, resent)` with the mutex.
@@ -22562,7 +22570,7 @@ public:
         ++core_.in_flight;
         try {
             lock.unlock();
-            auto answered = [this, keep = core_.keep(), owner, leaving, sent = Clock::now(),
+            auto answered = [this, keep = core_.keep(), owner, leaving, sent = SendTime(),
                              done = done](const Reply& reply) {
                 std::unique_lock relock(core_.mutex);
                 core_.end_in_flight();
@@ -22651,7 +22659,6 @@ private:
     // The last sending of a command.
     struct Attempt {
         Reply reply{};
-        Instant sent{};
         bool resent = false;  // true if an earlier sending may have taken effect
     };
 
@@ -22662,7 +22669,6 @@ private:
         try {
             Retry retry = core_.session.retry(foreground_deadline(settings));
             do {
-                last.sent = Clock::now();
                 last.resent = retry.is_resend();
                 last.reply = call(last.resent, retry.deadline());
             } while (retry.again(last.reply));
@@ -22693,7 +22699,8 @@ private:
             hold->unanswered(Clock::now() + leaving.lease);
     }
 
-    std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
+    std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving,
+                                   const SendTime& sent) {
         const bool lost = !leases_.level_changed(owner, leaving.hold);
         // A missing reply is harmless: the next command of this hold carries its absolute count.
         if (classify(reply) != ReplyClass::answered) return error_of(reply, core_.key()).code();
@@ -22707,8 +22714,7 @@ private:
             leases_.lose_now(*hold, "the server no longer has this hold");
             return errc::hold_lost;
         }
-        if (leaving.lease > Milliseconds(0))
-            hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, leaving.lease));
+        if (leaving.lease > Milliseconds(0)) hold->prolong(sent.as_of_now(), leaving.lease);
         core_.schedule();
         return {};
     }

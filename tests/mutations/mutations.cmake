@@ -3067,3 +3067,9 @@ mutate(server_changes_under_way lock/acquire_attempt.hpp
     "core_.session.transport().server() != server_) {"
     "false) {"
     "unit/acquire_attempt")
+
+# The release of a level prolongs the lease by the time of a suspension.
+mutate(suspended_during_a_release lock/releases.hpp
+    "hold->prolong(sent.as_of_now(), leaving.lease);"
+    "hold->prolong(sent.at(), leaving.lease);"
+    "integration/suspended")

@@ -103,10 +103,15 @@ struct HoldRecord {
         --count;
     }
 
-    void renewed(Instant sent, Milliseconds lease) {
+    // Records that a command sent at `sent` has given the hold a lease.
+    void prolong(Instant sent, Milliseconds lease) {
         check_suspension();
-        renewing = false;
         valid_until = std::min(std::max(valid_until, redlatch::valid_until(sent, lease)), ends_at);
+    }
+
+    void renewed(Instant sent, Milliseconds lease) {
+        prolong(sent, lease);
+        renewing = false;
         renew_at = next_renewal(sent, lease, lease);
     }
 

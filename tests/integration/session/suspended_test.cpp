@@ -11,10 +11,13 @@
 #include <chrono>
 #include <span>
 #include <string>
+#include <thread>
 
 #include "support/process.hpp"
 #include "support/redis_server.hpp"
 #include "support/server_clock.hpp"
+#include "support/server_faults.hpp"
+#include "support/start.hpp"
 #include "support/wait.hpp"
 
 using namespace redlatch;
@@ -111,6 +114,38 @@ const Role mutex_holder{"suspended: mutex holder", [](std::span<const std::strin
                             return same.try_lock() ? 2 : 0;
                         }};
 
+// Releases one of two levels, which prolongs the lease for the other one, and is suspended meanwhile. The end of another
+// hold tells that the library has looked at all holds of this lock since. No renewal is due yet.
+const Role releaser{"suspended: releaser", [](std::span<const std::string> args) {
+                        const auto clocks = SharedMemory<ServerClock::Offsets>::open(args[1]);
+                        RawRedis redis{args[0]};
+                        ClientOptions options;
+                        options.watchdog_timeout = 30min;
+                        options.command_timeout = 60s;
+                        Client client{args[0], options};
+                        ReadWriteLock orders{client, "orders"};
+                        std::stop_token other_lost;
+                        std::thread([&] {
+                            orders.lock_shared(Lease{3min});
+                            other_lost = orders.read_lock().lost();
+                        }).join();
+                        orders.lock_shared();
+                        orders.lock_shared();
+                        pause_commands(redis, 60s, true);
+                        auto suspension = start([&] {
+                            const auto waits = [&] { return redis.info("clients", "blocked_clients") == "1"; };
+                            const bool sent = eventually(waits, 10s);
+                            clocks->suspended += std::chrono::microseconds(5min).count();
+                            const bool looked = eventually([&] { return other_lost.stop_requested(); }, 10s);
+                            redis.text("CLIENT", "UNPAUSE");
+                            return sent && looked;
+                        });
+                        orders.unlock_shared();
+                        if (!suspension.get()) return 1;
+                        const auto until = orders.read_lock().valid_until();
+                        return until > Clock::now() + 24min && until < Clock::now() + 25min ? 0 : 2;
+                    }};
+
 }  // namespace
 
 TEST_CASE("after a suspension the library knows how much of its leases is left, and which are over") {
@@ -134,5 +169,13 @@ TEST_CASE("a reading of the server's clock from before a suspension does not fix
     const auto environment = clock.environment(REDLATCH_CLOCK_SHIM);
     RedisServer server{{.environment = environment}};
     ChildProcess child = spawn_self("suspended: mutex holder", {server.url(), clock.file()}, environment);
+    CHECK(child.wait(60s) == ExitStatus{0, 0});
+}
+
+TEST_CASE("a release that keeps other levels does not prolong the lease by the time of a suspension") {
+    RedisServer server;
+    ServerClock clock;
+    ChildProcess child =
+        spawn_self("suspended: releaser", {server.url(), clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
     CHECK(child.wait(60s) == ExitStatus{0, 0});
 }
