@@ -9792,6 +9792,120 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/redis/pubsub_requests.hpp
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// A channel to be subscribed to, or to be unsubscribed from.
+struct ChannelChange {
+    std::string channel;
+    bool wanted;
+};
+
+// The requests of a pub/sub connection that the server has not answered yet. It confirms each channel of a command, but
+// refuses a command as a whole, and does not name its channels then.
+//
+// Does no I/O. Not thread-safe.
+class PubSubRequests {
+public:
+    explicit PubSubRequests(bool sharded) : sharded_(sharded) {}
+
+    // Appends the query for the number by which the server knows the connection. Its refusal is one of this channel.
+    void append_id_query(std::string& out, const std::string& channel) {
+        append_command(out, Command{std::array<std::string_view, 2>{"CLIENT", "ID"}, 0});
+        asked_.push_back({channel});
+    }
+
+    // Appends the commands that make these changes: one for consecutive channels with the same change. Channels of several
+    // slots must not share a command, nor may those that are to be requested alone.
+    void append(std::string& out, const std::vector<ChannelChange>& changes) {
+        for (std::size_t i = 0; i < changes.size();) {
+            const bool wanted = changes[i].wanted;
+            std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
+                                                       : (sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
+            const std::size_t most = sharded_ ? 2 : 513;
+            bool alone = false;
+            for (; !alone && i < changes.size() && changes[i].wanted == wanted && words.size() < most; ++i) {
+                alone = wanted && alone_.contains(changes[i].channel);
+                if (alone && words.size() > 1) break;
+                words.push_back(changes[i].channel);
+                if (!wanted && !sharded_) continue;  // never refused
+                if (words.size() > 2) asked_.back().ends_command = false;
+                asked_.push_back({changes[i].channel});
+            }
+            append_command(out, Command{words, 0});
+        }
+    }
+
+    // The channel of the next commands that ask for it is the only one there, until the server answers.
+    void request_alone(const std::string& channel) { alone_.insert(channel); }
+
+    // Records that a channel is subscribed to.
+    void subscribed(const std::string& channel) {
+        confirm(channel);
+        alone_.erase(channel);
+    }
+
+    // Records that a sharded channel is unsubscribed from. Returns false if that was not asked for: its slot has moved.
+    bool unsubscribed(const std::string& channel) { return confirm(channel); }
+
+    // Records the reply to the query for the number. Returns false if nothing was asked.
+    bool confirm_id() {
+        if (asked_.empty()) return false;
+        asked_.erase(asked_.begin());
+        return true;
+    }
+
+    // Records that the oldest command was refused, and returns its channels; none if nothing was asked.
+    std::vector<std::string> refuse() {
+        std::vector<std::string> channels;
+        for (bool ends = false; !ends && !asked_.empty(); asked_.erase(asked_.begin())) {
+            ends = asked_.front().ends_command;
+            channels.push_back(std::move(asked_.front().channel));
+        }
+        if (channels.size() == 1) alone_.erase(channels.front());
+        return channels;
+    }
+
+    // The connection is lost.
+    void clear() noexcept {
+        asked_.clear();
+        alone_.clear();
+    }
+
+private:
+    // A channel that a command names.
+    struct Asked {
+        std::string channel;
+        bool ends_command = true;
+    };
+
+    bool confirm(const std::string& channel) {
+        if (asked_.empty() || asked_.front().channel != channel) return false;
+        asked_.erase(asked_.begin());
+        return true;
+    }
+
+    bool sharded_;
+    std::vector<Asked> asked_;     // in the order of the requests
+    std::set<std::string> alone_;  // to be requested by a command for each
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/redis/pubsub_connection.hpp
 
 #include <algorithm>
@@ -9842,7 +9956,8 @@ public:
           wake_(std::move(wake)),
           sharded_(channels == Channels::sharded),
           identifies_(channels == Channels::invalidations),
-          answers_(std::move(answers)) {}
+          answers_(std::move(answers)),
+          requests_(sharded_) {}
 
     // --- any thread -------------------------------------------------------------------------------------------
 
@@ -9992,7 +10107,7 @@ private:
     // If memory runs out, the serving thread finds nothing changed.
     void change(const std::string& channel, bool wanted) {
         const std::lock_guard lock(mutex_);
-        changes_.emplace_back(channel, wanted);
+        changes_.push_back({channel, wanted});
         try {
             if (wanted)
                 wanted_.insert(channel);
@@ -10055,7 +10170,7 @@ private:
     bool want_all() noexcept {
         try {
             changes_.clear();
-            for (const std::string& channel : wanted_) changes_.emplace_back(channel, true);
+            for (const std::string& channel : wanted_) changes_.push_back({channel, true});
             return true;
         } catch (...) {
             return false;
@@ -10064,34 +10179,15 @@ private:
 
     // Sends as far as there is room; the next rounds send the rest.
     void send_changes() {
-        std::vector<std::pair<std::string, bool>> changes;
+        std::vector<ChannelChange> changes;
         {
             const std::lock_guard lock(mutex_);
             changes.swap(changes_);
         }
         // A subscriber may not ask any more.
-        if (identifies_ && id_ == 0 && !changes.empty() && changes.front().second) {
-            append_command(out_, Command{std::array<std::string_view, 2>{"CLIENT", "ID"}, 0});
-            asked_.push_back({changes.front().first});
-        }
-        // One command for consecutive channels with the same change, unless one of them was refused together with others.
-        for (std::size_t i = 0; i < changes.size();) {
-            const bool wanted = changes[i].second;
-            std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
-                                                       : (sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
-            // Sharded channels of several slots must not share a command.
-            const std::size_t most = sharded_ ? 2 : 513;
-            bool alone = false;
-            for (; !alone && i < changes.size() && changes[i].second == wanted && words.size() < most; ++i) {
-                alone = wanted && alone_.contains(changes[i].first);
-                if (alone && words.size() > 1) break;
-                words.push_back(changes[i].first);
-                if (!wanted && !sharded_) continue;
-                if (words.size() > 2) asked_.back().ends_command = false;
-                asked_.push_back({changes[i].first});
-            }
-            append_command(out_, Command{words, 0});
-        }
+        if (identifies_ && id_ == 0 && !changes.empty() && changes.front().wanted)
+            requests_.append_id_query(out_, changes.front().channel);
+        requests_.append(out_, changes);
         if (out_.empty() && !full_) return;
         std::string_view unsent = out_;
         // receive() sees a failed write as the end of the connection.
@@ -10116,33 +10212,22 @@ private:
         }
     }
 
-    // A channel that a command names.
-    struct Asked {
-        std::string channel;
-        bool ends_command = true;
-    };
-
     // Returns false if the reply is none that a subscriber gets.
     bool deliver(Listener& listener, const Reply& reply) {
         if (reply.is_error()) {
             // Errors come in the order of the requests, but do not name the channel.
-            if (asked_.empty()) return false;
-            const auto end =
-                std::find_if(asked_.begin(), asked_.end(), [](const Asked& a) { return a.ends_command; }) + 1;
-            if (end - asked_.begin() > 1) {
-                ask_for_each(end);
-                return true;
+            const std::vector<std::string> channels = requests_.refuse();
+            if (channels.empty()) return false;
+            if (channels.size() > 1) {
+                request_each(channels);
+            } else if (!sharded_ || is_wanted(channels.front())) {
+                // SUNSUBSCRIBE is refused too if the slot has moved: that is not reported.
+                listener.refused(channels.front(), reply);
             }
-            const std::string channel = std::move(asked_.front().channel);
-            asked_.erase(asked_.begin());
-            alone_.erase(channel);
-            // SUNSUBSCRIBE is refused too if the slot has moved: do not report that.
-            if (!sharded_ || is_wanted(channel)) listener.refused(channel, reply);
             return true;
         }
-        if (identifies_ && reply.is_integer() && !asked_.empty()) {
+        if (identifies_ && reply.is_integer() && requests_.confirm_id()) {
             id_ = reply.integer;
-            asked_.erase(asked_.begin());
             return true;
         }
         if (reply.kind != Reply::Kind::array || reply.elements.size() != 3) return false;
@@ -10153,14 +10238,11 @@ private:
             if (payload.kind != Reply::Kind::array) listener.message(channel, payload.text);
             for (const Reply& key : payload.elements) listener.message(channel, key.text);
         } else if (what == (sharded_ ? "ssubscribe" : "subscribe")) {
-            if (!asked_.empty() && asked_.front().channel == channel) asked_.erase(asked_.begin());
-            alone_.erase(channel);
+            requests_.subscribed(channel);
             subscribed_id_ = id_;
             listener.subscribed(channel);
         } else if (sharded_ && what == "sunsubscribe") {
-            if (!asked_.empty() && asked_.front().channel == channel) {
-                asked_.erase(asked_.begin());
-            } else if (is_wanted(channel)) {  // its slot has moved
+            if (!requests_.unsubscribed(channel) && is_wanted(channel)) {
                 forget(channel);
                 listener.interrupted(channel);
             }
@@ -10170,18 +10252,17 @@ private:
         return true;
     }
 
-    // A command for several channels was refused as a whole. Asks for each of them alone, to learn which may not be
+    // A command for these channels was refused as a whole. Requests each of them alone, to learn which may not be
     // subscribed.
-    void ask_for_each(std::vector<Asked>::iterator end) {
+    void request_each(const std::vector<std::string>& channels) {
         {
             const std::lock_guard lock(mutex_);
-            for (auto asked = asked_.begin(); asked != end; ++asked)
-                if (wanted_.contains(asked->channel)) {
-                    alone_.insert(asked->channel);
-                    changes_.emplace_back(asked->channel, true);
+            for (const std::string& channel : channels)
+                if (wanted_.contains(channel)) {
+                    requests_.request_alone(channel);
+                    changes_.push_back({channel, true});
                 }
         }
-        asked_.erase(asked_.begin(), end);
         wake_();
     }
 
@@ -10193,8 +10274,7 @@ private:
     void lose(Listener& listener) {
         link_.socket.fail();
         link_.socket.close();
-        asked_.clear();
-        alone_.clear();
+        requests_.clear();
         subscribed_id_ = id_ = 0;
         {
             const std::lock_guard lock(mutex_);
@@ -10226,16 +10306,15 @@ private:
     Connection link_;
     std::int64_t id_ = 0;  // the server's number of this connection, once it has told
     std::atomic<std::int64_t> subscribed_id_{0};
-    std::vector<Asked> asked_;     // not confirmed yet, in the order of the requests
-    std::set<std::string> alone_;  // channels to ask for by a command for each
-    std::string out_;              // unwritten commands
-    bool full_ = false;            // the connection had no room for all of out_
-    bool proven_ = false;          // this connection has received a reply
+    PubSubRequests requests_;
+    std::string out_;      // unwritten commands
+    bool full_ = false;    // the connection had no room for all of out_
+    bool proven_ = false;  // this connection has received a reply
     Backoff backoff_{Milliseconds(10), longest_pause};
 
     std::mutex mutex_;
     std::set<std::string> wanted_;
-    std::vector<std::pair<std::string, bool>> changes_;
+    std::vector<ChannelChange> changes_;
     Instant next_attempt_{};
     bool opening_ = false;
     std::uint64_t opening_from_ = 0;  // an attempt in progress of an earlier epoch reaches the wrong server

@@ -2674,9 +2674,15 @@ mutate(fixed_lease_is_granted lock/server_queue.hpp
 
 # Of several channels that are refused by one error, one alone is told.
 mutate(one_refusal_for_several_channels redis/pubsub_connection.hpp
-    "if (end - asked_.begin() > 1) {"
-    "if (false) {"
+    "if (channels.size() > 1)"
+    "if (false)"
     "integration/pubsub_connection")
+
+# A channel that was refused together with others is requested together with others again.
+mutate(refused_channel_is_not_alone redis/pubsub_requests.hpp
+    "if (alone && words.size() > 1) break;"
+    ""
+    "unit/pubsub_requests")
 
 # An arrival whose process has died counts for ever.
 mutate(dead_party_counts scripts/barrier.hpp
