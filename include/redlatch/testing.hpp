@@ -89,8 +89,8 @@ public:
     // Returns PUBLISH.
     std::string_view publish_command() const noexcept { return "PUBLISH"; }
 
-    // Returns 0: it is always the same one. See TellsServer.
-    std::optional<std::uint64_t> server() const noexcept { return 0; }
+    // Returns the beginning of time: it is always the same one. See TellsServer.
+    std::optional<Instant> same_server_since() const noexcept { return Instant{}; }
 
     // Returns a transport for a forked child, where there is no server: see SurvivesFork.
     InMemoryTransport clone_after_fork() { return InMemoryTransport(); }

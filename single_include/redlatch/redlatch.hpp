@@ -623,12 +623,13 @@ concept Tracks = LetsWatch<T> &&
     { t.watch_invalidations(listener, deadline, seen) } -> std::same_as<bool>;
 };
 
-// Optional. server(): returns a number that is another one whenever the commands may have another server to go to than
-// before, which is whenever a connection was opened. Returns nothing if several servers share the keys. Does not wait. With
-// it a free Mutex is acquired by a plain SET, which names the end of the lease by the server's clock; without, by a script.
+// Optional. same_server_since(): returns an instant. All commands that were sent after it have gone to one server, as far as
+// the transport can know: no connection was opened since, which may lead elsewhere. Returns nothing if several servers share
+// the keys. Does not wait. With it a free Mutex is acquired by a plain SET, which names the end of the lease by the server's
+// clock; without, by a script.
 template <class T>
 concept TellsServer = requires(const T& t) {
-    { t.server() } -> std::convertible_to<std::optional<std::uint64_t>>;
+    { t.same_server_since() } -> std::convertible_to<std::optional<Instant>>;
 };
 
 // What a client needs: all six parts. The optional ones below its name make it faster, or make options possible.
@@ -2298,7 +2299,7 @@ public:
     virtual bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) = 0;
 
     // TellsServer. Without it a Mutex is acquired by a script.
-    virtual std::optional<std::uint64_t> server() const = 0;
+    virtual std::optional<Instant> same_server_since() const = 0;
 
     // Return how often the transport has connected again, and connected at all, if it counts that.
     virtual std::uint64_t reconnects() const = 0;
@@ -2364,8 +2365,8 @@ public:
         return false;
     }
 
-    std::optional<std::uint64_t> server() const override {
-        if constexpr (TellsServer<T>) return transport_.server();
+    std::optional<Instant> same_server_since() const override {
+        if constexpr (TellsServer<T>) return transport_.same_server_since();
         return std::nullopt;
     }
 
@@ -3586,11 +3587,12 @@ public:
         Clock::duration age;       // of the reading
     };
 
-    // Returns bounds of the server's time. Nothing if there is no reading that vouches for them.
-    std::optional<Bounds> bounds_at(std::uint32_t route, Instant instant) const {
+    // Returns bounds of the server's time, from a reading that was asked for after `since`. Nothing if there is no such
+    // reading that vouches for them.
+    std::optional<Bounds> bounds_at(std::uint32_t route, Instant instant, Instant since = {}) const {
         const std::lock_guard lock(mutex_);
         const Reading* const reading = vouching(route, instant);
-        if (!reading) return std::nullopt;
+        if (!reading || reading->at <= since) return std::nullopt;
         // The reply took time, and the reading has aged since. Clocks drift by less than one part in a thousand.
         const Clock::duration age = instant - reading->at;
         const Milliseconds error =
@@ -4567,15 +4569,9 @@ public:
     }
 
     // Returns bounds of the current time of the server, if there is one alone, and a reading of its clock vouches for them.
-    std::optional<RemoteClock::Bounds> bounds() {
-        const std::optional<std::uint64_t> server = executor_.transport().server();
-        if (!server) return std::nullopt;
-        // A connection was opened since the last look. It may lead to another server, of which there is no reading. Only
-        // then may other threads find the new number.
-        const std::uint64_t before = server_.load();
-        if (before != 0 && before != *server) clock().disconnected();
-        server_.store(*server);
-        return clock().bounds_at(0, Clock::now());
+    std::optional<RemoteClock::Bounds> bounds() const {
+        const std::optional<Instant> since = executor_.transport().same_server_since();
+        return since ? clock().bounds_at(0, Clock::now(), *since) : std::nullopt;
     }
 
 private:
@@ -4612,7 +4608,6 @@ private:
 
     Executor& executor_;
     const ClientOptions& options_;
-    std::atomic<std::uint64_t> server_{0};  // that of the last look
 };
 
 }  // namespace detail
@@ -6237,7 +6232,7 @@ public:
     bool learn_if_late(std::string_view key, const SendTime& sent, const Reply& reply) {
         return server_time_.learn_if_late(key, sent, reply);
     }
-    std::optional<RemoteClock::Bounds> server_time_bounds() { return server_time_.bounds(); }
+    std::optional<RemoteClock::Bounds> server_time_bounds() const { return server_time_.bounds(); }
     RemoteClock& server_clock() noexcept { return executor_.clock(); }
 
     // --- threads: Background, Events, Losses ------------------------------------------------------------------
@@ -7115,8 +7110,8 @@ public:
     // Returns a transport to the same servers for a forked child: see SurvivesFork.
     HiredisTransport clone_after_fork();
 
-    // Returns another number whenever a command connection was opened, and nothing for a cluster: see TellsServer.
-    std::optional<std::uint64_t> server() const noexcept;
+    // Returns when the last command connection was opened that is not the first, and nothing for a cluster: see TellsServer.
+    std::optional<Instant> same_server_since() const noexcept;
 
     // Returns how many command connections were made.
     std::uint64_t connections() const;
@@ -11786,8 +11781,8 @@ public:
     // parent may have held it.
     virtual void close_inherited() noexcept = 0;
 
-    // Returns how many command connections were opened, if there is one server at a time.
-    virtual std::optional<std::uint64_t> server() const noexcept { return std::nullopt; }
+    // Returns when the last command connection was opened that is not the first, if there is one server at a time.
+    virtual std::optional<Instant> same_server_since() const noexcept { return std::nullopt; }
 
     // Returns how many command connections were made, and below how many of them replaced an earlier one.
     virtual std::uint64_t connections() const = 0;
@@ -12654,7 +12649,7 @@ public:
     std::uint32_t route(std::string_view) const noexcept override { return 0; }
     std::string_view publish_command() override { return "PUBLISH"; }
 
-    std::optional<std::uint64_t> server() const noexcept override { return opened_.load(); }
+    std::optional<Instant> same_server_since() const noexcept override { return same_server_since_.load(); }
 
     void close_inherited() noexcept override {
         each_connection([](CommandConnection& one) { one.close_inherited(); });
@@ -12778,18 +12773,21 @@ private:
         };
     }
 
-    // Counts the connections that were opened, before a command is sent there.
-    Opener counting(Opener open) {
+    // Notes the time before a command is sent over the opened connection. No server was asked anything before the first one.
+    Opener noting(Opener open) {
         return [this, open = std::move(open)](Connection& link, Instant deadline) {
             std::optional<Reply> refusal = open(link, deadline);
-            if (!refusal) opened_.fetch_add(1);
+            if (refusal || !was_opened_.exchange(true)) return refusal;
+            const Instant now = Clock::now();
+            for (Instant known = same_server_since_; known < now;)
+                if (same_server_since_.compare_exchange_weak(known, now)) break;
             return refusal;
         };
     }
 
     CommandConnection make_connection() {
         return CommandConnection(
-            url_, counting(open_), timeout_, [this] { wake(); }, CommandConnection::Connecting::until_deadline,
+            url_, noting(open_), timeout_, [this] { wake(); }, CommandConnection::Connecting::until_deadline,
             [this] { return connected() != nullptr; }, [this] { answers(); });
     }
 
@@ -12805,7 +12803,8 @@ private:
     std::vector<pollfd> ready_;  // run()'s own
     PubSubConnection subscriber_;
     KeyTracker tracker_;
-    std::atomic<std::uint64_t> opened_{0};  // command connections
+    std::atomic<bool> was_opened_{false};  // True if a command connection was
+    std::atomic<Instant> same_server_since_{Instant{}};
     std::array<CommandConnection, shared> shared_ = make_connections(std::make_index_sequence<shared>());
     OwnConnections own_{
         [this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
@@ -13016,7 +13015,9 @@ REDLATCH_INLINE std::uint32_t HiredisTransport::route(std::string_view key) cons
 
 REDLATCH_INLINE std::string_view HiredisTransport::publish_command() const { return deployment_->publish_command(); }
 
-REDLATCH_INLINE std::optional<std::uint64_t> HiredisTransport::server() const noexcept { return deployment_->server(); }
+REDLATCH_INLINE std::optional<Instant> HiredisTransport::same_server_since() const noexcept {
+    return deployment_->same_server_since();
+}
 
 REDLATCH_INLINE std::uint64_t HiredisTransport::connections() const { return deployment_->connections(); }
 
@@ -21774,8 +21775,8 @@ public:
     // Starts a sending. `now`: the server's time, found out since asks_time().
     void begin(ServerMilliseconds now) {
         claim.until = now + asked.settings.command_timeout.count();
-        if (core_.kind.fixes_lease_end) fix_lease_end();
         sent_ = SendTime();
+        if (core_.kind.fixes_lease_end) fix_lease_end();
     }
 
     // Made anew for each sending, because it takes more memory than all the rest.
@@ -21789,6 +21790,7 @@ public:
     Next replied(Reply reply) {
         // The lease of the plain command counts from the reading of the clock, and this thread may have been stopped since.
         asked.sent = is_script() ? sent_->as_of_now() : asked_time_->as_of_now() - clock_error_;
+        if (is_by_another_clock(reply)) reply = Reply::of(Reply::Kind::unanswered, "another server");
         if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
         asked.reply = std::move(reply);
         if (has_to_follow()) return Next::call;
@@ -21805,7 +21807,6 @@ private:
     // The plain command names the end of the lease by our reading of the server's clock. If that may be far off, or does not
     // vouch for that clock, the script is sent instead, and its reply has a new reading.
     void fix_lease_end() {
-        server_ = core_.session.transport().server();
         const auto now = core_.session.server_time_bounds();
         if (now && now->error <= claim.lease / 2 && now->age <= good_for_plain) {
             claim.lease_end = now->least + claim.lease.count();
@@ -21816,6 +21817,13 @@ private:
         plain_or_script_ = std::make_unique<Call>(core_.protocol.acquire(claim));
     }
 
+    // Returns true if the plain command may have acquired the lock on another server than the one whose clock was read.
+    // Nobody knows when the lease ends there. A new sending, which is a script, gives it the full lease.
+    bool is_by_another_clock(const Reply& reply) const {
+        if (is_script() || reply.kind != Reply::Kind::text) return false;
+        return core_.session.transport().same_server_since().value_or(never) >= sent_->at();
+    }
+
     bool is_script() const { return !plain_or_script_ || plain_or_script_->script(); }
 
     // Replaces call() by the one that has to follow this reply, if there is one.
@@ -21823,12 +21831,6 @@ private:
         // call() makes the other script. Another caller may have learned of the refusal already.
         if (!plain_or_script_) return core_.protocol.is_queue_refused(keys_sent_, asked.reply);
         std::optional<Call> following = core_.protocol.after_acquire(claim, *plain_or_script_, asked.reply);
-        // Another server has it, perhaps, by whose clock the lease ends at another time. The script renews it.
-        if (!following && !is_script() && classify(asked.reply) == ReplyClass::answered &&
-            core_.session.transport().server() != server_) {
-            claim.first = false;
-            following = core_.protocol.acquire(claim);
-        }
         if (following) *plain_or_script_ = *std::move(following);
         return following.has_value();
     }
@@ -21837,7 +21839,6 @@ private:
     mutable std::size_t keys_sent_ = 0;      // by the last call()
     std::unique_ptr<Call> plain_or_script_;  // null for locks that are acquired by a script only
     std::optional<SendTime> asked_time_;     // set if the call may fix the end of the lease
-    std::optional<std::uint64_t> server_;    // before the plain command was made
     Milliseconds clock_error_{};             // by how much the plain command's lease may end earlier
     std::optional<SendTime> sent_;           // of the last sending that begin() started
     int too_late_ = 0;

@@ -3065,13 +3065,13 @@ mutate(late_question_keeps_its_place semaphore/waiting_place.hpp
     "faults/late_synchronizers")
 
 # A Mutex on another server has a lease that ends by the clock of the earlier one.
-mutate(lease_by_an_earlier_server session/server_time.hpp
-    "if (before != 0 && before != *server) clock().disconnected();"
-    "static_cast<void>(before);"
+mutate(lease_by_an_earlier_server session/remote_clock.hpp
+    "if (!reading || reading->at <= since) return std::nullopt;"
+    "if (!reading) return std::nullopt;"
     "unit/acquire_attempt")
 mutate(server_changes_under_way lock/acquire_attempt.hpp
-    "core_.session.transport().server() != server_) {"
-    "false) {"
+    "if (is_by_another_clock(reply)) reply = Reply::of(Reply::Kind::unanswered, \"another server\");"
+    ""
     "unit/acquire_attempt")
 
 # The release of a level prolongs the lease by the time of a suspension.

@@ -109,10 +109,10 @@ public:
         always(what, [reply](const SentCommand&) { return std::optional(reply); });
     }
 
-    /// Sets what the transport tells as the server.
-    void become(std::optional<std::uint64_t> server) {
+    /// Sets what the transport says: since when commands go to the same server.
+    void same_server_since(std::optional<Instant> since) {
         const std::lock_guard lock(state_->mutex);
-        state_->server = server;
+        state_->same_server_since = since;
     }
 
     /// From now on, post() itself says of commands of this name that they were not sent, as a transport may.
@@ -218,7 +218,7 @@ private:
         std::set<std::string> not_posted;
         bool by_hand = false;
         bool woken = false;
-        std::optional<std::uint64_t> server = 1;
+        std::optional<Instant> same_server_since = Instant{};
 
         void add_job(Job job) {
             jobs.push_back(std::move(job));
@@ -464,9 +464,9 @@ public:
 
     std::uint32_t route(std::string_view) const noexcept { return 0; }
     std::string_view publish_command() const noexcept { return "PUBLISH"; }
-    std::optional<std::uint64_t> server() const {
+    std::optional<Instant> same_server_since() const {
         const std::lock_guard lock(state_->mutex);
-        return state_->server;
+        return state_->same_server_since;
     }
     ScriptedTransport clone_after_fork() { return ScriptedTransport(state_); }
 

@@ -7,7 +7,6 @@
 #include "redlatch/protocol/claim.hpp"
 #include "redlatch/session/remote_clock.hpp"
 #include "redlatch/session/settings.hpp"
-#include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -59,8 +58,8 @@ public:
     // Starts a sending. `now`: the server's time, found out since asks_time().
     void begin(ServerMilliseconds now) {
         claim.until = now + asked.settings.command_timeout.count();
-        if (core_.kind.fixes_lease_end) fix_lease_end();
         sent_ = SendTime();
+        if (core_.kind.fixes_lease_end) fix_lease_end();
     }
 
     // Made anew for each sending, because it takes more memory than all the rest.
@@ -74,6 +73,7 @@ public:
     Next replied(Reply reply) {
         // The lease of the plain command counts from the reading of the clock, and this thread may have been stopped since.
         asked.sent = is_script() ? sent_->as_of_now() : asked_time_->as_of_now() - clock_error_;
+        if (is_by_another_clock(reply)) reply = Reply::of(Reply::Kind::unanswered, "another server");
         if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, claim.until);
         asked.reply = std::move(reply);
         if (has_to_follow()) return Next::call;
@@ -90,7 +90,6 @@ private:
     // The plain command names the end of the lease by our reading of the server's clock. If that may be far off, or does not
     // vouch for that clock, the script is sent instead, and its reply has a new reading.
     void fix_lease_end() {
-        server_ = core_.session.transport().server();
         const auto now = core_.session.server_time_bounds();
         if (now && now->error <= claim.lease / 2 && now->age <= good_for_plain) {
             claim.lease_end = now->least + claim.lease.count();
@@ -101,6 +100,13 @@ private:
         plain_or_script_ = std::make_unique<Call>(core_.protocol.acquire(claim));
     }
 
+    // Returns true if the plain command may have acquired the lock on another server than the one whose clock was read.
+    // Nobody knows when the lease ends there. A new sending, which is a script, gives it the full lease.
+    bool is_by_another_clock(const Reply& reply) const {
+        if (is_script() || reply.kind != Reply::Kind::text) return false;
+        return core_.session.transport().same_server_since().value_or(never) >= sent_->at();
+    }
+
     bool is_script() const { return !plain_or_script_ || plain_or_script_->script(); }
 
     // Replaces call() by the one that has to follow this reply, if there is one.
@@ -108,12 +114,6 @@ private:
         // call() makes the other script. Another caller may have learned of the refusal already.
         if (!plain_or_script_) return core_.protocol.is_queue_refused(keys_sent_, asked.reply);
         std::optional<Call> following = core_.protocol.after_acquire(claim, *plain_or_script_, asked.reply);
-        // Another server has it, perhaps, by whose clock the lease ends at another time. The script renews it.
-        if (!following && !is_script() && classify(asked.reply) == ReplyClass::answered &&
-            core_.session.transport().server() != server_) {
-            claim.first = false;
-            following = core_.protocol.acquire(claim);
-        }
         if (following) *plain_or_script_ = *std::move(following);
         return following.has_value();
     }
@@ -122,7 +122,6 @@ private:
     mutable std::size_t keys_sent_ = 0;      // by the last call()
     std::unique_ptr<Call> plain_or_script_;  // null for locks that are acquired by a script only
     std::optional<SendTime> asked_time_;     // set if the call may fix the end of the lease
-    std::optional<std::uint64_t> server_;    // before the plain command was made
     Milliseconds clock_error_{};             // by how much the plain command's lease may end earlier
     std::optional<SendTime> sent_;           // of the last sending that begin() started
     int too_late_ = 0;

@@ -42,8 +42,8 @@ public:
     // parent may have held it.
     virtual void close_inherited() noexcept = 0;
 
-    // Returns how many command connections were opened, if there is one server at a time.
-    virtual std::optional<std::uint64_t> server() const noexcept { return std::nullopt; }
+    // Returns when the last command connection was opened that is not the first, if there is one server at a time.
+    virtual std::optional<Instant> same_server_since() const noexcept { return std::nullopt; }
 
     // Returns how many command connections were made, and below how many of them replaced an earlier one.
     virtual std::uint64_t connections() const = 0;

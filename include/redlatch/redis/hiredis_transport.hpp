@@ -95,8 +95,8 @@ public:
     // Returns a transport to the same servers for a forked child: see SurvivesFork.
     HiredisTransport clone_after_fork();
 
-    // Returns another number whenever a command connection was opened, and nothing for a cluster: see TellsServer.
-    std::optional<std::uint64_t> server() const noexcept;
+    // Returns when the last command connection was opened that is not the first, and nothing for a cluster: see TellsServer.
+    std::optional<Instant> same_server_since() const noexcept;
 
     // Returns how many command connections were made.
     std::uint64_t connections() const;

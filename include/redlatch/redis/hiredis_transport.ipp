@@ -107,7 +107,9 @@ REDLATCH_INLINE std::uint32_t HiredisTransport::route(std::string_view key) cons
 
 REDLATCH_INLINE std::string_view HiredisTransport::publish_command() const { return deployment_->publish_command(); }
 
-REDLATCH_INLINE std::optional<std::uint64_t> HiredisTransport::server() const noexcept { return deployment_->server(); }
+REDLATCH_INLINE std::optional<Instant> HiredisTransport::same_server_since() const noexcept {
+    return deployment_->same_server_since();
+}
 
 REDLATCH_INLINE std::uint64_t HiredisTransport::connections() const { return deployment_->connections(); }
 

@@ -130,7 +130,7 @@ public:
     std::uint32_t route(std::string_view) const noexcept override { return 0; }
     std::string_view publish_command() override { return "PUBLISH"; }
 
-    std::optional<std::uint64_t> server() const noexcept override { return opened_.load(); }
+    std::optional<Instant> same_server_since() const noexcept override { return same_server_since_.load(); }
 
     void close_inherited() noexcept override {
         each_connection([](CommandConnection& one) { one.close_inherited(); });
@@ -254,18 +254,21 @@ private:
         };
     }
 
-    // Counts the connections that were opened, before a command is sent there.
-    Opener counting(Opener open) {
+    // Notes the time before a command is sent over the opened connection. No server was asked anything before the first one.
+    Opener noting(Opener open) {
         return [this, open = std::move(open)](Connection& link, Instant deadline) {
             std::optional<Reply> refusal = open(link, deadline);
-            if (!refusal) opened_.fetch_add(1);
+            if (refusal || !was_opened_.exchange(true)) return refusal;
+            const Instant now = Clock::now();
+            for (Instant known = same_server_since_; known < now;)
+                if (same_server_since_.compare_exchange_weak(known, now)) break;
             return refusal;
         };
     }
 
     CommandConnection make_connection() {
         return CommandConnection(
-            url_, counting(open_), timeout_, [this] { wake(); }, CommandConnection::Connecting::until_deadline,
+            url_, noting(open_), timeout_, [this] { wake(); }, CommandConnection::Connecting::until_deadline,
             [this] { return connected() != nullptr; }, [this] { answers(); });
     }
 
@@ -281,7 +284,8 @@ private:
     std::vector<pollfd> ready_;  // run()'s own
     PubSubConnection subscriber_;
     KeyTracker tracker_;
-    std::atomic<std::uint64_t> opened_{0};  // command connections
+    std::atomic<bool> was_opened_{false};  // True if a command connection was
+    std::atomic<Instant> same_server_since_{Instant{}};
     std::array<CommandConnection, shared> shared_ = make_connections(std::make_index_sequence<shared>());
     OwnConnections own_{
         [this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};

@@ -85,11 +85,12 @@ public:
         Clock::duration age;       // of the reading
     };
 
-    // Returns bounds of the server's time. Nothing if there is no reading that vouches for them.
-    std::optional<Bounds> bounds_at(std::uint32_t route, Instant instant) const {
+    // Returns bounds of the server's time, from a reading that was asked for after `since`. Nothing if there is no such
+    // reading that vouches for them.
+    std::optional<Bounds> bounds_at(std::uint32_t route, Instant instant, Instant since = {}) const {
         const std::lock_guard lock(mutex_);
         const Reading* const reading = vouching(route, instant);
-        if (!reading) return std::nullopt;
+        if (!reading || reading->at <= since) return std::nullopt;
         // The reply took time, and the reading has aged since. Clocks drift by less than one part in a thousand.
         const Clock::duration age = instant - reading->at;
         const Milliseconds error =

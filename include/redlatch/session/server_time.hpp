@@ -10,7 +10,6 @@
 #include "redlatch/transport/transport.hpp"
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -81,15 +80,9 @@ public:
     }
 
     // Returns bounds of the current time of the server, if there is one alone, and a reading of its clock vouches for them.
-    std::optional<RemoteClock::Bounds> bounds() {
-        const std::optional<std::uint64_t> server = executor_.transport().server();
-        if (!server) return std::nullopt;
-        // A connection was opened since the last look. It may lead to another server, of which there is no reading. Only
-        // then may other threads find the new number.
-        const std::uint64_t before = server_.load();
-        if (before != 0 && before != *server) clock().disconnected();
-        server_.store(*server);
-        return clock().bounds_at(0, Clock::now());
+    std::optional<RemoteClock::Bounds> bounds() const {
+        const std::optional<Instant> since = executor_.transport().same_server_since();
+        return since ? clock().bounds_at(0, Clock::now(), *since) : std::nullopt;
     }
 
 private:
@@ -126,7 +119,6 @@ private:
 
     Executor& executor_;
     const ClientOptions& options_;
-    std::atomic<std::uint64_t> server_{0};  // that of the last look
 };
 
 }  // namespace detail

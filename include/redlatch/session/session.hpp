@@ -154,7 +154,7 @@ public:
     bool learn_if_late(std::string_view key, const SendTime& sent, const Reply& reply) {
         return server_time_.learn_if_late(key, sent, reply);
     }
-    std::optional<RemoteClock::Bounds> server_time_bounds() { return server_time_.bounds(); }
+    std::optional<RemoteClock::Bounds> server_time_bounds() const { return server_time_.bounds(); }
     RemoteClock& server_clock() noexcept { return executor_.clock(); }
 
     // --- threads: Background, Events, Losses ------------------------------------------------------------------

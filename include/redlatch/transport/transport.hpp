@@ -158,12 +158,13 @@ concept Tracks = LetsWatch<T> &&
     { t.watch_invalidations(listener, deadline, seen) } -> std::same_as<bool>;
 };
 
-// Optional. server(): returns a number that is another one whenever the commands may have another server to go to than
-// before, which is whenever a connection was opened. Returns nothing if several servers share the keys. Does not wait. With
-// it a free Mutex is acquired by a plain SET, which names the end of the lease by the server's clock; without, by a script.
+// Optional. same_server_since(): returns an instant. All commands that were sent after it have gone to one server, as far as
+// the transport can know: no connection was opened since, which may lead elsewhere. Returns nothing if several servers share
+// the keys. Does not wait. With it a free Mutex is acquired by a plain SET, which names the end of the lease by the server's
+// clock; without, by a script.
 template <class T>
 concept TellsServer = requires(const T& t) {
-    { t.server() } -> std::convertible_to<std::optional<std::uint64_t>>;
+    { t.same_server_since() } -> std::convertible_to<std::optional<Instant>>;
 };
 
 // What a client needs: all six parts. The optional ones below its name make it faster, or make options possible.

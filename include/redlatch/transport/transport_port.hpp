@@ -55,7 +55,7 @@ public:
     virtual bool watch_invalidations(Listener& listener, Instant deadline, std::uint64_t seen) = 0;
 
     // TellsServer. Without it a Mutex is acquired by a script.
-    virtual std::optional<std::uint64_t> server() const = 0;
+    virtual std::optional<Instant> same_server_since() const = 0;
 
     // Return how often the transport has connected again, and connected at all, if it counts that.
     virtual std::uint64_t reconnects() const = 0;
@@ -121,8 +121,8 @@ public:
         return false;
     }
 
-    std::optional<std::uint64_t> server() const override {
-        if constexpr (TellsServer<T>) return transport_.server();
+    std::optional<Instant> same_server_since() const override {
+        if constexpr (TellsServer<T>) return transport_.same_server_since();
         return std::nullopt;
     }
 

@@ -106,6 +106,8 @@ TEST_CASE("the bounds of the server's time need a reading that vouches for that 
     clock.learn(0, SendTime(now), now, 5'000);
     CHECK(vouches(0));
     CHECK_FALSE(vouches(1));
+    CHECK(clock.bounds_at(0, now, now - 1ns));
+    CHECK_FALSE(clock.bounds_at(0, now, now));
     SUBCASE("of this connection") { clock.disconnected(); }
     SUBCASE("not in doubt") { clock.doubt(); }
     SUBCASE("whose reply came soon") { clock.learn(0, SendTime(now - 3s), now, 100'000); }
