@@ -18299,6 +18299,12 @@ struct HeldPart {
     std::uint32_t levels = 0;
 };
 
+// An owner's hold that is to be released: the one of this number only; 0 for any.
+struct HoldToRelease {
+    OwnerNumber owner = 0;
+    std::uint64_t number = 0;
+};
+
 // The holds of one lock in this process. A flat vector: most locks have at most one holder, and the vector does not
 // allocate again once it has grown.
 class HoldTable {
@@ -22637,10 +22643,11 @@ public:
     // Releases one level without waiting. Calls `done` with the outcome on any thread. A copy of that may need memory, so
     // it is made when the release will not be forgotten for want of it.
     template <class Done>
-    void release_in_background(OwnerNumber owner, const Done& done, Receiver receiver) {
+    void release_in_background(const HoldToRelease& which, const Done& done, Receiver receiver) {
+        const OwnerNumber owner = which.owner;
         std::unique_lock lock(core_.mutex);
         HoldRecord* hold = hold_to_release(lock, owner);
-        if (!hold) {
+        if (!hold || (which.number != 0 && which.number != hold->id)) {
             lock.unlock();
             // Removes one lost level, if there is one.
             core_.session.lost_levels().take(core_.kind.name, core_.key(), owner);
@@ -22683,7 +22690,7 @@ public:
     // release.
     void release_later(OwnerNumber owner) noexcept try {
         release_in_background(
-            owner, [](std::error_code) {}, Receiver::background);
+            {owner}, [](std::error_code) {}, Receiver::background);
     } catch (...) {
     }
 
@@ -23043,10 +23050,11 @@ private:
             wanted = one.tell(answer);
         } catch (...) {  // no memory: `tell` has not accepted the hold
         }
-        if (!lock.owns_lock()) lock.lock();
-        end(owner);
-        lock.unlock();
+        if (lock.owns_lock()) lock.unlock();
+        // Before the end of this try: the next one of this caller must not find a hold that nobody wants.
         if (answer.kind == TryAnswer::Kind::held && !wanted) parts_.releases.release_later(owner);
+        lock.lock();
+        end(owner);
     }
 
     TryAnswer answer_of(std::unique_lock<std::mutex>& lock, const Try& one) {
@@ -24361,8 +24369,9 @@ public:
                            Reentry reentry, std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         tries_.begin(owner, lease, settings, reentry, std::move(tell), receiver);
     }
-    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
-        parts_.releases.release_in_background(owner, done, receiver);
+    void release_in_background(const HoldToRelease& which, const std::function<void(std::error_code)>& done,
+                               Receiver receiver) {
+        parts_.releases.release_in_background(which, done, receiver);
     }
 
     // --- for objects that hold the lock: HoldKeeper -----------------------------------------------------------
@@ -24394,7 +24403,7 @@ public:
         }
         try {
             const auto told = [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); };
-            parts_.releases.release_in_background(owner, told, Receiver::background);
+            parts_.releases.release_in_background({owner}, told, Receiver::background);
             co_return co_await Delivered(by, outcome, until);
         } catch (const std::bad_alloc&) {  // it is released all the same, but nobody waits for the outcome
             co_return make_error_code(std::errc::not_enough_memory);
@@ -27595,7 +27604,7 @@ public:
     virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                                    std::function<bool(const TryAnswer&)> tell, Receiver receiver) = 0;
     // If it throws, the hold is still released, in the background or by the end of its lease.
-    virtual void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
+    virtual void release_in_background(const HoldToRelease& which, const std::function<void(std::error_code)>& done,
                                        Receiver receiver) = 0;
     virtual void attend() = 0;
     virtual void stop_attending() = 0;
@@ -27650,9 +27659,9 @@ public:
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
         state().try_in_background(owner, lease, settings(), LockAccess::reentry(lock_), std::move(tell), receiver);
     }
-    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
+    void release_in_background(const HoldToRelease& which, const std::function<void(std::error_code)>& done,
                                Receiver receiver) override {
-        state().release_in_background(owner, done, receiver);
+        state().release_in_background(which, done, receiver);
     }
     void attend() override { session().attend(); }
     void stop_attending() override { session().stop_attending(); }
@@ -28005,8 +28014,10 @@ public:
         Instant votes_from = never;
     };
 
-    // How many levels a member has to release when one level ends: of this hold, and of lost ones.
+    // How many levels a member has to release when one level ends: of this hold, and of lost ones. `hold`: the member's
+    // hold that it may release. It may have another one by now, which is not this lock's.
     struct Ending {
+        std::uint64_t hold = 0;
         std::uint32_t leaving = 0, owed = 0;
     };
     using Endings = std::vector<Ending>;  // one for each member
@@ -28039,6 +28050,13 @@ public:
         return hold && hold->live() ? hold : nullptr;
     }
 
+    // Returns the hold if it is the one of this number, or whichever it is. Throws if it has ended.
+    HoldRecord& live_hold_or_throw(OwnerNumber owner, std::optional<std::uint64_t> number) {
+        HoldRecord* const hold = core_.closed ? nullptr : live_hold(owner);
+        if (!hold || (number && *number != hold->id)) throw Error(errc::hold_lost, core_.name, "the hold has ended");
+        return *hold;
+    }
+
     Instant valid_until(OwnerNumber owner) {
         const HoldRecord* hold = live_hold(owner);
         return hold ? hold->valid_until : Instant::min();
@@ -28057,8 +28075,10 @@ public:
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Records the hold, or one more level of it, once the round has enough votes. Returns false if the acquire took
-    // longer than the votes last. `begun`: when the round began.
-    bool accept(const LockRequest& request, QuorumRound& round, Instant begun) {
+    // longer than the votes last. `begun`: when the round began. `again`: the hold that gets one more level. Throws if that
+    // has ended meanwhile.
+    bool accept(const LockRequest& request, std::optional<std::uint64_t> again, QuorumRound& round, Instant begun) {
+        if (again) live_hold_or_throw(request.owner, again);
         const Instant now = Clock::now();
         const Milliseconds drift = core_.drift_over(request.lease.value_or(core_.longest_watchdog()));
         const auto votes = [&](std::size_t i) { return round.had(i) && round.votes_from(i) <= now; };
@@ -28142,6 +28162,7 @@ public:
         shares.spare.pop_back();
         for (std::size_t i = 0; i < shares.of.size(); ++i) {
             Share& share = shares.of[i];
+            end.of[i].hold = share.hold;
             end.of[i].leaving = share.levels > remaining ? 1 : 0;
             // The member also expects releases of the levels that it lost.
             end.of[i].owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
@@ -28172,7 +28193,7 @@ public:
             hold.renew_at = now + timeout / 3;
             // The watchdogs of the members renew now, too. Their replies will have come by then.
             Shares& shares = shares_.at(hold.owner);
-            shares.look_again = now + std::max(Milliseconds(10), timeout / 60);
+            shares.look_again = now + look_period();
             for (std::size_t i = 0; i < shares.of.size(); ++i) {
                 if (!has(shares.of[i], core_.members[i]->part(hold.owner), now))
                     missing.push_back({hold.owner, hold.id, i});
@@ -28204,6 +28225,10 @@ public:
     }
 
 private:
+    Milliseconds look_period() const {
+        return std::max(Milliseconds(10), core_.client().settings().watchdog_timeout / 60);
+    }
+
     void ask_for_vote(std::unique_lock<std::mutex>& lock, const Part& part) try {
         votes_.ask_trust(lock, part.member, [this, part](Instant trusted_from, const std::optional<Error>& why) {
             if (!why) let_vote(part, trusted_from);
@@ -28276,8 +28301,9 @@ private:
         for (const HoldRecord& hold : holds_) {
             if (!hold.live()) continue;
             at = std::min(at, hold.next_deadline());
-            lost_at = std::min(lost_at, hold.lost_at());
             const Shares& shares = shares_.at(hold.owner);
+            // A member may lose its part earlier, and tells nobody else.
+            lost_at = std::min({lost_at, hold.lost_at(), shares.looked_at + look_period()});
             if (shares.look_again > shares.looked_at) at = std::min(at, shares.look_again);
             for (const Share& share : shares.of)
                 if (share.votes_from > shares.looked_at) at = std::min(at, share.votes_from);
@@ -28318,9 +28344,11 @@ public:
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) return std::nullopt;
-        const Sent leaving = send(lock, owner, by_thread, [&](std::size_t i) { return end->of[i].leaving; });
+        const Sent leaving = send(
+            lock, owner, by_thread, [&](std::size_t i) { return end->of[i].leaving; }, &end->of);
         const Outcome outcome = wait_for(lock, leaving, limit);
-        const Sent owed = send(lock, owner, by_thread, [&](std::size_t i) { return end->of[i].owed; });
+        const Sent owed = send(
+            lock, owner, by_thread, [&](std::size_t i) { return end->of[i].owed; }, &end->of);
         wait_for(lock, owed, Clock::now());
         return result(owner, end->live, leaving, outcome);
     }
@@ -28330,8 +28358,10 @@ public:
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) co_return std::nullopt;
-        const Sent leaving = send(lock, owner, by, [&](std::size_t i) { return end->of[i].leaving; });
-        send(lock, owner, by, [&](std::size_t i) { return end->of[i].owed; });
+        const Sent leaving = send(
+            lock, owner, by, [&](std::size_t i) { return end->of[i].leaving; }, &end->of);
+        send(
+            lock, owner, by, [&](std::size_t i) { return end->of[i].owed; }, &end->of);
         Outcome replies;
         try {
             replies = co_await outcome(lock, leaving, by, never);
@@ -28359,9 +28389,11 @@ public:
         std::shared_ptr<Replies> replies;  // null if there is nothing to wait for, or no memory to wait
     };
 
-    // Releases `how_many(i)` levels of each member i. `by`: how the caller waits for the replies.
+    // Releases `how_many(i)` levels of each member i. `by`: how the caller waits for the replies. `of`: the members' holds
+    // to release; without it those that they have.
     template <class HowMany>
-    Sent send(std::unique_lock<std::mutex>& lock, OwnerNumber owner, WaitBy by, HowMany how_many) {
+    Sent send(std::unique_lock<std::mutex>& lock, OwnerNumber owner, WaitBy by, HowMany how_many,
+              const QuorumHolds::Endings* of = nullptr) {
         Sent sent;
         for (std::size_t i = 0; i < core_.members.size(); ++i) sent.asked += how_many(i);
         if (sent.asked == 0) return sent;
@@ -28371,10 +28403,17 @@ public:
             lock.lock();
             std::size_t levels = how_many(i);
             lock.unlock();
-            for (; levels > 0; --levels) release(i, owner, by, told);
+            for (; levels > 0; --levels) release(i, {owner, of ? (*of)[i].hold : 0}, by, told);
         }
         lock.lock();
         return sent;
+    }
+
+    // Releases one level of these members, and does not wait for the replies.
+    template <class Which>
+    void give_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, WaitBy by, Which which) {
+        send(lock, owner, by, which);
+        if (by == by_thread) core_.stop_attending();
     }
 
     // Waits until all have replied, for node_timeout at most, and until `limit` at most.
@@ -28422,9 +28461,9 @@ private:
         return {};
     }
 
-    void release(std::size_t member, OwnerNumber owner, WaitBy by, const Told& told) {
+    void release(std::size_t member, const HoldToRelease& which, WaitBy by, const Told& told) {
         try {
-            core_.members[member]->release_in_background(owner, told,
+            core_.members[member]->release_in_background(which, told,
                                                          by == by_thread ? Receiver::poster : Receiver::background);
         } catch (const std::exception&) {  // no memory, no thread: the member retries by itself, or its lease ends
             told(make_error_code(std::errc::not_enough_memory));
@@ -28473,8 +28512,7 @@ public:
         Caller me(request.by);
         {
             std::unique_lock lock(core_.mutex);
-            if (request.again && (core_.closed || !holds_.live_hold(request.owner)))
-                throw Error(errc::hold_lost, core_.name, "the hold has ended");
+            if (request.again) me.again = holds_.live_hold_or_throw(request.owner, {}).id;
             co_await ask(lock, me, request);
             if (me.is_served()) co_return true;  // from here on nothing may fail for want of memory
         }
@@ -28535,6 +28573,7 @@ public:
         Instant ask_again{};                      // when the next round is due
         bool leaves = false;                      // True if it stops trying
         bool asked = false;                       // True after the first round
+        std::optional<std::uint64_t> again{};     // the hold that gets one more level; no other will do
     };
 
     // This as a host of wait_loop().
@@ -28575,7 +28614,7 @@ public:
         }
         if (request.stop.stop_requested()) {
             lock.lock();
-            releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return i == waited_for; });
+            releases_.give_back(lock, request.owner, request.by, [&](std::size_t i) { return i == waited_for; });
             co_return;
         }
         const Instant asked = Clock::now();
@@ -28588,12 +28627,12 @@ public:
             core_.client().start_losses();
             core_.client().start_background();
             round = std::make_shared<QuorumRound>(core_.members.size(), request.by);
-            outcome = co_await take(request, deadline, waited_for, give_up, round);
-        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
+            outcome = co_await take(request, me.again, deadline, waited_for, give_up, round);
+        } catch (...) {  // no memory, no thread, no hold any more: releases what was acquired and what still comes
             lock.lock();
             if (round) round->over = true;
-            releases_.send(lock, request.owner, request.by,
-                           [&](std::size_t i) { return i == waited_for || (round && round->had(i)); });
+            releases_.give_back(lock, request.owner, request.by,
+                                [&](std::size_t i) { return i == waited_for || (round && round->had(i)); });
             throw;
         }
         lock.lock();
@@ -28680,13 +28719,16 @@ private:
 
     // --- a round ----------------------------------------------------------------------------------------------
 
-    // Asks all members for one more level. `waited_for` is held already. Waits until `deadline` at most.
-    Task<Outcome> take(const LockRequest& request, Instant deadline, std::optional<std::size_t> waited_for,
-                       Instant give_up, const std::shared_ptr<QuorumRound>& round) {
+    // Asks all members for one more level. `waited_for` is held already. Waits until `deadline` at most. `again`: see
+    // Caller.
+    Task<Outcome> take(const LockRequest& request, std::optional<std::uint64_t> again, Instant deadline,
+                       std::optional<std::size_t> waited_for, Instant give_up,
+                       const std::shared_ptr<QuorumRound>& round) {
         {
             // Drops the votes of earlier levels that are lost by now. They must not count as held without a gap.
             const std::lock_guard lock(core_.mutex);
             holds_.live_hold(request.owner);
+            if (again) holds_.live_hold_or_throw(request.owner, again);
         }
         const Instant begun = Clock::now();
         for (std::size_t i = 0; i < core_.members.size(); ++i) {
@@ -28705,20 +28747,20 @@ private:
         round->whole_time = std::min(give_up, begun + core_.rules.node_timeout);
         const Instant limit = std::min(round->whole_time, deadline);
         Instant asked = begun;
-        for (int again = 0;; ++again) {
+        for (int asked_again = 0;; ++asked_again) {
             co_await await_answers(lock, *round, request.by, asked, limit);
-            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, *round, begun)) {
+            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, again, *round, begun)) {
                 Outcome held;
                 held.held = true;
                 co_return held;
             }
-            if (again == most_again || (request.deadline == never && !request.one_try)) break;
+            if (asked_again == most_again || (request.deadline == never && !request.one_try)) break;
             if (round->stopped || !round->goes_first(order_)) break;
             // Callers that asked at the same time and got the other members are releasing them now.
             const Instant now = Clock::now();
             const Clock::duration trip =
                 std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
-            const Instant rested = std::min(limit, now + trip * (1 << again));
+            const Instant rested = std::min(limit, now + trip * (1 << asked_again));
             while (!round->stopped && Clock::now() < rested) co_await round->changed.sleep(lock, rested);
             asked = Clock::now();
             if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;

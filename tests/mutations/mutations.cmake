@@ -1307,8 +1307,8 @@ mutate(denied_is_final transport/server_errors.hpp
 
 # A member whose release runs out of memory keeps its hold.
 mutate(told_by_value quorum/lock_member.hpp
-    "state().release_in_background(owner, done, receiver);"
-    "const auto copy = std::make_unique<std::function<void(std::error_code)>>(done);\n        state().release_in_background(owner, *copy, receiver);"
+    "state().release_in_background(which, done, receiver);"
+    "const auto copy = std::make_unique<std::function<void(std::error_code)>>(done);\n        state().release_in_background(which, *copy, receiver);"
     "faults/(no|failing)_memory")
 
 # A child with the process id of its parent is taken for its parent.
@@ -3079,3 +3079,21 @@ mutate(suspended_during_a_release lock/releases.hpp
     "hold->prolong(sent.as_of_now(), leaving.lease);"
     "hold->prolong(sent.at(), leaving.lease);"
     "integration/suspended")
+
+# A lock over several does not notice that a member has lost its part.
+mutate(quorum_is_lost_silently quorum/quorum_holds.hpp
+    "shares.looked_at + look_period()});"
+    "hold.lost_at()});"
+    "integration/multi_lock_loss")
+
+# A level that was to be added to a hold becomes a new hold.
+mutate(again_of_a_new_quorum_hold quorum/quorum_acquire.hpp
+    "if (request.again) me.again = "
+    "if (request.again) "
+    "integration/multi_lock_loss")
+
+# A lock over several releases a member's hold that is not its own.
+mutate(quorum_releases_any_hold lock/releases.hpp
+    "(which.number != 0 && which.number != hold->id)"
+    "false"
+    "integration/multi_lock_loss")

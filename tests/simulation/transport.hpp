@@ -41,7 +41,7 @@ public:
     void interrupt_watch();
     std::uint32_t route(std::string_view) const { return 0; }
     std::string_view publish_command() const { return "PUBLISH"; }
-    std::optional<Instant> same_server_since() const { return Instant{}; }
+    std::optional<redlatch::Instant> same_server_since() const { return redlatch::Instant{}; }
     Transport clone_after_fork() { std::terminate(); }
 
 private:

@@ -163,10 +163,11 @@ private:
             wanted = one.tell(answer);
         } catch (...) {  // no memory: `tell` has not accepted the hold
         }
-        if (!lock.owns_lock()) lock.lock();
-        end(owner);
-        lock.unlock();
+        if (lock.owns_lock()) lock.unlock();
+        // Before the end of this try: the next one of this caller must not find a hold that nobody wants.
         if (answer.kind == TryAnswer::Kind::held && !wanted) parts_.releases.release_later(owner);
+        lock.lock();
+        end(owner);
     }
 
     TryAnswer answer_of(std::unique_lock<std::mutex>& lock, const Try& one) {

@@ -104,8 +104,9 @@ public:
                            Reentry reentry, std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         tries_.begin(owner, lease, settings, reentry, std::move(tell), receiver);
     }
-    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
-        parts_.releases.release_in_background(owner, done, receiver);
+    void release_in_background(const HoldToRelease& which, const std::function<void(std::error_code)>& done,
+                               Receiver receiver) {
+        parts_.releases.release_in_background(which, done, receiver);
     }
 
     // --- for objects that hold the lock: HoldKeeper -----------------------------------------------------------
@@ -137,7 +138,7 @@ public:
         }
         try {
             const auto told = [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); };
-            parts_.releases.release_in_background(owner, told, Receiver::background);
+            parts_.releases.release_in_background({owner}, told, Receiver::background);
             co_return co_await Delivered(by, outcome, until);
         } catch (const std::bad_alloc&) {  // it is released all the same, but nobody waits for the outcome
             co_return make_error_code(std::errc::not_enough_memory);

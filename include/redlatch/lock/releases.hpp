@@ -147,10 +147,11 @@ public:
     // Releases one level without waiting. Calls `done` with the outcome on any thread. A copy of that may need memory, so
     // it is made when the release will not be forgotten for want of it.
     template <class Done>
-    void release_in_background(OwnerNumber owner, const Done& done, Receiver receiver) {
+    void release_in_background(const HoldToRelease& which, const Done& done, Receiver receiver) {
+        const OwnerNumber owner = which.owner;
         std::unique_lock lock(core_.mutex);
         HoldRecord* hold = hold_to_release(lock, owner);
-        if (!hold) {
+        if (!hold || (which.number != 0 && which.number != hold->id)) {
             lock.unlock();
             // Removes one lost level, if there is one.
             core_.session.lost_levels().take(core_.kind.name, core_.key(), owner);
@@ -193,7 +194,7 @@ public:
     // release.
     void release_later(OwnerNumber owner) noexcept try {
         release_in_background(
-            owner, [](std::error_code) {}, Receiver::background);
+            {owner}, [](std::error_code) {}, Receiver::background);
     } catch (...) {
     }
 

@@ -61,8 +61,7 @@ public:
         Caller me(request.by);
         {
             std::unique_lock lock(core_.mutex);
-            if (request.again && (core_.closed || !holds_.live_hold(request.owner)))
-                throw Error(errc::hold_lost, core_.name, "the hold has ended");
+            if (request.again) me.again = holds_.live_hold_or_throw(request.owner, {}).id;
             co_await ask(lock, me, request);
             if (me.is_served()) co_return true;  // from here on nothing may fail for want of memory
         }
@@ -123,6 +122,7 @@ public:
         Instant ask_again{};                      // when the next round is due
         bool leaves = false;                      // True if it stops trying
         bool asked = false;                       // True after the first round
+        std::optional<std::uint64_t> again{};     // the hold that gets one more level; no other will do
     };
 
     // This as a host of wait_loop().
@@ -163,7 +163,7 @@ public:
         }
         if (request.stop.stop_requested()) {
             lock.lock();
-            releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return i == waited_for; });
+            releases_.give_back(lock, request.owner, request.by, [&](std::size_t i) { return i == waited_for; });
             co_return;
         }
         const Instant asked = Clock::now();
@@ -176,12 +176,12 @@ public:
             core_.client().start_losses();
             core_.client().start_background();
             round = std::make_shared<QuorumRound>(core_.members.size(), request.by);
-            outcome = co_await take(request, deadline, waited_for, give_up, round);
-        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
+            outcome = co_await take(request, me.again, deadline, waited_for, give_up, round);
+        } catch (...) {  // no memory, no thread, no hold any more: releases what was acquired and what still comes
             lock.lock();
             if (round) round->over = true;
-            releases_.send(lock, request.owner, request.by,
-                           [&](std::size_t i) { return i == waited_for || (round && round->had(i)); });
+            releases_.give_back(lock, request.owner, request.by,
+                                [&](std::size_t i) { return i == waited_for || (round && round->had(i)); });
             throw;
         }
         lock.lock();
@@ -268,13 +268,16 @@ private:
 
     // --- a round ----------------------------------------------------------------------------------------------
 
-    // Asks all members for one more level. `waited_for` is held already. Waits until `deadline` at most.
-    Task<Outcome> take(const LockRequest& request, Instant deadline, std::optional<std::size_t> waited_for,
-                       Instant give_up, const std::shared_ptr<QuorumRound>& round) {
+    // Asks all members for one more level. `waited_for` is held already. Waits until `deadline` at most. `again`: see
+    // Caller.
+    Task<Outcome> take(const LockRequest& request, std::optional<std::uint64_t> again, Instant deadline,
+                       std::optional<std::size_t> waited_for, Instant give_up,
+                       const std::shared_ptr<QuorumRound>& round) {
         {
             // Drops the votes of earlier levels that are lost by now. They must not count as held without a gap.
             const std::lock_guard lock(core_.mutex);
             holds_.live_hold(request.owner);
+            if (again) holds_.live_hold_or_throw(request.owner, again);
         }
         const Instant begun = Clock::now();
         for (std::size_t i = 0; i < core_.members.size(); ++i) {
@@ -293,20 +296,20 @@ private:
         round->whole_time = std::min(give_up, begun + core_.rules.node_timeout);
         const Instant limit = std::min(round->whole_time, deadline);
         Instant asked = begun;
-        for (int again = 0;; ++again) {
+        for (int asked_again = 0;; ++asked_again) {
             co_await await_answers(lock, *round, request.by, asked, limit);
-            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, *round, begun)) {
+            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, again, *round, begun)) {
                 Outcome held;
                 held.held = true;
                 co_return held;
             }
-            if (again == most_again || (request.deadline == never && !request.one_try)) break;
+            if (asked_again == most_again || (request.deadline == never && !request.one_try)) break;
             if (round->stopped || !round->goes_first(order_)) break;
             // Callers that asked at the same time and got the other members are releasing them now.
             const Instant now = Clock::now();
             const Clock::duration trip =
                 std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
-            const Instant rested = std::min(limit, now + trip * (1 << again));
+            const Instant rested = std::min(limit, now + trip * (1 << asked_again));
             while (!round->stopped && Clock::now() < rested) co_await round->changed.sleep(lock, rested);
             asked = Clock::now();
             if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;

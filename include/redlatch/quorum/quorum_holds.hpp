@@ -40,8 +40,10 @@ public:
         Instant votes_from = never;
     };
 
-    // How many levels a member has to release when one level ends: of this hold, and of lost ones.
+    // How many levels a member has to release when one level ends: of this hold, and of lost ones. `hold`: the member's
+    // hold that it may release. It may have another one by now, which is not this lock's.
     struct Ending {
+        std::uint64_t hold = 0;
         std::uint32_t leaving = 0, owed = 0;
     };
     using Endings = std::vector<Ending>;  // one for each member
@@ -74,6 +76,13 @@ public:
         return hold && hold->live() ? hold : nullptr;
     }
 
+    // Returns the hold if it is the one of this number, or whichever it is. Throws if it has ended.
+    HoldRecord& live_hold_or_throw(OwnerNumber owner, std::optional<std::uint64_t> number) {
+        HoldRecord* const hold = core_.closed ? nullptr : live_hold(owner);
+        if (!hold || (number && *number != hold->id)) throw Error(errc::hold_lost, core_.name, "the hold has ended");
+        return *hold;
+    }
+
     Instant valid_until(OwnerNumber owner) {
         const HoldRecord* hold = live_hold(owner);
         return hold ? hold->valid_until : Instant::min();
@@ -92,8 +101,10 @@ public:
     // --- acquiring --------------------------------------------------------------------------------------------
 
     // Records the hold, or one more level of it, once the round has enough votes. Returns false if the acquire took
-    // longer than the votes last. `begun`: when the round began.
-    bool accept(const LockRequest& request, QuorumRound& round, Instant begun) {
+    // longer than the votes last. `begun`: when the round began. `again`: the hold that gets one more level. Throws if that
+    // has ended meanwhile.
+    bool accept(const LockRequest& request, std::optional<std::uint64_t> again, QuorumRound& round, Instant begun) {
+        if (again) live_hold_or_throw(request.owner, again);
         const Instant now = Clock::now();
         const Milliseconds drift = core_.drift_over(request.lease.value_or(core_.longest_watchdog()));
         const auto votes = [&](std::size_t i) { return round.had(i) && round.votes_from(i) <= now; };
@@ -177,6 +188,7 @@ public:
         shares.spare.pop_back();
         for (std::size_t i = 0; i < shares.of.size(); ++i) {
             Share& share = shares.of[i];
+            end.of[i].hold = share.hold;
             end.of[i].leaving = share.levels > remaining ? 1 : 0;
             // The member also expects releases of the levels that it lost.
             end.of[i].owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
@@ -207,7 +219,7 @@ public:
             hold.renew_at = now + timeout / 3;
             // The watchdogs of the members renew now, too. Their replies will have come by then.
             Shares& shares = shares_.at(hold.owner);
-            shares.look_again = now + std::max(Milliseconds(10), timeout / 60);
+            shares.look_again = now + look_period();
             for (std::size_t i = 0; i < shares.of.size(); ++i) {
                 if (!has(shares.of[i], core_.members[i]->part(hold.owner), now))
                     missing.push_back({hold.owner, hold.id, i});
@@ -239,6 +251,10 @@ public:
     }
 
 private:
+    Milliseconds look_period() const {
+        return std::max(Milliseconds(10), core_.client().settings().watchdog_timeout / 60);
+    }
+
     void ask_for_vote(std::unique_lock<std::mutex>& lock, const Part& part) try {
         votes_.ask_trust(lock, part.member, [this, part](Instant trusted_from, const std::optional<Error>& why) {
             if (!why) let_vote(part, trusted_from);
@@ -311,8 +327,9 @@ private:
         for (const HoldRecord& hold : holds_) {
             if (!hold.live()) continue;
             at = std::min(at, hold.next_deadline());
-            lost_at = std::min(lost_at, hold.lost_at());
             const Shares& shares = shares_.at(hold.owner);
+            // A member may lose its part earlier, and tells nobody else.
+            lost_at = std::min({lost_at, hold.lost_at(), shares.looked_at + look_period()});
             if (shares.look_again > shares.looked_at) at = std::min(at, shares.look_again);
             for (const Share& share : shares.of)
                 if (share.votes_from > shares.looked_at) at = std::min(at, share.votes_from);

@@ -38,9 +38,11 @@ public:
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) return std::nullopt;
-        const Sent leaving = send(lock, owner, by_thread, [&](std::size_t i) { return end->of[i].leaving; });
+        const Sent leaving = send(
+            lock, owner, by_thread, [&](std::size_t i) { return end->of[i].leaving; }, &end->of);
         const Outcome outcome = wait_for(lock, leaving, limit);
-        const Sent owed = send(lock, owner, by_thread, [&](std::size_t i) { return end->of[i].owed; });
+        const Sent owed = send(
+            lock, owner, by_thread, [&](std::size_t i) { return end->of[i].owed; }, &end->of);
         wait_for(lock, owed, Clock::now());
         return result(owner, end->live, leaving, outcome);
     }
@@ -50,8 +52,10 @@ public:
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) co_return std::nullopt;
-        const Sent leaving = send(lock, owner, by, [&](std::size_t i) { return end->of[i].leaving; });
-        send(lock, owner, by, [&](std::size_t i) { return end->of[i].owed; });
+        const Sent leaving = send(
+            lock, owner, by, [&](std::size_t i) { return end->of[i].leaving; }, &end->of);
+        send(
+            lock, owner, by, [&](std::size_t i) { return end->of[i].owed; }, &end->of);
         Outcome replies;
         try {
             replies = co_await outcome(lock, leaving, by, never);
@@ -79,9 +83,11 @@ public:
         std::shared_ptr<Replies> replies;  // null if there is nothing to wait for, or no memory to wait
     };
 
-    // Releases `how_many(i)` levels of each member i. `by`: how the caller waits for the replies.
+    // Releases `how_many(i)` levels of each member i. `by`: how the caller waits for the replies. `of`: the members' holds
+    // to release; without it those that they have.
     template <class HowMany>
-    Sent send(std::unique_lock<std::mutex>& lock, OwnerNumber owner, WaitBy by, HowMany how_many) {
+    Sent send(std::unique_lock<std::mutex>& lock, OwnerNumber owner, WaitBy by, HowMany how_many,
+              const QuorumHolds::Endings* of = nullptr) {
         Sent sent;
         for (std::size_t i = 0; i < core_.members.size(); ++i) sent.asked += how_many(i);
         if (sent.asked == 0) return sent;
@@ -91,10 +97,17 @@ public:
             lock.lock();
             std::size_t levels = how_many(i);
             lock.unlock();
-            for (; levels > 0; --levels) release(i, owner, by, told);
+            for (; levels > 0; --levels) release(i, {owner, of ? (*of)[i].hold : 0}, by, told);
         }
         lock.lock();
         return sent;
+    }
+
+    // Releases one level of these members, and does not wait for the replies.
+    template <class Which>
+    void give_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, WaitBy by, Which which) {
+        send(lock, owner, by, which);
+        if (by == by_thread) core_.stop_attending();
     }
 
     // Waits until all have replied, for node_timeout at most, and until `limit` at most.
@@ -142,9 +155,9 @@ private:
         return {};
     }
 
-    void release(std::size_t member, OwnerNumber owner, WaitBy by, const Told& told) {
+    void release(std::size_t member, const HoldToRelease& which, WaitBy by, const Told& told) {
         try {
-            core_.members[member]->release_in_background(owner, told,
+            core_.members[member]->release_in_background(which, told,
                                                          by == by_thread ? Receiver::poster : Receiver::background);
         } catch (const std::exception&) {  // no memory, no thread: the member retries by itself, or its lease ends
             told(make_error_code(std::errc::not_enough_memory));
