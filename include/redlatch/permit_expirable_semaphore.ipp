@@ -242,7 +242,12 @@ REDLATCH_INLINE void PermitExpirableSemaphore::release_later(const PermitId& id)
 REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, const detail::PermitLease& lease) {
     auto& semaphore = detail::permits_of(handle_);
     detail::PermitLeases& leases = semaphore.leases();
-    const auto watches = leases.unwatch_settled(std::span(&id, 1));
+    const auto watches = leases.begin_change(id);
+    const struct EndOfChange {
+        ~EndOfChange() { leases.change_ended(id); }
+        detail::PermitLeases& leases;
+        const PermitId& id;
+    } end_of_change{leases, id};
     const detail::SendTime sent;
     leases.change_lease(id, sent, lease, true);
     const detail::MakeCall make = [&](const detail::RequestId& request_id) {
@@ -260,7 +265,9 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
         // A failover might restore the lease that it had.
         if (is_held && !reply.replicated) throw detail::not_confirmed(reply, name());
     } catch (...) {
-        leases.watch_again(watches, failure == detail::PermitState::Failure::not_made);
+        const bool is_unchanged = failure == detail::PermitState::Failure::not_made;
+        if (!is_unchanged) leases.doubt_lease(id, lease);
+        leases.watch_again(watches, is_unchanged);
         throw;
     }
     if (!is_held) {

@@ -30796,6 +30796,9 @@ struct PermitRecord {
     bool lost = false;                     // then it stays on record until its object gives it back
     Instant renewal_ends{};                // the last renewal can no longer take effect from then on
     Instant unanswered_ends{};             // the same of the last one without a reply
+    bool changing = false;                 // True while a call gives it a lease of its own
+    Milliseconds doubtful_lease{};         // a late copy of such a call may still give it this lease
+    Instant doubtful_until{};              // until then
 
     // `needed`: how long it takes to report all losses.
     Instant lost_at(Clock::duration needed) const {
@@ -30807,8 +30810,15 @@ struct PermitRecord {
     bool is_unwatched() const noexcept { return lost || !watched; }
 
     void renewed(Instant sent) {
-        valid_until = std::max(valid_until, redlatch::valid_until(sent, lease));
-        ask_at = sent + lease / 3;
+        const Milliseconds certain = sent < doubtful_until ? std::min(lease, doubtful_lease) : lease;
+        valid_until = std::max(valid_until, redlatch::valid_until(sent, certain));
+        ask_at = sent + (certain < lease ? std::max(certain / 3, Milliseconds(10)) : lease / 3);
+    }
+
+    // A late copy of a call without an answer may shorten the lease until then.
+    void doubt(Milliseconds shorter, Instant until) {
+        doubtful_lease = Clock::now() < doubtful_until ? std::min(doubtful_lease, shorter) : shorter;
+        doubtful_until = std::max(doubtful_until, until);
     }
 
     PermitRenewal renewal() const {
@@ -30818,6 +30828,7 @@ struct PermitRecord {
     void come_nearer(Clock::duration by) {
         if (valid_until != never) valid_until -= by;
         if (ask_at != never) ask_at -= by;
+        if (doubtful_until != Instant{}) doubtful_until -= by;
     }
 };
 
@@ -30995,19 +31006,33 @@ public:
         return take_off(ids);
     }
 
-    // Does the same once no renewal of these permits can take effect any more, so that a late one cannot prolong what
-    // comes next. Waits for the replies, or until an unanswered renewal is void: usually command_timeout.
-    UnwatchedPermits unwatch_settled(std::span<const PermitId> ids) {
+    // Does the same for a call that changes a lease, when no other one is in flight and no late renewal can prolong the new
+    // lease. Waits for the replies, or until a renewal is void: usually command_timeout. change_ended() has to follow.
+    UnwatchedPermits begin_change(const PermitId& id) {
         std::unique_lock lock(core_.mutex);
         const auto settled_at = [&] {
-            Instant at{};
-            AmongPermits among(ids);
-            for (const Watch& watch : records_)
-                if (among(watch.id)) at = std::max(at, watch.renewal_ends);
-            return at;
+            Watch* const watch = records_.find(id);
+            return !watch ? Instant{} : watch->changing ? never : watch->renewal_ends;
         };
-        for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) renewals_.wait_until(lock, at);
-        return take_off(ids);
+        for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) wait_on(renewals_, lock, at);
+        UnwatchedPermits were = take_off(std::span(&id, 1));
+        if (Watch* const watch = records_.find(id)) watch->changing = true;
+        return were;
+    }
+
+    void change_ended(const PermitId& id) noexcept {
+        const std::lock_guard lock(core_.mutex);
+        if (Watch* const watch = records_.find(id)) watch->changing = false;
+        renewals_.notify_all();
+    }
+
+    // A late copy of a call that got no answer may still give the permit this lease.
+    void doubt_lease(const PermitId& id, const PermitLease& lease) {
+        if (lease.kind != PermitLease::Kind::limited) return;
+        const std::lock_guard lock(core_.mutex);
+        records_.check_suspension();
+        const Milliseconds wanted = RequestMarks::longest_ttl(core_.session.options()) / 2;
+        if (Watch* const watch = records_.find(id)) watch->doubt(lease.length, deadline_after(Clock::now(), wanted));
     }
 
     // Renews these permits again, because they were not released after all. `restores_validity`: True if they are valid
@@ -31210,6 +31235,7 @@ public:
     // are to be given back. The lease counts from the instant of the grant, not from the receipt of the message, which
     // may have been on its way for long.
     bool accept(Want& want, const PermitGrant& grant) noexcept try {
+        records_.check_suspension();
         const std::optional<Instant> granted =
             core_.session.server_clock().instant_of(core_.session.transport().route(core_.key()), grant.at);
         const Instant now = Clock::now();
@@ -31219,7 +31245,6 @@ public:
             core_.session.timers().schedule(core_.task, now);
             return false;
         }
-        records_.check_suspension();
         const Instant since = std::min(*granted, now), until = redlatch::valid_until(since, grant.lease);
         if (now >= until) return false;
         const bool watched = want.lease.kind == PermitLease::Kind::watched;
@@ -31321,10 +31346,10 @@ private:
                 core_.session.post(call, [this, keep = core_.keep(), ids = due.ids, renews = due.kind.prolongs,
                                           sent](const Reply& reply) {
                     core_.session.learn_if_late(core_.key(), sent, reply);
-                    renewed_all(ids, renews, reply, sent.as_of_now());
+                    renewed_all(ids, renews, reply, sent);
                 });
             } catch (...) {  // no memory: retried after a pause
-                renewed_all(due.ids, due.kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent.at());
+                renewed_all(due.ids, due.kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
             lock.lock();
         }
@@ -31334,9 +31359,10 @@ private:
     Instant renewal_ends() const { return Clock::now() + core_.session.options().command_timeout + Milliseconds(1); }
 
     // `renews`: False if it was only a query. By now a permit may no longer be under the watchdog.
-    void renewed_all(const std::vector<PermitId>& batch, bool renews, const Reply& reply, Instant sent) {
+    void renewed_all(const std::vector<PermitId>& batch, bool renews, const Reply& reply, const SendTime& sent) {
         const std::lock_guard lock(core_.mutex);
         records_.check_suspension();
+        const Instant sent_at = sent.as_of_now();
         const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
         for (std::size_t i = 0; i < batch.size(); ++i) {
             Watch* const watch = records_.find(batch[i]);
@@ -31352,7 +31378,7 @@ private:
                 records_.lose(*watch, "the server no longer has this permit");
             } else if (renews) {
                 core_.session.count_renewal();
-                if (watch->watched) watch->renewed(sent);
+                if (watch->watched) watch->renewed(sent_at);
             } else if (!watch->watched) {
                 watch->ask_at = never;
             }
@@ -31373,7 +31399,7 @@ private:
     RequestDeliveries& deliveries_;
     PermitRecords records_{core_};
     bool reads_clock_ = false;
-    std::condition_variable renewals_;  // with the mutex: each reply to a renewal wakes unwatch_settled()
+    std::condition_variable renewals_;  // with the mutex: replies to renewals and ends of changes wake begin_change()
 };
 
 }  // namespace detail
@@ -31597,7 +31623,12 @@ REDLATCH_INLINE void PermitExpirableSemaphore::release_later(const PermitId& id)
 REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, const detail::PermitLease& lease) {
     auto& semaphore = detail::permits_of(handle_);
     detail::PermitLeases& leases = semaphore.leases();
-    const auto watches = leases.unwatch_settled(std::span(&id, 1));
+    const auto watches = leases.begin_change(id);
+    const struct EndOfChange {
+        ~EndOfChange() { leases.change_ended(id); }
+        detail::PermitLeases& leases;
+        const PermitId& id;
+    } end_of_change{leases, id};
     const detail::SendTime sent;
     leases.change_lease(id, sent, lease, true);
     const detail::MakeCall make = [&](const detail::RequestId& request_id) {
@@ -31615,7 +31646,9 @@ REDLATCH_INLINE void PermitExpirableSemaphore::set_lease(const PermitId& id, con
         // A failover might restore the lease that it had.
         if (is_held && !reply.replicated) throw detail::not_confirmed(reply, name());
     } catch (...) {
-        leases.watch_again(watches, failure == detail::PermitState::Failure::not_made);
+        const bool is_unchanged = failure == detail::PermitState::Failure::not_made;
+        if (!is_unchanged) leases.doubt_lease(id, lease);
+        leases.watch_again(watches, is_unchanged);
         throw;
     }
     if (!is_held) {

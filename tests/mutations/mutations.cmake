@@ -1379,7 +1379,7 @@ mutate(short_wait_worse_than_none wait/patience.hpp
 
 # A renewal that was sent before a permit got its own lease prolongs that.
 mutate(renewal_prolongs_the_new_lease permit_expirable_semaphore.ipp
-    "leases.unwatch_settled(std::span(&id, 1))"
+    "leases.begin_change(id)"
     "leases.unwatch(std::span(&id, 1))"
     "faults/late_synchronizers")
 
@@ -1475,8 +1475,8 @@ mutate(telling_many_permits_begins_late semaphore/permit_leases.hpp
 
 # The validity of permits counts from the reply to their renewal.
 mutate(permits_valid_from_the_reply semaphore/permit_leases.hpp
-    "renewed_all(ids, renews, reply, sent.as_of_now());"
-    "renewed_all(ids, renews, reply, Clock::now());"
+    "renewed_all(ids, renews, reply, sent);"
+    "renewed_all(ids, renews, reply, SendTime());"
     "unit/permit_expirable")
 
 # While update_lease() is in flight, the old lease counts.
@@ -2158,10 +2158,9 @@ mutate(release_operation_by_the_client lock/named_lock.ipp
 
 # A renewed permit counts as valid for as long as its client's lease lasts.
 mutate(permit_valid_by_the_client semaphore/permit_leases.hpp
-    "if (watch->watched) watch->renewed(sent);"
-    "if (watch->watched) watch->renewed(sent), watch->valid_until = redlatch::valid_until(sent, core_.session.options().watchdog_timeout);"
+    "if (watch->watched) watch->renewed(sent_at);"
+    "if (watch->watched) watch->renewed(sent_at), watch->valid_until = redlatch::valid_until(sent_at, core_.session.options().watchdog_timeout);"
     "integration/object_options")
-
 
 # A crowd of coroutines keeps the background thread from renewing and receiving.
 mutate(crowd_resumed_at_once session/continuations.ipp
@@ -3097,3 +3096,15 @@ mutate(quorum_releases_any_hold lock/releases.hpp
     "(which.number != 0 && which.number != hold->id)"
     "false"
     "integration/multi_lock_loss")
+
+# Of two calls that change one lease at the same time, the record may keep the other one's.
+mutate(lease_changes_at_once semaphore/permit_leases.hpp
+    "watch->changing ? never : watch->renewal_ends;"
+    "watch->renewal_ends;"
+    "unit/permit_expirable_semaphore")
+
+# A renewal vouches for its whole lease although a late copy may shorten it.
+mutate(doubtful_lease_is_forgotten permit_expirable_semaphore.ipp
+    "if (!is_unchanged) leases.doubt_lease(id, lease);"
+    ""
+    "unit/permit_expirable_semaphore")

@@ -49,6 +49,9 @@ struct PermitRecord {
     bool lost = false;                     // then it stays on record until its object gives it back
     Instant renewal_ends{};                // the last renewal can no longer take effect from then on
     Instant unanswered_ends{};             // the same of the last one without a reply
+    bool changing = false;                 // True while a call gives it a lease of its own
+    Milliseconds doubtful_lease{};         // a late copy of such a call may still give it this lease
+    Instant doubtful_until{};              // until then
 
     // `needed`: how long it takes to report all losses.
     Instant lost_at(Clock::duration needed) const {
@@ -60,8 +63,15 @@ struct PermitRecord {
     bool is_unwatched() const noexcept { return lost || !watched; }
 
     void renewed(Instant sent) {
-        valid_until = std::max(valid_until, redlatch::valid_until(sent, lease));
-        ask_at = sent + lease / 3;
+        const Milliseconds certain = sent < doubtful_until ? std::min(lease, doubtful_lease) : lease;
+        valid_until = std::max(valid_until, redlatch::valid_until(sent, certain));
+        ask_at = sent + (certain < lease ? std::max(certain / 3, Milliseconds(10)) : lease / 3);
+    }
+
+    // A late copy of a call without an answer may shorten the lease until then.
+    void doubt(Milliseconds shorter, Instant until) {
+        doubtful_lease = Clock::now() < doubtful_until ? std::min(doubtful_lease, shorter) : shorter;
+        doubtful_until = std::max(doubtful_until, until);
     }
 
     PermitRenewal renewal() const {
@@ -71,6 +81,7 @@ struct PermitRecord {
     void come_nearer(Clock::duration by) {
         if (valid_until != never) valid_until -= by;
         if (ask_at != never) ask_at -= by;
+        if (doubtful_until != Instant{}) doubtful_until -= by;
     }
 };
 

@@ -333,6 +333,26 @@ TEST_CASE("after an update_lease() in vain the permit is renewed, and as valid a
     const std::size_t renewals = bench.redis.count("renew permits");
     CHECK(bench.redis.wait_for("renew permits", renewals + 2));
     CHECK_FALSE(held.lost().stop_requested());
+    // A late copy of the one without an answer may still shorten the lease.
+    CHECK(held.valid_until() <= Clock::now() + 2s);
+}
+
+TEST_CASE("of two update_lease() of one permit the second is sent after the reply to the first") {
+    Bench bench({.command_timeout = 20s, .unreachable_timeout = 20s});
+    const Permits held = bench.seats.hold(1);
+    bench.redis.next("set lease", ScriptedRedis::hold_back);
+    const auto update = [&](std::chrono::seconds to) {
+        return start([&, to] { bench.seats.update_lease(held.ids().at(0), Lease(to)); });
+    };
+    auto longer = update(60s);
+    REQUIRE(bench.redis.wait_for("set lease"));
+    auto shorter = update(5s);
+    CHECK(shorter.wait_for(50ms) == std::future_status::timeout);
+    CHECK(bench.redis.count("set lease") == 1);
+    bench.redis.answer(bench.redis.sent("set lease").at(0), number(1));
+    longer.get();
+    shorter.get();
+    CHECK(held.valid_until() <= Clock::now() + 5s);
 }
 
 TEST_CASE("while update_lease() is in flight, permits of an object are certain as long as both leases are") {
