@@ -26,8 +26,8 @@ constexpr std::array posts{
 };
 
 // Records when this process stood still, frozen or without a processor: it cannot be notified then.
-void watch_for_pauses(Crew& crew) {
-    std::int64_t before = test::monotonic_ns();
+// `before`: when this process has not called anything yet.
+void watch_for_pauses(Crew& crew, std::int64_t before) {
     while (!crew.stopping()) {
         std::this_thread::sleep_for(5ms);
         const std::int64_t now = test::monotonic_ns();
@@ -58,16 +58,17 @@ int run_worker(std::span<const std::string> args) {
     std::vector<std::unique_ptr<Client>> steady;
     for (const std::string& url : args.subspan(5)) steady.push_back(std::make_unique<Client>(url, options));
 
+    const std::int64_t begun = test::monotonic_ns();
     std::vector<std::unique_ptr<Crew>> crews;
     std::vector<std::thread> threads;
-    const auto start = [&](void (*post)(Crew&)) {
+    const auto start = [&](auto post) {
         crews.push_back(std::make_unique<Crew>(
             Seat{client, steady, *shared, journal, paths, seed, worker, incarnation, crews.size()}));
         threads.emplace_back(post, std::ref(*crews.back()));
     };
     for (const auto post : posts) start(post);
     start(count_down_latches);
-    start(watch_for_pauses);
+    start([begun](Crew& crew) { watch_for_pauses(crew, begun); });
     ++shared->ready;
     for (std::thread& thread : threads) thread.join();
     return 0;
