@@ -18299,10 +18299,10 @@ struct HeldPart {
     std::uint32_t levels = 0;
 };
 
-// An owner's hold that is to be released: the one of this number only; 0 for any.
+// An owner's hold that is to be released. `number`: only the one of this number; otherwise whichever it is.
 struct HoldToRelease {
     OwnerNumber owner = 0;
-    std::uint64_t number = 0;
+    std::optional<std::uint64_t> number{};
 };
 
 // The holds of one lock in this process. A flat vector: most locks have at most one holder, and the vector does not
@@ -22647,7 +22647,7 @@ public:
         const OwnerNumber owner = which.owner;
         std::unique_lock lock(core_.mutex);
         HoldRecord* hold = hold_to_release(lock, owner);
-        if (!hold || (which.number != 0 && which.number != hold->id)) {
+        if (!hold || (which.number && *which.number != hold->id)) {
             lock.unlock();
             // Removes one lost level, if there is one.
             core_.session.lost_levels().take(core_.kind.name, core_.key(), owner);
@@ -28259,6 +28259,8 @@ private:
     void look_at(HoldRecord& hold, Instant now) {
         if (!hold.live()) return;
         Shares& shares = shares_.at(hold.owner);
+        // The caller may have been held up since it read the clock. Votes that came meanwhile must not be missing.
+        now = std::max(now, shares.looked_at);
         shares.leases_end -= hold.check_suspension();
         for (std::size_t i = 0; i < shares.of.size(); ++i)
             if (!has(shares.of[i], core_.members[i]->part(hold.owner), now)) shares.of[i].votes_from = never;
@@ -28403,7 +28405,8 @@ public:
             lock.lock();
             std::size_t levels = how_many(i);
             lock.unlock();
-            for (; levels > 0; --levels) release(i, {owner, of ? (*of)[i].hold : 0}, by, told);
+            for (; levels > 0; --levels)
+                release(i, {owner, of ? std::optional((*of)[i].hold) : std::nullopt}, by, told);
         }
         lock.lock();
         return sent;
@@ -31042,7 +31045,7 @@ public:
         records_.check_suspension();
         const Clock::duration slept = records_.suspended() - were.suspended;
         for (Watch was : were.watches) {
-            was.renewing = false;
+            was.renewing = was.changing = false;
             was.come_nearer(slept);
             if (!was.holder) {
                 records_.add(was);

@@ -3093,7 +3093,7 @@ mutate(again_of_a_new_quorum_hold quorum/quorum_acquire.hpp
 
 # A lock over several releases a member's hold that is not its own.
 mutate(quorum_releases_any_hold lock/releases.hpp
-    "(which.number != 0 && which.number != hold->id)"
+    "(which.number && *which.number != hold->id)"
     "false"
     "integration/multi_lock_loss")
 

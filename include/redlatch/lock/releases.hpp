@@ -151,7 +151,7 @@ public:
         const OwnerNumber owner = which.owner;
         std::unique_lock lock(core_.mutex);
         HoldRecord* hold = hold_to_release(lock, owner);
-        if (!hold || (which.number != 0 && which.number != hold->id)) {
+        if (!hold || (which.number && *which.number != hold->id)) {
             lock.unlock();
             // Removes one lost level, if there is one.
             core_.session.lost_levels().take(core_.kind.name, core_.key(), owner);

@@ -285,6 +285,8 @@ private:
     void look_at(HoldRecord& hold, Instant now) {
         if (!hold.live()) return;
         Shares& shares = shares_.at(hold.owner);
+        // The caller may have been held up since it read the clock. Votes that came meanwhile must not be missing.
+        now = std::max(now, shares.looked_at);
         shares.leases_end -= hold.check_suspension();
         for (std::size_t i = 0; i < shares.of.size(); ++i)
             if (!has(shares.of[i], core_.members[i]->part(hold.owner), now)) shares.of[i].votes_from = never;

@@ -97,7 +97,8 @@ public:
             lock.lock();
             std::size_t levels = how_many(i);
             lock.unlock();
-            for (; levels > 0; --levels) release(i, {owner, of ? (*of)[i].hold : 0}, by, told);
+            for (; levels > 0; --levels)
+                release(i, {owner, of ? std::optional((*of)[i].hold) : std::nullopt}, by, told);
         }
         lock.lock();
         return sent;

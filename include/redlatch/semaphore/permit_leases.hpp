@@ -84,7 +84,7 @@ public:
         records_.check_suspension();
         const Clock::duration slept = records_.suspended() - were.suspended;
         for (Watch was : were.watches) {
-            was.renewing = false;
+            was.renewing = was.changing = false;
             was.come_nearer(slept);
             if (!was.holder) {
                 records_.add(was);
