@@ -28346,11 +28346,9 @@ public:
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) return std::nullopt;
-        const Sent leaving = send(
-            lock, owner, by_thread, [&](std::size_t i) { return end->of[i].leaving; }, &end->of);
+        const Sent leaving = send(lock, owner, by_thread, end->of, &QuorumHolds::Ending::leaving);
         const Outcome outcome = wait_for(lock, leaving, limit);
-        const Sent owed = send(
-            lock, owner, by_thread, [&](std::size_t i) { return end->of[i].owed; }, &end->of);
+        const Sent owed = send(lock, owner, by_thread, end->of, &QuorumHolds::Ending::owed);
         wait_for(lock, owed, Clock::now());
         return result(owner, end->live, leaving, outcome);
     }
@@ -28360,10 +28358,8 @@ public:
         std::unique_lock lock(core_.mutex);
         const auto end = holds_.leave_level(owner);
         if (!end) co_return std::nullopt;
-        const Sent leaving = send(
-            lock, owner, by, [&](std::size_t i) { return end->of[i].leaving; }, &end->of);
-        send(
-            lock, owner, by, [&](std::size_t i) { return end->of[i].owed; }, &end->of);
+        const Sent leaving = send(lock, owner, by, end->of, &QuorumHolds::Ending::leaving);
+        send(lock, owner, by, end->of, &QuorumHolds::Ending::owed);
         Outcome replies;
         try {
             replies = co_await outcome(lock, leaving, by, never);
@@ -28410,6 +28406,13 @@ public:
         }
         lock.lock();
         return sent;
+    }
+
+    // Releases the leaving or the owed levels of the holds that end.
+    Sent send(std::unique_lock<std::mutex>& lock, OwnerNumber owner, WaitBy by, const QuorumHolds::Endings& of,
+              std::uint32_t QuorumHolds::Ending::*levels) {
+        return send(
+            lock, owner, by, [&](std::size_t i) { return of[i].*levels; }, &of);
     }
 
     // Releases one level of these members, and does not wait for the replies.

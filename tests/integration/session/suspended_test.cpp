@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -146,22 +147,22 @@ const Role releaser{"suspended: releaser", [](std::span<const std::string> args)
                         return until > Clock::now() + 24min && until < Clock::now() + 25min ? 0 : 2;
                     }};
 
+// Runs a role in a process that can be suspended. Its server goes on.
+std::optional<ExitStatus> run(const std::string& role) {
+    RedisServer server;
+    ServerClock clock;
+    ChildProcess child = spawn_self(role, {server.url(), clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
+    return child.wait(60s);
+}
+
 }  // namespace
 
 TEST_CASE("after a suspension the library knows how much of its leases is left, and which are over") {
-    RedisServer server;
-    ServerClock clock;
-    ChildProcess child =
-        spawn_self("suspended: holder", {server.url(), clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
-    CHECK(child.wait(60s) == ExitStatus{0, 0});
+    CHECK(run("suspended: holder") == ExitStatus{0, 0});
 }
 
 TEST_CASE("lost() is requested soon after a suspension, although nobody looks at the holds") {
-    RedisServer server;
-    ServerClock clock;
-    ChildProcess child =
-        spawn_self("suspended: sleeping holder", {server.url(), clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
-    CHECK(child.wait(60s) == ExitStatus{0, 0});
+    CHECK(run("suspended: sleeping holder") == ExitStatus{0, 0});
 }
 
 TEST_CASE("a reading of the server's clock from before a suspension does not fix the end of a lease") {
@@ -173,9 +174,5 @@ TEST_CASE("a reading of the server's clock from before a suspension does not fix
 }
 
 TEST_CASE("a release that keeps other levels does not prolong the lease by the time of a suspension") {
-    RedisServer server;
-    ServerClock clock;
-    ChildProcess child =
-        spawn_self("suspended: releaser", {server.url(), clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
-    CHECK(child.wait(60s) == ExitStatus{0, 0});
+    CHECK(run("suspended: releaser") == ExitStatus{0, 0});
 }
