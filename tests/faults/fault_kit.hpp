@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "support/code_of.hpp"
+#include "support/event_log.hpp"
 #include "support/process.hpp"
 #include "support/proxy.hpp"
 #include "support/raw_redis.hpp"
@@ -71,39 +72,6 @@ inline ClientOptions unhurried(std::chrono::milliseconds lease) {
     return options;
 }
 
-// Records the events of a client. May be destroyed before the client.
-class EventLog {
-public:
-    ClientOptions in(ClientOptions options) const {
-        options.on_event = [record = record_](const Event& event) {
-            const std::lock_guard hold{record->mutex};
-            record->events.push_back(event);
-        };
-        return options;
-    }
-
-    std::size_t count(Event::Kind kind) const {
-        const std::lock_guard hold{record_->mutex};
-        std::size_t found = 0;
-        for (const Event& event : record_->events) found += event.kind == kind ? 1 : 0;
-        return found;
-    }
-
-    std::string text() const {
-        const std::lock_guard hold{record_->mutex};
-        std::string all;
-        for (const Event& event : record_->events) all += event.name + ": " + event.detail + "\n";
-        return all;
-    }
-
-private:
-    struct Record {
-        std::mutex mutex;
-        std::vector<Event> events;
-    };
-    std::shared_ptr<Record> record_ = std::make_shared<Record>();
-};
-
 inline const std::string acquire_digest{digested<scripts::queue_acquire>.digest()};
 inline const std::string release_digest{digested<scripts::queue_release>.digest()};
 inline const std::string fenced_release_digest{digested<scripts::fenced_queue_release>.digest()};
@@ -133,8 +101,6 @@ struct FaultyPath {
     RawRedis redis;
     Proxy proxy;
 };
-
-inline std::string channel_of(const std::string& name) { return "redisson_lock__channel:{" + name + "}"; }
 
 inline long long listeners(RawRedis& redis, const std::string& name) { return redis.lock_listeners(channel_of(name)); }
 

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "support/code_of.hpp"
+#include "support/event_log.hpp"
 #include "support/protocols.hpp"
 #include "support/raw_redis.hpp"
 #include "support/redis_server.hpp"
@@ -46,8 +47,6 @@ std::string owner_of(const AnyClient& client, Lock& lock) {
 
 /// The time until which a command is wanted, in tests that do not test it: far in the future of every server's clock.
 inline constexpr std::int64_t always = 9'000'000'000'000;
-
-inline std::string channel_of(const std::string& key) { return prefixed_key("redisson_lock__channel", key); }
 
 inline ClientOptions with_watchdog(std::chrono::milliseconds timeout) {
     ClientOptions options;
@@ -237,32 +236,6 @@ private:
     RawRedis marker_;
     std::map<std::string, bool> is_write_;  // by command
     int takes_ = 0;
-};
-
-/// Collects the events passed to on_event. Thread-safe.
-class EventLog {
-public:
-    std::function<void(const Event&)> handler() {
-        return [this](const Event& event) {
-            const std::lock_guard guard{mutex_};
-            events_.push_back(event);
-        };
-    }
-
-    std::vector<Event> all() const {
-        const std::lock_guard guard{mutex_};
-        return events_;
-    }
-
-    std::size_t count(Event::Kind kind) const {
-        const std::vector<Event> events = all();
-        return static_cast<std::size_t>(
-            std::count_if(events.begin(), events.end(), [&](const Event& event) { return event.kind == kind; }));
-    }
-
-private:
-    mutable std::mutex mutex_;
-    std::vector<Event> events_;
 };
 
 /// Returns the text of the Error that the call throws.

@@ -17,11 +17,11 @@ namespace {
 
 // Long enough for a hold that was never released to end with its lease. The place of a dead waiter ends when a command
 // checks the queue.
-constexpr milliseconds patience = test::patient(5000ms);
+constexpr milliseconds settling_time = test::patient(5000ms);
 
 template <class Lock>
 void take(Lock& lock, std::string_view what, ReplyClass& verdict) {
-    if (lock.try_lock_for(patience))
+    if (lock.try_lock_for(settling_time))
         lock.unlock();
     else
         verdict.complain(verdict.leftovers, std::string{what} + " cannot be taken when all is over");
@@ -39,7 +39,7 @@ void take_everything(Client& client, Client& second, Client& third, ReplyClass& 
     take(fenced, "fenced", verdict);
     take(spin, "spin", verdict);
     take(mutex, "mutex", verdict);
-    if (!LeaderElection{client, info(Kind::leader).of}.campaign_for(patience))
+    if (!LeaderElection{client, info(Kind::leader).of}.campaign_for(settling_time))
         verdict.complain(verdict.leftovers, "nobody can lead when all is over");
     take(read_write, "writer", verdict);
     take(read_write.read_lock(), "reader", verdict);
@@ -58,7 +58,7 @@ void take_everything(Client& client, Client& second, Client& third, ReplyClass& 
 void count_permits(Client& client, const Shared& shared, test::RawRedis& redis, ReplyClass& verdict) {
     PermitExpirableSemaphore permits{client, info(Kind::permits).of};
     const bool all = test::eventually(
-        [&] { return permits.available_permits() == static_cast<std::ptrdiff_t>(permits_limit); }, patience, 20ms);
+        [&] { return permits.available_permits() == static_cast<std::ptrdiff_t>(permits_limit); }, settling_time, 20ms);
     if (!all)
         verdict.complain(verdict.leftovers,
                          "permits: " + std::to_string(permits.available_permits()) + " are there when all is over");
@@ -113,7 +113,7 @@ void judge_end(const test::RedisServer& server, const std::array<test::RedisServ
             std::erase_if(left, [&](const std::string& one) { return is_orphan(one, crowd); });
             return left.empty();
         },
-        patience, 20ms);
+        settling_time, 20ms);
     for (const std::string& one : left) verdict.complain(verdict.leftovers, "left behind: " + one);
 }
 

@@ -20,8 +20,14 @@
 #endif
 
 #include <cstdint>
+#include <string>
 
 namespace redlatch::test {
+
+/// Returns the channel of a lock, as Redisson names it.
+inline std::string channel_of(const std::string& key) {
+    return redlatch::detail::prefixed_key("redisson_lock__channel", key);
+}
 
 /// Returns the number of this thread's hold; 0 if it has none.
 std::uint64_t hold_of_this_thread(redlatch::detail::LockState& state);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300
 // The command line: exit codes, kinds of locks, and the commands that only look.
-#include "tool_kit.hpp"
+#include "tool/tool_kit.hpp"
 
 #include <fcntl.h>
 #include <stdlib.h>

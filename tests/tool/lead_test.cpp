@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300 long
 // `redlatch lead`: one leader at a time, another one when it goes, and the command again when it ends.
-#include "tool_kit.hpp"
+#include "tool/tool_kit.hpp"
 
 using namespace redlatch;
 using namespace redlatch::test;

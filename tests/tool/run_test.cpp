@@ -2,7 +2,7 @@
 // ctest: timeout=300 long
 // `redlatch run`: what the command sees when the tool, the guardian, the command, the lock or the server goes, and when. The
 // guide to the command line has a row for each case.
-#include "tool_kit.hpp"
+#include "tool/tool_kit.hpp"
 
 #include "support/proxy.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The command line over TLS: it trusts what the system trusts.
-#include "tool_kit.hpp"
+#include "tool/tool_kit.hpp"
 
 #include "support/tls_server.hpp"
 

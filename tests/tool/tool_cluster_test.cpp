@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300
 // The command line on a cluster: a lock of any node, and a list of what all nodes hold.
-#include "tool_kit.hpp"
+#include "tool/tool_kit.hpp"
 
 #include "support/cluster_servers.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300 long
 // The command line with Sentinel: it finds the master, and the next one after a failover.
-#include "tool_kit.hpp"
+#include "tool/tool_kit.hpp"
 
 #include "support/sentinels.hpp"
 
