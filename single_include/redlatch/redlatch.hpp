@@ -13793,13 +13793,14 @@ namespace scripts::parts {
 // Precedes the scripts that use it.
 inline constexpr ScriptText all_or_none{R"lua(
 -- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
--- the command that undoes it. Returns nil, or the error.
+-- the command that undoes it, and one that removes what is left after that. Returns nil, or the error.
 local function all_or_none(changes)
     for i = 1, #changes do
         local reply = redis.pcall(unpack(changes[i]))
         if type(reply) == 'table' and reply.err then
             for k = i - 1, 1, -1 do
                 if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
+                if changes[k].tidy then redis.pcall(unpack(changes[k].tidy)) end
             end
             return reply
         end
@@ -13902,15 +13903,16 @@ local function ttl_of(marks)
     return marks_ttl
 end
 -- mark() and keep() return changes for all_or_none(). The outcome is an integer, as text if it may be large. `before`:
--- the outcome that this one replaces. Undoing a mark leaves no hash without a TTL.
+-- the outcome that this one replaces. Undoing writes the mark once more, because that is a command that was allowed:
+-- the right to DEL may be the very one whose lack makes it necessary. Without that right, a mark of an earlier request
+-- stays, which means nothing.
 local function mark(marks, lane, request, outcome, before)
-    local undo = {'del', marks}
+    local undo = {'hset', marks, lane, whole(request - 1) .. ':0'}
     if before then
         undo = {'hset', marks, lane, request .. ':' .. whole(before)}
-    elseif ttl_of(marks) ~= -2 then
-        undo = {'hset', marks, lane, whole(request - 1) .. ':0'}
     end
-    return {'hset', marks, lane, request .. ':' .. outcome, undo = undo}
+    return {'hset', marks, lane, request .. ':' .. outcome, undo = undo,
+            tidy = ttl_of(marks) == -2 and {'del', marks} or nil}
 end
 -- Keeps the marks until `ends`, or longer if that was set before. Redis allows this when its memory is full, and then
 -- all later writes of the script.
@@ -13948,7 +13950,7 @@ inline constexpr ScriptText request_void{with_request_marks<parts::request_void>
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::request_void>{scripts::request_void,
-    "a52887525a279fa5c3b986dc8cd314e0202a4eac"};
+    "22516b7a9faa3656f27c76fd9b24153413cc4fad"};
 // clang-format on
 
 }  // namespace detail
@@ -14391,7 +14393,7 @@ inline constexpr ScriptText semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "1a613a14c65f940bd43f3a6133b661890fc8e9ef"};
+    "8116a70f25b7602abb3131fa8e019a0de2757456"};
 // clang-format on
 
 }  // namespace detail
@@ -14791,22 +14793,22 @@ inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::perm
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "e7cf2a44c5103a599c7d20b253910cf1c5a5bdba"};
+    "7eb4088adec0b1f130426dd51c9bfd9b15d8de4f"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "79021dc10242806441e26bbc553179f49a7af642"};
+    "ab38d25c13ae93438dfee8a4054f1a07895469a9"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "24033e6bde9322833a4a10c008ac0c2932d3959f"};
+    "25822ad9f8c3f5e22a79f59781a610e7bf09e5a0"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "b2e2aecf75d6139d18c571474ef2a150775e5c7e"};
+    "a6b0faf3531e236ad6ed41f722ba4f17b2f8f973"};
 template <>
 inline constexpr Script digested<scripts::permit_leave>{scripts::permit_leave,
-    "5df60644237e73d8c84f03910e30aecd5b5e5cb1"};
+    "5fe2d4e1f88c24e59e855b576b90f6147555a1f7"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "a1a4b3f977809a946df53d28b7e8941677b1be45"};
+    "10162ef39ba0de531538a0b2074439f2cf7da721"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -14815,13 +14817,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "82271aa4cf2823123987572dfe0cc703f1046562"};
+    "568c97f3e56da4a87ce3983d74a8d74c81c35e7b"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "89ce9ca979c75805139bd64a8b4662dbd60ebee2"};
+    "2ad881c3ea2a0dab2ba69c258be54fb4cab32a3c"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "3fa7d48088d6c350f832efc458d33d9f18f8b434"};
+    "7f6594193f866faffb399d52d0b3eccd969d98be"};
 // clang-format on
 
 }  // namespace detail
@@ -15004,19 +15006,19 @@ inline constexpr ScriptText barrier_inspect = parts::of_barrier<parts::barrier_i
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::barrier_arrive>{scripts::barrier_arrive,
-    "62228e618d225f74b1b6b816cf5851ce95389404"};
+    "95670ed7c219a70fdc0bb4c89797f1400f1b226c"};
 template <>
 inline constexpr Script digested<scripts::barrier_call_off>{scripts::barrier_call_off,
-    "a924217c08a18c25868184843b73fa127ed2d5aa"};
+    "d26229dd3f9350c690951f06a93293b83c5cdd51"};
 template <>
 inline constexpr Script digested<scripts::barrier_inspect>{scripts::barrier_inspect,
-    "8d05cf2727c4c173de3cf4d65a3edb397f63afad"};
+    "9da79fe9e76030b3d4446cbf9a4576633faaa62e"};
 template <>
 inline constexpr Script digested<scripts::barrier_look>{scripts::barrier_look,
     "ded6778215f92c94ed7887df721e64de86442c81"};
 template <>
 inline constexpr Script digested<scripts::barrier_remove>{scripts::barrier_remove,
-    "042f7f8452cfba7befd6224acccf47cea5a95fd8"};
+    "f81e755999dc19d8e046ec372a7d3dd2922e2c91"};
 template <>
 inline constexpr Script digested<scripts::barrier_withdraw>{scripts::barrier_withdraw,
     "74c060e5171e6141da5cecb94811b11b69385b9e"};
@@ -19453,19 +19455,19 @@ inline constexpr ScriptText condition_look = parts::of_condition<parts::conditio
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::condition_call_off>{scripts::condition_call_off,
-    "3dd715a5154876953522902750ad86bd5baf87c3"};
+    "3eee2cfacf6b23f8f66d6d2f6bf26e5df0cd4f5b"};
 template <>
 inline constexpr Script digested<scripts::condition_leave>{scripts::condition_leave,
-    "2cc266456fb3b492f24bd0e3908d9bde72e1ed05"};
+    "f83e39cfcf0a79b42acda3a564faa7bf390c5f4f"};
 template <>
 inline constexpr Script digested<scripts::condition_look>{scripts::condition_look,
-    "aed688ac0c905ab5a3930fab8f878ee907fcab87"};
+    "df37aab6eb768add3caacbec4473abb42444fa58"};
 template <>
 inline constexpr Script digested<scripts::condition_notify>{scripts::condition_notify,
-    "c70c92965c5ff2bc5465f4573d4da2f03416d0b4"};
+    "9ffd3fce5acdfb93d61bd532bde8b9f3bd9e30d1"};
 template <>
 inline constexpr Script digested<scripts::condition_register>{scripts::condition_register,
-    "e27af10186cf7db8f90c7973ee677893520d1086"};
+    "598c8aae9af4541c39e3a40c8a4aac843a19e367"};
 // clang-format on
 
 }  // namespace detail
@@ -20111,13 +20113,13 @@ inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
     "9177ae7e76a78db8bb54f124515935c85c1eef43"};
 template <>
 inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
-    "14957194dc3e50fe6a59b9953a2b87a2797801be"};
+    "34c7e72866f0ee9068f0627a9613d8580991f7f6"};
 template <>
 inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
     "44938e4772a2932a4d55d9c6c5e15d753ce5d28f"};
 template <>
 inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
-    "342e55ea9632ec0c89efd0d856bd8c9e8de6e0d9"};
+    "e92178b6265c6cf8e5d9ccafffef57fa1583f726"};
 template <>
 inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
     "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
@@ -20509,10 +20511,10 @@ inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_
     "137908b775803334b04e89c958399043944915b9"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
-    "292b056d342b6d04d7f91acb50bac820f6f7e330"};
+    "27dde089c9680d0132cc5dad8c7fab9989b2f45c"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
-    "e05513790da8fa223037ba88e27b877bcff2ce13"};
+    "13367388eec995b7945038769c3ffe4dc2a8a0a1"};
 // clang-format on
 
 }  // namespace detail
@@ -20588,10 +20590,10 @@ inline constexpr ScriptText counter_expire{with_request_marks<parts::counter_exp
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::counter_expire>{scripts::counter_expire,
-    "5caa5415a6195564daa09ee529a275714acd4171"};
+    "b9d2c47a51db23b57033c023ba83a6e4f8f62691"};
 template <>
 inline constexpr Script digested<scripts::counter_remove>{scripts::counter_remove,
-    "86f2bf697b215ffe6bf1c67d430d1e7eb0b939ef"};
+    "21f90531dfb7d0f3b93e8001f1d78132c5bec833"};
 // clang-format on
 
 }  // namespace detail
@@ -25004,19 +25006,19 @@ inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_re
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
-    "79606610493f614b423f41e4601b269843d462f8"};
+    "ac7f5956841d4ca51a30df085aff5e8d38d94d44"};
 template <>
 inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
-    "5ca22e1956b47515a910180cba83c9a46a8bb510"};
+    "a95b313558d999eeccdb502d46bb9bf0786d2a5c"};
 template <>
 inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
-    "7855f8a274944453ae907f060a4525e280eeac57"};
+    "02ca1ffaa2e0c29be6b39dfa2423202e2b1b91ff"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "e21099c1eeb1cdfb97d3ecfb62c5917b2a9328c0"};
+    "64da9da1c483644dd35ade33fb34f53eadaf0d24"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
-    "b2bd4ef10cf2cb5313af80a832d27a28f420406e"};
+    "ad5c2341ffde186a039154e80d6945570d101a16"};
 // clang-format on
 
 }  // namespace detail
@@ -26186,10 +26188,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "54409de111d8bf11b3bc42dfc92b04d766f8eb2a"};
+    "b0a5f3448489fe4d7a385809b1f41b93e3466053"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "ec031e5987b9ed50e3dbc92814f7762fb9e40005"};
+    "34d4c4fa25ba6fcac55f614debdc39d3dcdc5fce"};
 // clang-format on
 
 }  // namespace detail
@@ -26494,13 +26496,13 @@ inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_
     "1c670b57976f6492916ae37fa2c0253bd2794e4a"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "c037d8abdf394cf2a6ec850397c589884ea239b7"};
+    "04f12cf871da66825659024c994ea40cb6a42f84"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "72e3f12e30c6db0ba8c5c2880a3a0c091b761ced"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "85bd072848ab1cecd1828a0abb7d2018c911bf7e"};
+    "7b9c70df75876c3db9afc3ac3046964ba44ae1d1"};
 // clang-format on
 
 }  // namespace detail
@@ -27023,7 +27025,7 @@ inline constexpr Script digested<scripts::record_remove>{scripts::record_remove,
     "8b7e5a8b918f8b73baf37d225dc1bb5567428480"};
 template <>
 inline constexpr Script digested<scripts::record_store>{scripts::record_store,
-    "af465c842194a09ee4f46ef9350f2d53227237c8"};
+    "21d21a5ae8392b9053becb79a5d514830ea38c7c"};
 // clang-format on
 
 }  // namespace detail
@@ -30559,19 +30561,19 @@ inline constexpr ScriptText semaphore_drain{with_request_marks<parts::semaphore_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "3749f3c540ea498db24283d75de973f22887e643"};
+    "e278f709206aa3c1bf892ea109c88ffc957b9188"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "03869bc6cd04227b8ddb56541adeca73c71fd37c"};
+    "902f88044ebb722086c21b8bbe4c78e59dfa5e3c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
-    "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
+    "9488358fa9da2fc79fb44445a62ef329f6f95037"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "8a3f92feffbbee262e19054c0d16db6fdbe29aa9"};
+    "f5f844003d8e66fa72bcd61bae36061898af9ed3"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "f07990df807abe269b8825922e0e38be585562be"};
+    "975e573401fef594664098f0d13be69be399d7e8"};
 // clang-format on
 
 }  // namespace detail
@@ -32437,7 +32439,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "de9eb2d136f1ea6f49112c0dd6ecfeeb3a431e0c"};
+    "5edf1879e2b0e305a15d566b33e99e9d97f8ca64"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -32455,7 +32457,7 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "6d89d3eeeeac2d337e9d4ccfed92889d8c7d1f1a"};
+    "242abd646304c8c510a02153d65b745f706aa80b"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
@@ -32632,16 +32634,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "d6aa6948c7c04ddc95050f153a013843dd8335ad"};
+    "123f1d3980b28d2d3bd546c46794a99d1bed0acc"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "8ed4c7226532ad132b62e02e5d37948e2de1a1a0"};
+    "3329f22c81282271a00a3df8e58d6871611678cd"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "4e2fb887c3168281bfd53bf120f146232e62be15"};
+    "190ea64e06b350541285401e4f91b3c9c3039d96"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "a46ca126dcf59509375422baa7805c57e307182f"};
+    "316ae176742720280ab80a3d2f1bb81e345b5e2b"};
 // clang-format on
 
 }  // namespace detail
@@ -32729,10 +32731,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "878157841de6094eba54bc4a8cde51418960a232"};
+    "920d3a0f92ab221db961e8ecb3af38afd4bef210"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "2cfb6bb0136ed032ad070eed571b2e38843e9870"};
+    "8ba267930cb8670f7cc052df49194591c7f27eb9"};
 // clang-format on
 
 }  // namespace detail

@@ -1164,7 +1164,7 @@ public:
                 local name = select(1, ...) .. ' ' .. (select(2, ...) or '')
                 table.insert(names, name)
                 local kind = string.gsub(name, '(:rwlock_timeout:)%d+$', '%1')
-                if refused == kind or refused == tostring(calls) then return run('flushall') end
+                if refused == kind or refused == tostring(calls) or refused == select(1, ...) then return run('flushall') end
                 return run(...)
             end
             local redis = setmetatable({call = function(...) return pass(server.call, ...) end,
@@ -1205,7 +1205,7 @@ public:
         return all;
     }
 
-    /// Runs the script. `refused`: the number of a call, or all calls of this kind.
+    /// Runs the script. `refused`: the number of a call, all calls of this kind, or all of this command.
     RawReply run(const std::string& refused) {
         sent_.push_back(refused);
         RawReply reply = user_.command(sent_);
@@ -1436,6 +1436,9 @@ TEST_CASE("fault: any call of a script is refused: it takes effect as a whole, o
                 if (seen.insert(kind_of(calls[n])).second || step.half != Half::repeats)
                     try_one(std::to_string(n + 1), calls[n]);
             for (const std::string& name : seen) try_one(name, "every one");
+            std::set<std::string> commands;
+            for (const std::string& name : seen) commands.insert(name.substr(0, name.find(' ')));
+            for (const std::string& command : commands) try_one(command, "whatever its key");
         };
         try_all(false);
         if (!call.has_marks()) continue;

@@ -1269,6 +1269,12 @@ mutate(refused_take_back_marked scripts/request_marks.hpp
     "undo = nil"
     "faults/access_rights")
 
+# A mark is undone with a right that may be missing.
+mutate(mark_undone_by_del scripts/request_marks.hpp
+    "local undo = {'hset', marks, lane, whole(request - 1) .. ':0'}"
+    "local undo = {'del', marks}"
+    "faults/access_rights|integration/count_down_latch_test")
+
 # The thread that finds an event runs its handler, and waits for it.
 mutate(handler_delays_losses session/events.hpp
     "            notifier_.notify([handler = options_.on_event,\n                              event = Event{kind, std::string(name), std::string(detail)}] { handler(event); });"

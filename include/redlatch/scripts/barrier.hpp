@@ -179,19 +179,19 @@ inline constexpr ScriptText barrier_inspect = parts::of_barrier<parts::barrier_i
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::barrier_arrive>{scripts::barrier_arrive,
-    "62228e618d225f74b1b6b816cf5851ce95389404"};
+    "95670ed7c219a70fdc0bb4c89797f1400f1b226c"};
 template <>
 inline constexpr Script digested<scripts::barrier_call_off>{scripts::barrier_call_off,
-    "a924217c08a18c25868184843b73fa127ed2d5aa"};
+    "d26229dd3f9350c690951f06a93293b83c5cdd51"};
 template <>
 inline constexpr Script digested<scripts::barrier_inspect>{scripts::barrier_inspect,
-    "8d05cf2727c4c173de3cf4d65a3edb397f63afad"};
+    "9da79fe9e76030b3d4446cbf9a4576633faaa62e"};
 template <>
 inline constexpr Script digested<scripts::barrier_look>{scripts::barrier_look,
     "ded6778215f92c94ed7887df721e64de86442c81"};
 template <>
 inline constexpr Script digested<scripts::barrier_remove>{scripts::barrier_remove,
-    "042f7f8452cfba7befd6224acccf47cea5a95fd8"};
+    "f81e755999dc19d8e046ec372a7d3dd2922e2c91"};
 template <>
 inline constexpr Script digested<scripts::barrier_withdraw>{scripts::barrier_withdraw,
     "74c060e5171e6141da5cecb94811b11b69385b9e"};

@@ -189,19 +189,19 @@ inline constexpr ScriptText condition_look = parts::of_condition<parts::conditio
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::condition_call_off>{scripts::condition_call_off,
-    "3dd715a5154876953522902750ad86bd5baf87c3"};
+    "3eee2cfacf6b23f8f66d6d2f6bf26e5df0cd4f5b"};
 template <>
 inline constexpr Script digested<scripts::condition_leave>{scripts::condition_leave,
-    "2cc266456fb3b492f24bd0e3908d9bde72e1ed05"};
+    "f83e39cfcf0a79b42acda3a564faa7bf390c5f4f"};
 template <>
 inline constexpr Script digested<scripts::condition_look>{scripts::condition_look,
-    "aed688ac0c905ab5a3930fab8f878ee907fcab87"};
+    "df37aab6eb768add3caacbec4473abb42444fa58"};
 template <>
 inline constexpr Script digested<scripts::condition_notify>{scripts::condition_notify,
-    "c70c92965c5ff2bc5465f4573d4da2f03416d0b4"};
+    "9ffd3fce5acdfb93d61bd532bde8b9f3bd9e30d1"};
 template <>
 inline constexpr Script digested<scripts::condition_register>{scripts::condition_register,
-    "e27af10186cf7db8f90c7973ee677893520d1086"};
+    "598c8aae9af4541c39e3a40c8a4aac843a19e367"};
 // clang-format on
 
 }  // namespace detail

@@ -90,10 +90,10 @@ inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_
     "137908b775803334b04e89c958399043944915b9"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
-    "292b056d342b6d04d7f91acb50bac820f6f7e330"};
+    "27dde089c9680d0132cc5dad8c7fab9989b2f45c"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
-    "e05513790da8fa223037ba88e27b877bcff2ce13"};
+    "13367388eec995b7945038769c3ffe4dc2a8a0a1"};
 // clang-format on
 
 }  // namespace detail

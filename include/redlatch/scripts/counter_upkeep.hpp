@@ -71,10 +71,10 @@ inline constexpr ScriptText counter_expire{with_request_marks<parts::counter_exp
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::counter_expire>{scripts::counter_expire,
-    "5caa5415a6195564daa09ee529a275714acd4171"};
+    "b9d2c47a51db23b57033c023ba83a6e4f8f62691"};
 template <>
 inline constexpr Script digested<scripts::counter_remove>{scripts::counter_remove,
-    "86f2bf697b215ffe6bf1c67d430d1e7eb0b939ef"};
+    "21f90531dfb7d0f3b93e8001f1d78132c5bec833"};
 // clang-format on
 
 }  // namespace detail

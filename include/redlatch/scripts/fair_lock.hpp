@@ -335,19 +335,19 @@ inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_re
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
-    "79606610493f614b423f41e4601b269843d462f8"};
+    "ac7f5956841d4ca51a30df085aff5e8d38d94d44"};
 template <>
 inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
-    "5ca22e1956b47515a910180cba83c9a46a8bb510"};
+    "a95b313558d999eeccdb502d46bb9bf0786d2a5c"};
 template <>
 inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
-    "7855f8a274944453ae907f060a4525e280eeac57"};
+    "02ca1ffaa2e0c29be6b39dfa2423202e2b1b91ff"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "e21099c1eeb1cdfb97d3ecfb62c5917b2a9328c0"};
+    "64da9da1c483644dd35ade33fb34f53eadaf0d24"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
-    "b2bd4ef10cf2cb5313af80a832d27a28f420406e"};
+    "ad5c2341ffde186a039154e80d6945570d101a16"};
 // clang-format on
 
 }  // namespace detail

@@ -80,13 +80,13 @@ inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_
     "1c670b57976f6492916ae37fa2c0253bd2794e4a"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "c037d8abdf394cf2a6ec850397c589884ea239b7"};
+    "04f12cf871da66825659024c994ea40cb6a42f84"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "72e3f12e30c6db0ba8c5c2880a3a0c091b761ced"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "85bd072848ab1cecd1828a0abb7d2018c911bf7e"};
+    "7b9c70df75876c3db9afc3ac3046964ba44ae1d1"};
 // clang-format on
 
 }  // namespace detail

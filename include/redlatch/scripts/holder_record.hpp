@@ -72,7 +72,7 @@ inline constexpr Script digested<scripts::record_remove>{scripts::record_remove,
     "8b7e5a8b918f8b73baf37d225dc1bb5567428480"};
 template <>
 inline constexpr Script digested<scripts::record_store>{scripts::record_store,
-    "af465c842194a09ee4f46ef9350f2d53227237c8"};
+    "21d21a5ae8392b9053becb79a5d514830ea38c7c"};
 // clang-format on
 
 }  // namespace detail

@@ -397,22 +397,22 @@ inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::perm
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "e7cf2a44c5103a599c7d20b253910cf1c5a5bdba"};
+    "7eb4088adec0b1f130426dd51c9bfd9b15d8de4f"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "79021dc10242806441e26bbc553179f49a7af642"};
+    "ab38d25c13ae93438dfee8a4054f1a07895469a9"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "24033e6bde9322833a4a10c008ac0c2932d3959f"};
+    "25822ad9f8c3f5e22a79f59781a610e7bf09e5a0"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "b2e2aecf75d6139d18c571474ef2a150775e5c7e"};
+    "a6b0faf3531e236ad6ed41f722ba4f17b2f8f973"};
 template <>
 inline constexpr Script digested<scripts::permit_leave>{scripts::permit_leave,
-    "5df60644237e73d8c84f03910e30aecd5b5e5cb1"};
+    "5fe2d4e1f88c24e59e855b576b90f6147555a1f7"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "a1a4b3f977809a946df53d28b7e8941677b1be45"};
+    "10162ef39ba0de531538a0b2074439f2cf7da721"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -421,13 +421,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "82271aa4cf2823123987572dfe0cc703f1046562"};
+    "568c97f3e56da4a87ce3983d74a8d74c81c35e7b"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "89ce9ca979c75805139bd64a8b4662dbd60ebee2"};
+    "2ad881c3ea2a0dab2ba69c258be54fb4cab32a3c"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "3fa7d48088d6c350f832efc458d33d9f18f8b434"};
+    "7f6594193f866faffb399d52d0b3eccd969d98be"};
 // clang-format on
 
 }  // namespace detail

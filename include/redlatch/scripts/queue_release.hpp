@@ -205,10 +205,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "54409de111d8bf11b3bc42dfc92b04d766f8eb2a"};
+    "b0a5f3448489fe4d7a385809b1f41b93e3466053"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "ec031e5987b9ed50e3dbc92814f7762fb9e40005"};
+    "34d4c4fa25ba6fcac55f614debdc39d3dcdc5fce"};
 // clang-format on
 
 }  // namespace detail

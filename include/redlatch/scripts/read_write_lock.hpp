@@ -316,7 +316,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "de9eb2d136f1ea6f49112c0dd6ecfeeb3a431e0c"};
+    "5edf1879e2b0e305a15d566b33e99e9d97f8ca64"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -334,7 +334,7 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "6d89d3eeeeac2d337e9d4ccfed92889d8c7d1f1a"};
+    "242abd646304c8c510a02153d65b745f706aa80b"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};

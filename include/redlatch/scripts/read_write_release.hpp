@@ -170,16 +170,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "d6aa6948c7c04ddc95050f153a013843dd8335ad"};
+    "123f1d3980b28d2d3bd546c46794a99d1bed0acc"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "8ed4c7226532ad132b62e02e5d37948e2de1a1a0"};
+    "3329f22c81282271a00a3df8e58d6871611678cd"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "4e2fb887c3168281bfd53bf120f146232e62be15"};
+    "190ea64e06b350541285401e4f91b3c9c3039d96"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "a46ca126dcf59509375422baa7805c57e307182f"};
+    "316ae176742720280ab80a3d2f1bb81e345b5e2b"};
 // clang-format on
 
 }  // namespace detail

@@ -87,10 +87,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "878157841de6094eba54bc4a8cde51418960a232"};
+    "920d3a0f92ab221db961e8ecb3af38afd4bef210"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "2cfb6bb0136ed032ad070eed571b2e38843e9870"};
+    "8ba267930cb8670f7cc052df49194591c7f27eb9"};
 // clang-format on
 
 }  // namespace detail

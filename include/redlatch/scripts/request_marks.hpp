@@ -41,15 +41,16 @@ local function ttl_of(marks)
     return marks_ttl
 end
 -- mark() and keep() return changes for all_or_none(). The outcome is an integer, as text if it may be large. `before`:
--- the outcome that this one replaces. Undoing a mark leaves no hash without a TTL.
+-- the outcome that this one replaces. Undoing writes the mark once more, because that is a command that was allowed:
+-- the right to DEL may be the very one whose lack makes it necessary. Without that right, a mark of an earlier request
+-- stays, which means nothing.
 local function mark(marks, lane, request, outcome, before)
-    local undo = {'del', marks}
+    local undo = {'hset', marks, lane, whole(request - 1) .. ':0'}
     if before then
         undo = {'hset', marks, lane, request .. ':' .. whole(before)}
-    elseif ttl_of(marks) ~= -2 then
-        undo = {'hset', marks, lane, whole(request - 1) .. ':0'}
     end
-    return {'hset', marks, lane, request .. ':' .. outcome, undo = undo}
+    return {'hset', marks, lane, request .. ':' .. outcome, undo = undo,
+            tidy = ttl_of(marks) == -2 and {'del', marks} or nil}
 end
 -- Keeps the marks until `ends`, or longer if that was set before. Redis allows this when its memory is full, and then
 -- all later writes of the script.
@@ -87,7 +88,7 @@ inline constexpr ScriptText request_void{with_request_marks<parts::request_void>
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::request_void>{scripts::request_void,
-    "a52887525a279fa5c3b986dc8cd314e0202a4eac"};
+    "22516b7a9faa3656f27c76fd9b24153413cc4fad"};
 // clang-format on
 
 }  // namespace detail

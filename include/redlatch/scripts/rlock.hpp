@@ -140,13 +140,13 @@ inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
     "9177ae7e76a78db8bb54f124515935c85c1eef43"};
 template <>
 inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
-    "14957194dc3e50fe6a59b9953a2b87a2797801be"};
+    "34c7e72866f0ee9068f0627a9613d8580991f7f6"};
 template <>
 inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
     "44938e4772a2932a4d55d9c6c5e15d753ce5d28f"};
 template <>
 inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
-    "342e55ea9632ec0c89efd0d856bd8c9e8de6e0d9"};
+    "e92178b6265c6cf8e5d9ccafffef57fa1583f726"};
 template <>
 inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
     "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};

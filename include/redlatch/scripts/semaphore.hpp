@@ -196,19 +196,19 @@ inline constexpr ScriptText semaphore_drain{with_request_marks<parts::semaphore_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "3749f3c540ea498db24283d75de973f22887e643"};
+    "e278f709206aa3c1bf892ea109c88ffc957b9188"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "03869bc6cd04227b8ddb56541adeca73c71fd37c"};
+    "902f88044ebb722086c21b8bbe4c78e59dfa5e3c"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
-    "f83a29c02dd598a8525a6c41ffcf6128de84e08c"};
+    "9488358fa9da2fc79fb44445a62ef329f6f95037"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "8a3f92feffbbee262e19054c0d16db6fdbe29aa9"};
+    "f5f844003d8e66fa72bcd61bae36061898af9ed3"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "f07990df807abe269b8825922e0e38be585562be"};
+    "975e573401fef594664098f0d13be69be399d7e8"};
 // clang-format on
 
 }  // namespace detail

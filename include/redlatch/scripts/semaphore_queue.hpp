@@ -211,7 +211,7 @@ inline constexpr ScriptText semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "1a613a14c65f940bd43f3a6133b661890fc8e9ef"};
+    "8116a70f25b7602abb3131fa8e019a0de2757456"};
 // clang-format on
 
 }  // namespace detail

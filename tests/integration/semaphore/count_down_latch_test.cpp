@@ -138,6 +138,20 @@ TEST_CASE("invalid counts are refused before anything is sent") {
     CHECK(monitor.take_total() == 0);
 }
 
+#ifndef REDLATCH_TEST_IN_MEMORY
+TEST_CASE("the last count-down without the right to DEL takes effect when the right is there") {
+    Bench bench;
+    Client other{bench.server.url()};  // has sent nothing about this latch
+    HiredisLatch same{other, "start"};
+    REQUIRE(bench.latch.try_set_count(1));
+    bench.redis.text("ACL", "SETUSER", "default", "-del");
+    CHECK(code_of([&] { same.count_down(); }) == errc::rejected);
+    CHECK(bench.latch.count() == 1);
+    bench.redis.text("ACL", "SETUSER", "default", "+del");
+    CHECK(eventually([&] { return !bench.redis.exists("start"); }, 20s));
+}
+#endif
+
 TEST_CASE("all waiting threads and processes continue when the count reaches zero") {
     Bench bench;
     bench.latch.try_set_count(2);
