@@ -2,6 +2,7 @@
 // A worker: a process with many threads, each of which uses one kind of lock.
 #include "worker.hpp"
 
+#include <atomic>
 #include <memory>
 #include <redlatch/redlatch.hpp>
 #include <span>
@@ -26,9 +27,10 @@ constexpr std::array posts{
 };
 
 // Records when this process stood still, frozen or without a processor: it cannot be notified then.
-// `before`: when this process has not called anything yet.
-void watch_for_pauses(Crew& crew, std::int64_t before) {
-    while (!crew.stopping()) {
+// `before`: when this process has not called anything yet. `working`: the threads whose calls are judged; the last of them
+// ends after the soak is told to stop.
+void watch_for_pauses(Crew& crew, std::int64_t before, const std::atomic<int>& working) {
+    while (working > 0) {
         std::this_thread::sleep_for(5ms);
         const std::int64_t now = test::monotonic_ns();
         if (now - before > ns(20ms)) {
@@ -61,14 +63,22 @@ int run_worker(std::span<const std::string> args) {
     const std::int64_t begun = test::monotonic_ns();
     std::vector<std::unique_ptr<Crew>> crews;
     std::vector<std::thread> threads;
+    std::atomic<int> working{0};
     const auto start = [&](auto post) {
         crews.push_back(std::make_unique<Crew>(
             Seat{client, steady, *shared, journal, paths, seed, worker, incarnation, crews.size()}));
         threads.emplace_back(post, std::ref(*crews.back()));
     };
-    for (const auto post : posts) start(post);
-    start(count_down_latches);
-    start([begun](Crew& crew) { watch_for_pauses(crew, begun); });
+    const auto start_work = [&](auto post) {
+        ++working;
+        start([post, &working](Crew& crew) {
+            post(crew);
+            --working;
+        });
+    };
+    for (const auto post : posts) start_work(post);
+    start_work(count_down_latches);
+    start([&](Crew& crew) { watch_for_pauses(crew, begun, working); });
     ++shared->ready;
     for (std::thread& thread : threads) thread.join();
     return 0;
