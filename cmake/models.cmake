@@ -3,7 +3,7 @@
 # The head of each tests/models/*.pml lists the properties that must hold (`// verify: safety` or `liveness <formula>`, and
 # definitions) and the seeded bugs that must be found (`// bug: BUG_X ...`). Prints a line for each. `-DONLY=regex` selects
 # models by name. Fails if a property does not hold, a bug is not found, or a search is incomplete.
-# What takes longer than half a minute is marked `at length`. `-DBRIEF=ON`, as the tests run it, leaves that out.
+# What takes longer than a quarter of a minute is marked `at length`. `-DBRIEF=ON`, as the tests run it, leaves that out.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 redlatch_setup(compiler spin)

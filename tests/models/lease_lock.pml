@@ -32,7 +32,7 @@
 // verify: safety -DFAULTY=1
 // verify: safety -DLEASE=2 -DCOMMAND=1
 // verify: safety -DFAULTY=1 -DURGENT
-// verify: safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1
+// verify at length: safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1
 // verify: liveness after_death -DLOSSES=1 -DLEASE=2 -DCOMMAND=1 -DDEATH
 // bug: BUG_VALID_FROM_REPLY safety         the lease counts from the reply
 // bug: BUG_COUNT safety                    the server counts levels, so a resent acquire counts twice
@@ -43,7 +43,7 @@
 // bug: BUG_FORGET_UNSETTLED safety         the same for an unlocked hold that a later copy had acquired
 // bug: BUG_LOSS_FORGETS safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    a loss forgets the copy of the acquire
 // bug: BUG_VOID_IS_NOT_HELD safety         a void reply counts as a refusal, whatever an earlier copy acquired
-// bug: BUG_IGNORE_REFUSAL safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    a refused renewal counts as a renewal
+// bug at length: BUG_IGNORE_REFUSAL safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    a refused renewal counts as a renewal
 // bug: BUG_PLAIN_TOKEN safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    tokens are a counter, which can be lost
 // bug: BUG_NO_TTL liveness after_death -DLOSSES=1 -DLEASE=2 -DCOMMAND=1 -DDEATH      the key has no TTL
 

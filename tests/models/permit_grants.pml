@@ -23,14 +23,14 @@
 //   - If a permit is available and nothing is in flight, no caller sleeps.
 //
 // verify at length: safety -DRESENDS=1 -DLOST=1
-// verify: safety -DRESENDS=1 -DLOST=1 -DPERMITS=2
+// verify at length: safety -DRESENDS=1 -DLOST=1 -DPERMITS=2
 // verify at length: safety -DLATES=1 -DLOST=1 -DRESENDS=1 -DPERMITS=2
 // verify at length: safety -DLEAVES=1 -DRESENDS=1
 // verify at length: safety -DDEATHS=1 -DLEAVES=1
-// verify: safety -DUSELESS=1 -DLEAVES=1
+// verify at length: safety -DUSELESS=1 -DLEAVES=1
 // verify: safety -DUSELESS=2 -DOFFER=2
-// bug: BUG_TAKES_TWICE safety -DRESENDS=1 -DLOST=1 -DPERMITS=2    a question does not look whether its id was granted
-// bug: BUG_TAKES_AGAIN safety -DLATES=1 -DLOST=1 -DRESENDS=1 -DPERMITS=2    only one that was sent again does
+// bug at length: BUG_TAKES_TWICE safety -DRESENDS=1 -DLOST=1 -DPERMITS=2    a question does not look whether its id was granted
+// bug at length: BUG_TAKES_AGAIN safety -DLATES=1 -DLOST=1 -DRESENDS=1 -DPERMITS=2    only one that was sent again does
 // bug at length: BUG_TAKES_FOR_NOBODY safety -DRESENDS=2 -DLOST=1    it does, and a later copy takes a permit
 // bug at length: BUG_OLD_GIVEN_BACK safety -DRESENDS=1 -DLOST=1    a grant is given back after its end
 // bug: BUG_VALID_FROM_RECEIPT safety -DOFFER=2    an offer counts from the receipt of the message

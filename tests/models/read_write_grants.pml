@@ -48,7 +48,7 @@
 // less than half of its time left. OLD: the head of the queue does not hear the release of a writer that has marked the
 // lock and does not queue. So the lock may be free for STAND_IN ticks and one more.
 //
-// verify: safety -DLEAVES=1 -DDEAF=1 -DDEATHS=1
+// verify at length: safety -DLEAVES=1 -DDEAF=1 -DDEATHS=1
 // verify: safety -DLEAVES=1 -DCOLD -DAGAIN -DLOUD=1 -DDEATHS=1 -DCLIENTS=2
 // verify: safety -DWRITES=3 -DPRECEDES=1 -DLEAVES=1
 // verify: safety -DWRITES=3 -DDOWNGRADE -DFULL=3 -DSLOT=4
@@ -59,8 +59,8 @@
 // verify: safety -DURGENT -DPRECEDES=3 -DWRITES=3 -DLEAVES=1 -DCLIENTS=4
 // verify: safety -DURGENT -DHEAD -DSILENT=1 -DFREEZES=1 -DCLIENTS=4 -DIDLE=1
 // verify: safety -DURGENT -DFREEZES=1 -DCLIENTS=4 -DWRITES=3 -DIDLE=1
-// verify: safety -DURGENT -DFREEZES=2 -DCLIENTS=4 -DWRITES=7 -DFULL=3 -DSLOT=4 -DIDLE=1
-// verify: safety -DURGENT -DDOWNGRADE -DLEAVES=1 -DCLIENTS=4 -DIDLE=1
+// verify at length: safety -DURGENT -DFREEZES=2 -DCLIENTS=4 -DWRITES=7 -DFULL=3 -DSLOT=4 -DIDLE=1
+// verify at length: safety -DURGENT -DDOWNGRADE -DLEAVES=1 -DCLIENTS=4 -DIDLE=1
 // verify: safety -DURGENT -DDEATHS=1 -DIDLE=2
 // verify: safety -DURGENT -DDEATHS=2 -DLOUD=1 -DCLIENTS=4 -DIDLE=3
 // verify: safety -DURGENT -DPRECEDES=1 -DDEATHS=1 -DMARK=4 -DIDLE=2
