@@ -11,8 +11,6 @@ find_program(spin NAMES spin NO_CACHE REQUIRED)
 find_program(cc NAMES gcc cc NO_CACHE REQUIRED)
 
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
-set(build ${root}/build/models)
-file(MAKE_DIRECTORY ${build})
 set(failures 0)
 
 # Runs one search. Sets <said> to the verifier's output and <found> to `nothing`, `error` or `unfinished`.
@@ -73,6 +71,8 @@ foreach(model IN LISTS models)
     if(ONLY AND NOT name MATCHES "^(${ONLY})$")
         continue()
     endif()
+    set(build ${root}/build/models/${name}) # so that models can be checked side by side
+    file(MAKE_DIRECTORY ${build})
     file(STRINGS ${model} directives REGEX "^// (verify|bug)( at length)?: ")
     if(BRIEF)
         list(FILTER directives EXCLUDE REGEX "^// [a-z]+ at length: ")
