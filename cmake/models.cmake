@@ -2,7 +2,8 @@
 # Checks the protocols as Spin models, exhaustively within their bounds: cmake -P cmake/models.cmake
 # The head of each tests/models/*.pml lists the properties that must hold (`// verify: safety` or `liveness <formula>`, and
 # definitions) and the seeded bugs that must be found (`// bug: BUG_X ...`). Prints a line for each. `-DONLY=regex` selects
-# models by name. Fails if a property does not hold, a bug is not found, or a search is incomplete.
+# models by name, and `-DSKIP=regex` leaves models out. Fails if a property does not hold, a bug is not found, or a search is
+# incomplete.
 # What takes longer than a quarter of a minute is marked `at length`. `-DBRIEF=ON`, as the tests run it, leaves that out.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
@@ -68,7 +69,7 @@ endfunction()
 file(GLOB models ${root}/tests/models/*.pml)
 foreach(model IN LISTS models)
     cmake_path(GET model STEM name)
-    if(ONLY AND NOT name MATCHES "^(${ONLY})$")
+    if((ONLY AND NOT name MATCHES "^(${ONLY})$") OR (SKIP AND name MATCHES "^(${SKIP})$"))
         continue()
     endif()
     set(build ${root}/build/models/${name}) # so that models can be checked side by side

@@ -47,7 +47,7 @@ function(batch_sources name program)
         endforeach()
         list(JOIN includes "\n" head)
         set(file ${CMAKE_CURRENT_BINARY_DIR}/batches/${program}_${number}.cpp)
-        file(CONFIGURE OUTPUT ${file} CONTENT "${head}\n\n${bodies}" )
+        file(CONFIGURE OUTPUT ${file} CONTENT "${head}\n\n${bodies}")
         # g++ takes what is in an included file for shared.
         set_source_files_properties(${file} PROPERTIES
             COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>")
