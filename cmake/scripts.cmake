@@ -52,7 +52,7 @@ foreach(header IN LISTS headers)
             set(call "${CMAKE_MATCH_3}")
             math(EXPR calls "${calls} + 1")
             # all_or_none() runs the tables of changes that are checked below.
-            if(command MATCHES "^unpack\\(changes(@i@|\\[k\\]\\.undo)$" AND file STREQUAL "all_or_none.hpp")
+            if(command MATCHES "^unpack\\(changes(@i@|\\[k\\]\\.(undo|tidy))$" AND file STREQUAL "all_or_none.hpp")
                 continue()
             endif()
             if(NOT command MATCHES "^'[a-z]+'$" AND NOT command STREQUAL "publish")
