@@ -1223,8 +1223,8 @@ mutate(silence_is_a_vote quorum/round.hpp
 
 # Members that have not answered yet count as dead when another one refuses.
 mutate(asked_is_away quorum/round.hpp
-    "return p.kind == Kind::failed; });"
-    "return p.kind == Kind::failed || p.kind == Kind::asked; });"
+    "(p.kind == Kind::asked && !p.awaited); });"
+    "p.kind == Kind::asked; });"
     "unit/round")
 
 # A member that others held meanwhile counts as held without interruption.
@@ -3096,6 +3096,18 @@ mutate(again_of_a_new_quorum_hold quorum/quorum_acquire.hpp
     "if (request.again) me.again = "
     "if (request.again) "
     "integration/multi_lock_loss")
+
+# A lock over several waits in each round for a server that has stopped to reply.
+mutate(silent_member_is_awaited quorum/quorum_acquire.hpp
+    "if (silent_[i]) round.do_not_await(i);"
+    "if (silent_[i]) break;"
+    "integration/red_lock_fault")
+
+# A server that replies again stays without a say in the rounds that it could decide.
+mutate(silent_member_stays_silent quorum/quorum_acquire.hpp
+    "silent_[member] = false;"
+    ""
+    "integration/red_lock_fault")
 
 # A lock over several releases a member's hold that is not its own.
 mutate(quorum_releases_any_hold lock/releases.hpp

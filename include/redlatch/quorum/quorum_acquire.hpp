@@ -42,7 +42,7 @@ namespace detail {
 class QuorumAcquire {
 public:
     QuorumAcquire(QuorumCore& core, QuorumVotes& votes, QuorumHolds& holds, QuorumReleases& releases)
-        : core_(core), votes_(votes), holds_(holds), releases_(releases) {
+        : core_(core), votes_(votes), holds_(holds), releases_(releases), silent_(core.members.size()) {
         for (std::size_t i = 0; i < core_.members.size(); ++i) order_.push_back(i);
         std::sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
             return std::forward_as_tuple(core_.members[a]->key(), a) <
@@ -233,7 +233,12 @@ private:
         // Pause, so that callers that released a member each do not collide again. An acquire that came too late may
         // also do so again.
         const Instant rested = round.in_vain || outcome.too_late ? now + me.pause.next() : now;
-        me.ask_again = outcome.blocked_on ? rested : std::max(rested, std::min(outcome.again_at, now + slice));
+        if (outcome.blocked_on)
+            me.ask_again = rested;
+        else if (outcome.again_at != never)
+            me.ask_again = std::max(rested, std::min(outcome.again_at, now + slice));
+        else  // an earlier try of a member has no reply yet
+            me.ask_again = now + me.pause.next();
     }
 
     // The minimum of each member would count from another instant, by another server's clock, and an acquire that does not
@@ -278,6 +283,7 @@ private:
             const std::lock_guard lock(core_.mutex);
             holds_.live_hold(request.owner);
             if (again) holds_.live_hold_or_throw(request.owner, again);
+            await_no_silent_member(*round);
         }
         const Instant begun = Clock::now();
         for (std::size_t i = 0; i < core_.members.size(); ++i) {
@@ -314,6 +320,7 @@ private:
             asked = Clock::now();
             if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;
         }
+        if (limit >= begun + core_.rules.node_timeout && Clock::now() >= limit) note_silent_members(*round);
         const Outcome outcome = why_not(*round, limit);
         round->over = true;
         const auto sent = releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return round->had(i); });
@@ -334,7 +341,7 @@ private:
         // whatever the outcome.
         const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
         co_await core_.await(lock, round.changed, by, soon, [&] { return round.stopped || round.complete(); });
-        if (by == by_thread && !round.complete()) core_.stop_attending();
+        if (by == by_thread && round.any_outstanding()) core_.stop_attending();
     }
 
     void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round, std::size_t member) {
@@ -359,11 +366,27 @@ private:
         return any;
     }
 
+    // A member that did not reply within node_timeout is asked in each round, but none waits for it before it replies
+    // again. Otherwise its frozen server would delay every round that other callers' holds leave undecided, and the round
+    // would keep the members that it has from them. But a round waits if it cannot succeed without silent members.
+    void await_no_silent_member(QuorumRound& round) const {
+        const auto silent = static_cast<std::size_t>(std::count(silent_.begin(), silent_.end(), true));
+        if (silent > core_.members.size() - core_.rules.needed) return;
+        for (std::size_t i = 0; i < silent_.size(); ++i)
+            if (silent_[i]) round.do_not_await(i);
+    }
+
+    void note_silent_members(const QuorumRound& round) {
+        for (std::size_t i = 0; i < silent_.size(); ++i)
+            if (round.is_outstanding(i)) silent_[i] = true;
+    }
+
     // Handles a member's reply. Returns true if the member is still wanted.
     bool answered(const std::shared_ptr<QuorumRound>& round, OwnerNumber owner, std::size_t member,
                   const TryAnswer& answer) {
         std::unique_lock lock(core_.mutex);
         if (core_.closed) return false;
+        if (answer.kind != TryAnswer::Kind::failed || answer.by_server) silent_[member] = false;
         if (round->over) return round->hold != 0 && holds_.answered(lock, {owner, round->hold, member}, answer);
         switch (answer.kind) {
             case TryAnswer::Kind::late: return true;
@@ -437,6 +460,7 @@ private:
     QuorumHolds& holds_;
     QuorumReleases& releases_;
     std::vector<std::size_t> order_;  // the members sorted by key: the same order for all callers
+    std::vector<bool> silent_;        // by member: see await_no_silent_member(); guarded by the mutex of the quorum
     NoReceiver no_receiver_;
 };
 

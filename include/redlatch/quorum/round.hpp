@@ -22,6 +22,9 @@ class QuorumRound {
 public:
     explicit QuorumRound(std::size_t members, WaitBy by = by_thread) : changed(by), parts_(members) {}
 
+    // A member that is not awaited still takes part if it replies in time.
+    void do_not_await(std::size_t member) { parts_[member].awaited = false; }
+
     // Records a vote that counts from `votes_from` on, usually at once.
     void held(std::size_t member, Instant votes_from) {
         parts_[member].kind = Kind::held;
@@ -62,13 +65,19 @@ public:
         return count([&](const Part& p) { return p.kind == Kind::held && p.votes_from <= now; });
     }
 
-    // Returns true if no outstanding reply can change the outcome.
+    // Returns true if no awaited reply can change the outcome.
     bool decided(std::size_t needed, Instant now) const {
         const std::size_t sure = votes(now);
         return sure >= needed || sure + unanswered() < needed;
     }
 
+    // Returns true if all members that are awaited have replied.
     bool complete() const { return unanswered() == 0; }
+
+    bool is_outstanding(std::size_t member) const { return parts_[member].kind == Kind::asked; }
+    bool any_outstanding() const {
+        return count([](const Part& p) { return p.kind == Kind::asked; }) > 0;
+    }
 
     // Counts the outstanding replies as failures.
     void time_is_up() {
@@ -76,11 +85,11 @@ public:
             if (part.kind == Kind::asked) part.kind = Kind::failed;
     }
 
-    // Returns true if too many members failed for the others to make a quorum. An outstanding reply is no failure:
-    // refusals may have decided the round before it.
+    // Returns true if too many members failed for the others to make a quorum. An outstanding reply is no failure if it
+    // is awaited: refusals may have decided the round before it.
     bool unreachable(std::size_t needed) const { return failures() > parts_.size() - needed; }
     std::size_t failures() const {
-        return count([](const Part& p) { return p.kind == Kind::failed; });
+        return count([](const Part& p) { return p.kind == Kind::failed || (p.kind == Kind::asked && !p.awaited); });
     }
 
     // Returns the first error; if a server has answered with one, the first of these.
@@ -122,6 +131,7 @@ private:
 
     struct Part {
         Kind kind = Kind::asked;
+        bool awaited = true;
         bool had = false;
         bool by_server = false;
         Instant votes_from = never;
@@ -133,7 +143,7 @@ private:
     }
 
     std::size_t unanswered() const {
-        return count([](const Part& p) { return p.kind == Kind::asked; });
+        return count([](const Part& p) { return p.kind == Kind::asked && p.awaited; });
     }
 
     std::vector<Part> parts_;

@@ -16,11 +16,13 @@
 #include "integration/red_lock_kit.hpp"
 
 using namespace redlatch::test;
+using redlatch::Client;
 using redlatch::ClientOptions;
 using redlatch::errc;
 using redlatch::Event;
 using redlatch::RedLock;
 using redlatch::RedLockOptions;
+using redlatch::RLock;
 
 namespace {
 
@@ -240,6 +242,36 @@ TEST_CASE("a held lock means false, not unreachable, even if a minority is unrea
     CHECK(ready(waiting));
     CHECK(waiting.get());
     CHECK(fleet().becomes_free("held"));
+}
+
+// Of three servers one is frozen, and another owner has the lock of the second: without the frozen one the third is not
+// enough. Each time that a caller awaits the frozen server it keeps the third from all others for a node_timeout.
+TEST_CASE("a frozen server delays one round, not one in each command_timeout") {
+    Fleet own{3, lease};
+    Party mine{own.proxied(), "contended", options(), red_options()};
+    mine->lock();
+    mine->unlock();
+    Client other{own.servers[1].url()};
+    RLock theirs{other, "contended"};
+    theirs.lock();
+    own.servers[0].stop();
+    int tries = 0;
+    int long_tries = 0;
+    for (const Stopwatch watch; watch.elapsed_ms() < options().command_timeout * 4; ++tries) {
+        std::error_code ec;
+        long_tries += time_of([&] { CHECK_FALSE(mine->try_lock(ec)); }) >= node_timeout;
+        CHECK_FALSE(ec);
+    }
+    CAPTURE(tries);
+    CHECK(long_tries >= 1);
+    CHECK(long_tries <= 2);  // a busy machine may delay one more
+    // Once the server replies again, it is awaited again, though it replies last.
+    own.proxies[0].delay(20ms, 20ms);
+    own.servers[0].cont();
+    CHECK(eventually([&] { return mine->try_lock(); }));
+    mine->unlock();
+    theirs.unlock();
+    CHECK(own.becomes_free("contended"));
 }
 
 TEST_CASE("unlock() succeeds if enough servers of the hold are reached, even after a majority has died") {

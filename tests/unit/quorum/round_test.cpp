@@ -21,7 +21,8 @@ namespace {
 const Instant now = Instant{} + 1h;
 
 // One letter per member: h held, y held by a server that is too young to vote for another second, i held and the
-// server's age is not known yet, r refused, f failed, and a dot for no reply yet.
+// server's age is not known yet, r refused, f failed, a dot for no reply yet, and s for none from a member that is not
+// awaited.
 struct Round : QuorumRound {
     explicit Round(const std::string& answers) : QuorumRound(answers.size()) {
         for (std::size_t i = 0; i < answers.size(); ++i) {
@@ -30,6 +31,7 @@ struct Round : QuorumRound {
             if (answer == 'h') held(i, now - 1s);
             if (answer == 'y') held(i, now + 1s);
             if (answer == 'r') refused(i);
+            if (answer == 's') do_not_await(i);
             if (answer == 'f') failed(i, Error(errc::unreachable, "orders", "number " + std::to_string(i)));
         }
     }
@@ -96,6 +98,26 @@ TEST_CASE("members without a reply yet do not count as failed") {
     CHECK(Round("f..").unreachable(3));
     CHECK(Round("fff..").unreachable(3));
     CHECK_FALSE(Round("ff...").unreachable(3));
+}
+
+TEST_CASE("a member that is not awaited delays nothing, and counts as failed unless it replies") {
+    for (const Case& c : {
+             Case{"s..", 0, false, true},
+             Case{"sh.", 1, false, true},
+             Case{"shh", 2, true, false},
+             Case{"shr", 1, true, false},
+             Case{"srr", 0, true, false},
+             Case{"shf", 1, true, true},
+             Case{"sfhhr", 2, true, false},
+             Case{"sfhh.", 2, false, true},
+         })
+        check(c, majority_of(c.answers));
+    CHECK(Round("shf").unreachable(2));
+    Round round("sh.");
+    round.held_without_vote(0);
+    round.held(0, now - 1s);
+    CHECK(round.decided(2, now));
+    CHECK(round.votes(now) == 2);
 }
 
 TEST_CASE("a server that is too young, or of unknown age, has no vote") {
