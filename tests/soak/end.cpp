@@ -75,6 +75,17 @@ void count_permits(Client& client, const Shared& shared, test::RawRedis& redis, 
     verdict.remarks.push_back("semaphores whose permits were counted: " + std::to_string(exact));
 }
 
+// If a process died, or the server lost its last commands, places may be left in the queue of a semaphore that nobody uses
+// any more. They end by themselves.
+bool is_abandoned_queue(const std::string& left, const Shared& shared) {
+    for (const char* of : {"key redlatch_semaphore_queue:{", "key redlatch_semaphore_places:{"}) {
+        const std::string prefix = of + std::string{info(Kind::semaphore).of};
+        if (left.starts_with(prefix) && left.find("TTL -1") == std::string::npos)
+            return shared.lost_permits[std::stoull(left.substr(prefix.size()))];
+    }
+    return false;
+}
+
 // A latch stays as it is when its owner is killed.
 bool is_orphan(const std::string& left, const Crowd& crowd) {
     const std::string prefix = "key " + std::string{info(Kind::latch).of};
@@ -82,6 +93,19 @@ bool is_orphan(const std::string& left, const Crowd& crowd) {
     const std::uint64_t number = std::stoull(left.substr(prefix.size()));
     const std::size_t worker = (number >> 56) - 1;
     return ((number >> 32) & 0xff'ffff) < crowd.incarnation(worker);
+}
+
+// Says who is in the queues that are left.
+void describe_queues(test::RawRedis& redis, ReplyClass& verdict) {
+    for (const test::RawReply& key : redis.call("KEYS", "redlatch_*").elements) {
+        const test::RawReply content = redis.text("TYPE", key.string) == "hash"
+                                           ? redis.call("HGETALL", key.string)
+                                           : redis.call("LRANGE", key.string, 0, -1);
+        std::string all = key.string + ":";
+        for (const test::RawReply& one : content.elements) all += " [" + one.string + "]";
+        verdict.remarks.push_back(all);
+    }
+    verdict.remarks.push_back("now " + redis.call("TIME").elements[0].string);
 }
 
 }  // namespace
@@ -110,11 +134,13 @@ void judge_end(const test::RedisServer& server, const std::array<test::RedisServ
             for (test::RawRedis* other : {&second, &third})
                 for (const std::string& one : test::leftovers(*other, documented))
                     left.push_back("steady server: " + one);
-            std::erase_if(left, [&](const std::string& one) { return is_orphan(one, crowd); });
+            std::erase_if(
+                left, [&](const std::string& one) { return is_orphan(one, crowd) || is_abandoned_queue(one, shared); });
             return left.empty();
         },
         settling_time, 20ms);
     for (const std::string& one : left) verdict.complain(verdict.leftovers, "left behind: " + one);
+    if (!left.empty()) describe_queues(redis, verdict);
 }
 
 }  // namespace redlatch::soak

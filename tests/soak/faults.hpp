@@ -52,6 +52,9 @@ public:
 
     const std::vector<Fault>& faults() const { return faults_; }
 
+    // Returns the requests that arrived long after they were sent.
+    std::vector<test::LateArrival> late_arrivals() { return late_.late_arrivals(); }
+
 private:
     struct Active {
         PlannedFault planned;

@@ -79,7 +79,7 @@ int soak(std::int64_t seconds, std::uint64_t seed, const std::string& only) {
     if (alive) judge_end(troublemaker.server(), steady, *shared, crowd, verdict);
 
     const std::vector<Entry> entries = journal.read();
-    judge(entries, troublemaker.faults(), sights, began, verdict);
+    judge(entries, troublemaker.faults(), troublemaker.late_arrivals(), sights, began, verdict);
     if (only.empty()) judge_coverage(entries, troublemaker.faults(), seconds, verdict);
     print(verdict, seconds, troublemaker.faults());
     if (!verdict.complaints.empty()) {

@@ -26,9 +26,15 @@ void end_otherwise(test::LatchRound& round, std::int64_t when) {
 
 }  // namespace
 
-Story::Story(const std::vector<Entry>& journal, const std::vector<Fault>& faults, std::int64_t when_it_began)
+Story::Story(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
+             const std::vector<test::LateArrival>& arrivals, std::int64_t when_it_began)
     : began(when_it_began), faults_(faults) {
-    for (const KindInfo& kind : kinds) ended[lock_number(kind.kind)];
+    for (const KindInfo& kind : kinds) {
+        ended[lock_number(kind.kind)];
+        test::Windows& late = late_requests_[lock_number(kind.kind)];
+        for (const test::LateArrival& arrival : arrivals)
+            if (arrival.bytes.find(kind.of) != std::string::npos) late.add({arrival.at, arrival.at + ns(echo)});
+    }
     ended[Fault::all_locks];
     for (const Fault& fault : faults) {
         if (info(fault.kind).cost != Cost::nothing) troubled.add({fault.from, fault.until + ns(echo)});

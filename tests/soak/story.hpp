@@ -25,7 +25,13 @@ inline constexpr milliseconds telling{50};
 class Story {
 public:
     // Times in messages count from `began`.
-    Story(const std::vector<Entry>& journal, const std::vector<Fault>& faults, std::int64_t began);
+    Story(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
+          const std::vector<test::LateArrival>& arrivals, std::int64_t began);
+
+    // Returns whether a fault may delay a wake-up in this time.
+    bool is_troubled(std::uint64_t lock, std::int64_t from, std::int64_t until) const {
+        return troubled.meet(from, until) || late_requests_.at(lock).meet(from, until);
+    }
 
     // Returns true if the server did not know the hold any more, although no fault explains that.
     bool is_lost_early(const Entry& turn) const;
@@ -54,7 +60,7 @@ public:
     std::map<std::size_t, test::Windows> pauses;   // by worker
     test::Windows stood_still;                     // any worker
     std::map<std::uint64_t, test::Windows> ended;  // by lock: times in which holds may have ended early
-    test::Windows troubled;                        // times in which no wake-up can be prompt
+    test::Windows troubled;                        // times in which no wake-up of any lock can be prompt
 
 private:
     void sort_out(const std::vector<Entry>& journal);
@@ -65,7 +71,9 @@ private:
     const std::vector<Fault>& faults_;
     std::vector<std::int64_t> data_lost_;  // times
     std::vector<Fault> forgetful_;         // by begin
-    test::Windows bare_majority_ended_;    // times in which a RedLock that not all of its members hold may have ended
+    // By lock: a request that arrives after its sender has given it up may take the lock for a whole lease.
+    std::map<std::uint64_t, test::Windows> late_requests_;
+    test::Windows bare_majority_ended_;  // times in which a RedLock that not all of its members hold may have ended
 };
 
 inline std::string kind_of(const Entry& entry) { return std::string{kinds.at(entry.kind).name}; }

@@ -97,7 +97,7 @@ public:
                 verdict_.complain(verdict_.overlaps,
                                   "latch: a wait returned at " + story_.at(wait.returned) + ", too early");
             const auto last = test::last_return(round);
-            if (last && !story_.troubled.meet(last->from - ns(echo), last->until))
+            if (last && !story_.is_troubled(lock_number(Kind::latch), last->from, last->until))
                 woke(Kind::latch, last->from, last->until, "latch " + std::to_string(number));
         }
         for (const Entry& entry : story_.latch_counts)
@@ -116,12 +116,12 @@ public:
                 if (kinds[entry.kind].is_lock) turns.push_back(Story::turn(entry, entry.owner));
         std::uint64_t measured = 0;
         for (const test::WakeUp& wake : test::find_wake_ups(turns)) {
-            if (story_.troubled.meet(wake.from - ns(echo), wake.until)) continue;
+            if (story_.is_troubled(wake.after.lock, wake.from, wake.until)) continue;
             // No wake-up is prompt in a process that stands still.
             if (pauses(wake.after.owner).meet(wake.from, wake.until)) continue;
             if (pauses(wake.before.owner).meet(wake.from, wake.until)) continue;
             ++measured;
-            woke(static_cast<Kind>(wake.after.lock), wake.from, wake.until, std::to_string(wake.after.owner));
+            woke(static_cast<Kind>(wake.after.lock), wake.from, wake.until, waiter(wake));
         }
         std::ostringstream said;
         said << "wake-ups measured: " << measured;
@@ -228,6 +228,16 @@ private:
         verdict_.remarks.push_back("pairs seen in the queue of the fair lock: " + std::to_string(sights.size()));
     }
 
+    std::string waiter(const test::WakeUp& wake) const {
+        const auto who = [](std::uint64_t owner) {
+            return "worker " + std::to_string(worker_of(owner)) + " thread " + std::to_string(owner & 0xffff);
+        };
+        return who(wake.after.owner) + " (called at " + story_.at(wake.after.called) +
+               (wake.after.held != 0 ? ", held at " + story_.at(wake.after.held)
+                                     : ", gave up at " + story_.at(wake.after.gave_up)) +
+               "; released by " + who(wake.before.owner) + ")";
+    }
+
     void woke(Kind kind, std::int64_t from, std::int64_t until, const std::string& who) {
         longest_wakes_[kind] = std::max(longest_wakes_[kind], until - from);
         const std::int64_t took = (until - from + 999'999) / 1'000'000;
@@ -258,8 +268,9 @@ private:
 }  // namespace
 
 void judge(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
-           const std::vector<test::QueueSight>& queue, std::int64_t began, ReplyClass& verdict) {
-    const Story story{journal, faults, began};
+           const std::vector<test::LateArrival>& arrivals, const std::vector<test::QueueSight>& queue,
+           std::int64_t began, ReplyClass& verdict) {
+    const Story story{journal, faults, arrivals, began};
     Judge judge{story, queue, verdict};
     judge.locks();
     judge.permits();

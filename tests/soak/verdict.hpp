@@ -31,7 +31,8 @@ struct ReplyClass {
 
 // Checks the journal and the records of the fair lock's queue. Times in messages count from `began`.
 void judge(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
-           const std::vector<test::QueueSight>& queue, std::int64_t began, ReplyClass& verdict);
+           const std::vector<test::LateArrival>& arrivals, const std::vector<test::QueueSight>& queue,
+           std::int64_t began, ReplyClass& verdict);
 
 // Checks that enough happened for the result to mean anything.
 void judge_coverage(const std::vector<Entry>& journal, const std::vector<Fault>& faults, std::int64_t seconds,

@@ -33,6 +33,13 @@ public:
     bool empty() const { return pieces_.empty(); }
     std::size_t size() const { return size_; }
 
+    /// Returns everything that waits, however late it is due.
+    std::string text() const {
+        std::string all;
+        for (const Piece& piece : pieces_) all += piece.bytes;
+        return all;
+    }
+
     /// Returns when the next piece may be sent.
     std::optional<TimePoint> due() const { return pieces_.empty() ? std::nullopt : std::optional{pieces_.front().due}; }
 

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "history.hpp"
+
 namespace redlatch::test {
 
 namespace {
@@ -23,7 +25,7 @@ struct Proxy::Direction {
     Outgoing out = {};
     bool eof = false;           // the source has ended
     bool finished = false;      // the target knows that: further bytes are discarded
-    TimePoint held_until = {};  // max: held until release()
+    TimePoint held_until = {};  // max: held until release(); the default: not held
 
     bool is_held(TimePoint now) const { return now < held_until; }
     bool silent = false;
@@ -93,8 +95,17 @@ void Proxy::hold_next_replies(int count, std::string containing) {
 
 void Proxy::release() {
     thread_->call([this] {
-        for (Connection& connection : connections_) connection.up.held_until = connection.down.held_until = {};
+        const TimePoint now = std::chrono::steady_clock::now();
+        for (Connection& connection : connections_)
+            for (Direction* direction : {&connection.up, &connection.down})
+                direction->held_until = std::min(direction->held_until, now);
     });
+}
+
+std::vector<LateArrival> Proxy::late_arrivals() {
+    std::vector<LateArrival> result;
+    thread_->call([&] { result = late_arrivals_; });
+    return result;
 }
 
 void Proxy::add(ProxyRule rule) {
@@ -298,8 +309,16 @@ void Proxy::drain(Connection& connection) {
     connection.up.eof = true;
 }
 
+void Proxy::let_go(const Connection& connection, Direction& direction) {
+    if (direction.held_until == TimePoint{}) return;
+    direction.held_until = {};
+    if (&direction == &connection.up && !direction.out.empty())
+        late_arrivals_.push_back({monotonic_ns(), direction.out.text()});
+}
+
 void Proxy::write_out(Connection& connection, Direction& direction, const Fd& to, std::uint64_t& count) {
     if (connection.broken || direction.is_held(std::chrono::steady_clock::now())) return;
+    let_go(connection, direction);
     if (const auto sent = direction.out.flush(to))
         count += *sent;
     else

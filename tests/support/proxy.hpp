@@ -60,6 +60,9 @@ public:
 
     void release();
 
+    /// Returns all requests so far that hold_next_requests() held back and that have been let go since.
+    std::vector<LateArrival> late_arrivals();
+
     void add(ProxyRule rule);
 
     /// Removes all rules, also those that matched a request whose reply is still to come.
@@ -112,7 +115,10 @@ private:
     /// Sends the server all data and the end of the stream. The server closes the connection when it has answered.
     static void drain(Connection& connection);
 
-    static void write_out(Connection& connection, Direction& direction, const Fd& to, std::uint64_t& count);
+    /// Ends a hold whose time is over.
+    void let_go(const Connection& connection, Direction& direction);
+
+    void write_out(Connection& connection, Direction& direction, const Fd& to, std::uint64_t& count);
 
     static void finish(Direction& direction, const Fd& to);
 
@@ -123,6 +129,7 @@ private:
     std::list<Connection> connections_;
     ProxyRules rules_;
     ProxyCounts counts_;
+    std::vector<LateArrival> late_arrivals_;
     std::chrono::milliseconds delay_up_{0};
     std::chrono::milliseconds delay_down_{0};
     std::size_t piece_ = 0;

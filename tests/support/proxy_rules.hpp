@@ -43,6 +43,12 @@ struct ProxyCounts {
     std::uint64_t held = 0;     // connections that currently hold a request or reply back
 };
 
+/// Requests that a proxy held back, and that it sent to the server when it let them go.
+struct LateArrival {
+    std::int64_t at = 0;  // nanoseconds of CLOCK_MONOTONIC
+    std::string bytes;    // all that waited on the connection
+};
+
 /// The rules of a proxy that have not been used up.
 class ProxyRules {
 public:
