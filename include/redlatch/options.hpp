@@ -119,7 +119,8 @@ struct ClientOptions {
     // The lease of a hold acquired without one. The watchdog renews it every third of this time, so a crashed holder
     // blocks others no longer than this.
     Milliseconds watchdog_timeout = std::chrono::seconds(30);
-    // The time a server may take to reply to a command before its connection counts as dead.
+    // The time a server may take to reply to a command before its connection counts as dead. While a process waits,
+    // its subscriptions are checked by one more SUBSCRIBE after that time without a message.
     Milliseconds command_timeout = std::chrono::seconds(3);
     // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
     Milliseconds unreachable_timeout = std::chrono::seconds(30);

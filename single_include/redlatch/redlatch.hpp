@@ -765,7 +765,8 @@ struct ClientOptions {
     // The lease of a hold acquired without one. The watchdog renews it every third of this time, so a crashed holder
     // blocks others no longer than this.
     Milliseconds watchdog_timeout = std::chrono::seconds(30);
-    // The time a server may take to reply to a command before its connection counts as dead.
+    // The time a server may take to reply to a command before its connection counts as dead. While a process waits,
+    // its subscriptions are checked by one more SUBSCRIBE after that time without a message.
     Milliseconds command_timeout = std::chrono::seconds(3);
     // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
     Milliseconds unreachable_timeout = std::chrono::seconds(30);
@@ -9814,12 +9815,22 @@ struct ChannelChange {
 // Does no I/O. Not thread-safe.
 class PubSubRequests {
 public:
+    static constexpr const char* no_channel = "";
+
     explicit PubSubRequests(bool sharded) : sharded_(sharded) {}
 
     // Appends the query for the number by which the server knows the connection. Its refusal is one of this channel.
     void append_id_query(std::string& out, const std::string& channel) {
         append_command(out, Command{std::array<std::string_view, 2>{"CLIENT", "ID"}, 0});
         asked_.push_back({channel});
+    }
+
+    // Appends a request to which a server replies that is still there: it subscribes once more to this channel, which
+    // needs no more rights than the first time.
+    void append_check(std::string& out, const std::string& channel) {
+        append_command(out,
+                       Command{std::array<std::string_view, 2>{sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE", channel}, 0});
+        asked_.push_back({channel, true, true});
     }
 
     // Appends the commands that make these changes: one for consecutive channels with the same change. Channels of several
@@ -9846,10 +9857,12 @@ public:
     // The channel of the next commands that ask for it is the only one there, until the server answers.
     void request_alone(const std::string& channel) { alone_.insert(channel); }
 
-    // Records that a channel is subscribed to.
-    void subscribed(const std::string& channel) {
+    // Records that a channel is subscribed to. Returns false if that was a check.
+    bool subscribed(const std::string& channel) {
+        const bool is_check = !asked_.empty() && asked_.front().is_check;
         confirm(channel);
         alone_.erase(channel);
+        return !is_check;
     }
 
     // Records that a sharded channel is unsubscribed from. Returns false if that was not asked for: its slot has moved.
@@ -9862,12 +9875,16 @@ public:
         return true;
     }
 
-    // Records that the oldest command was refused, and returns its channels; none if nothing was asked.
+    // Returns true if a reply is outstanding.
+    bool any() const noexcept { return !asked_.empty(); }
+
+    // Records that the oldest command was refused, and returns its channels; none if nothing was asked. That of a
+    // check is no_channel.
     std::vector<std::string> refuse() {
         std::vector<std::string> channels;
         for (bool ends = false; !ends && !asked_.empty(); asked_.erase(asked_.begin())) {
             ends = asked_.front().ends_command;
-            channels.push_back(std::move(asked_.front().channel));
+            channels.push_back(asked_.front().is_check ? no_channel : std::move(asked_.front().channel));
         }
         if (channels.size() == 1) alone_.erase(channels.front());
         return channels;
@@ -9884,6 +9901,7 @@ private:
     struct Asked {
         std::string channel;
         bool ends_command = true;
+        bool is_check = false;
     };
 
     bool confirm(const std::string& channel) {
@@ -9921,6 +9939,9 @@ namespace detail {
 
 // Carries all subscriptions over one connection. It is opened when the first channel is wanted. When it is lost, it is
 // reopened with back-off and subscribed to everything again.
+//
+// A connection may fall silent although nobody closes it, and its process would miss all messages. So it asks
+// for one of its channels again when nothing has arrived for `timeout`. A connection on which a reply is outstanding for that long is lost.
 //
 // mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may subscribe, and wakes the
 // serving thread afterwards. serving_ guards the connection and is held while the listener is notified; mutex_ may be
@@ -9988,7 +10009,7 @@ public:
         polled_ = true;
         if (watched_) polled_ = false;
         const int events = (polled_ ? POLLIN : 0) | (full_ ? POLLOUT : 0);
-        if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), never};
+        if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), silence_ends()};
         if (watched_) return {};
         const std::lock_guard lock(mutex_);
         return {-1, 0, wanted_.empty() || opening_ ? never : next_attempt_};
@@ -10003,6 +10024,7 @@ public:
             if (!is_open()) return reopen(deadline);
             send_changes();
             if (!watched_) receive(listener);
+            end_silence(listener);
         } catch (...) {  // no memory: received or unsent data may be lost
             end(listener);
         }
@@ -10172,6 +10194,33 @@ private:
         }
     }
 
+    bool wants_any() {
+        const std::lock_guard lock(mutex_);
+        return !wanted_.empty();
+    }
+    std::string any_wanted() {
+        const std::lock_guard lock(mutex_);
+        return wanted_.empty() ? std::string() : *wanted_.begin();
+    }
+
+    // Returns when the silence of the open connection has lasted too long.
+    Instant silence_ends() { return requests_.any() || wants_any() ? silent_since_ + timeout_ : never; }
+
+    // Asks a server that has been silent for too long whether it is still there. If it has been asked already, ends the
+    // connection. A thread that watches receives in its own time, perhaps after both were suspended.
+    void end_silence(Listener& listener) {
+        if (!is_open() || Clock::now() < silence_ends()) return;
+        if (watched_ && link_.socket.has_news()) {
+            silent_since_ = Clock::now();
+        } else if (requests_.any()) {
+            end(listener);
+        } else if (const std::string channel = any_wanted(); !channel.empty()) {
+            requests_.append_check(out_, channel);
+            silent_since_ = Clock::now();
+            send();
+        }
+    }
+
     // Sends as far as there is room; the next rounds send the rest.
     void send_changes() {
         std::vector<ChannelChange> changes;
@@ -10179,11 +10228,15 @@ private:
             const std::lock_guard lock(mutex_);
             changes.swap(changes_);
         }
+        if (!changes.empty() && !requests_.any()) silent_since_ = Clock::now();
         // A subscriber may not ask any more.
         if (identifies_ && id_ == 0 && !changes.empty() && changes.front().wanted)
             requests_.append_id_query(out_, changes.front().channel);
         requests_.append(out_, changes);
-        if (out_.empty() && !full_) return;
+        if (!out_.empty() || full_) send();
+    }
+
+    void send() {
         std::string_view unsent = out_;
         // receive() sees a failed write as the end of the connection.
         full_ = link_.socket.send_some(unsent) == Socket::Sent::some;
@@ -10196,6 +10249,7 @@ private:
             const ssize_t got = link_.socket.receive(bytes.data(), bytes.size(), false);
             if (got == 0) return;
             if (got < 0 || !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got))) return lose(listener);
+            silent_since_ = Clock::now();
             Reply reply;
             ReplyReader::Outcome outcome;
             while ((outcome = link_.reader.next(reply)) == ReplyReader::Outcome::reply) {
@@ -10213,6 +10267,7 @@ private:
             // Errors come in the order of the requests, but do not name the channel.
             const std::vector<std::string> channels = requests_.refuse();
             if (channels.empty()) return false;
+            if (channels.front() == PubSubRequests::no_channel) return true;
             if (channels.size() > 1) {
                 request_each(channels);
             } else if (!sharded_ || is_wanted(channels.front())) {
@@ -10233,9 +10288,9 @@ private:
             if (payload.kind != Reply::Kind::array) listener.message(channel, payload.text);
             for (const Reply& key : payload.elements) listener.message(channel, key.text);
         } else if (what == (sharded_ ? "ssubscribe" : "subscribe")) {
-            requests_.subscribed(channel);
+            const bool is_news = requests_.subscribed(channel);
             subscribed_id_ = id_;
-            listener.subscribed(channel);
+            if (is_news) listener.subscribed(channel);
         } else if (sharded_ && what == "sunsubscribe") {
             if (!requests_.unsubscribed(channel) && is_wanted(channel)) {
                 forget(channel);
@@ -10305,6 +10360,8 @@ private:
     std::string out_;      // unwritten commands
     bool full_ = false;    // the connection had no room for all of out_
     bool proven_ = false;  // this connection has received a reply
+    // When the last bytes arrived; later, when the first of the outstanding requests was sent.
+    Instant silent_since_{};
     Backoff backoff_{Milliseconds(10), longest_pause};
 
     std::mutex mutex_;

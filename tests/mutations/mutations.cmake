@@ -3097,6 +3097,24 @@ mutate(again_of_a_new_quorum_hold quorum/quorum_acquire.hpp
     "if (request.again) "
     "integration/multi_lock_loss")
 
+# A subscription that has fallen silent is kept.
+mutate(silent_subscription_is_kept redis/pubsub_connection.hpp
+    "} else if (requests_.any()) {"
+    "} else if (requests_.any() && full_) {"
+    "faults/pubsub")
+
+# A subscription that has fallen silent is noticed only if a confirmation is outstanding.
+mutate(silent_subscription_without_check redis/pubsub_connection.hpp
+    "requests_.any() || wants_any() ?"
+    "requests_.any() ?"
+    "faults/pubsub")
+
+# The reply to a check of a subscription wakes all who wait for messages.
+mutate(check_is_news redis/pubsub_connection.hpp
+    "if (is_news) listener.subscribed(channel);"
+    "listener.subscribed(channel);"
+    "faults/pubsub")
+
 # A lock over several waits in each round for a server that has stopped to reply.
 mutate(silent_member_is_awaited quorum/quorum_acquire.hpp
     "if (silent_[i]) round.do_not_await(i);"

@@ -27,6 +27,9 @@ namespace detail {
 // Carries all subscriptions over one connection. It is opened when the first channel is wanted. When it is lost, it is
 // reopened with back-off and subscribed to everything again.
 //
+// A connection may fall silent although nobody closes it, and its process would miss all messages. So it asks
+// for one of its channels again when nothing has arrived for `timeout`. A connection on which a reply is outstanding for that long is lost.
+//
 // mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may subscribe, and wakes the
 // serving thread afterwards. serving_ guards the connection and is held while the listener is notified; mutex_ may be
 // taken under it. While opening_ is set, the connection belongs to the thread that makes it, which wakes the serving
@@ -93,7 +96,7 @@ public:
         polled_ = true;
         if (watched_) polled_ = false;
         const int events = (polled_ ? POLLIN : 0) | (full_ ? POLLOUT : 0);
-        if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), never};
+        if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), silence_ends()};
         if (watched_) return {};
         const std::lock_guard lock(mutex_);
         return {-1, 0, wanted_.empty() || opening_ ? never : next_attempt_};
@@ -108,6 +111,7 @@ public:
             if (!is_open()) return reopen(deadline);
             send_changes();
             if (!watched_) receive(listener);
+            end_silence(listener);
         } catch (...) {  // no memory: received or unsent data may be lost
             end(listener);
         }
@@ -277,6 +281,33 @@ private:
         }
     }
 
+    bool wants_any() {
+        const std::lock_guard lock(mutex_);
+        return !wanted_.empty();
+    }
+    std::string any_wanted() {
+        const std::lock_guard lock(mutex_);
+        return wanted_.empty() ? std::string() : *wanted_.begin();
+    }
+
+    // Returns when the silence of the open connection has lasted too long.
+    Instant silence_ends() { return requests_.any() || wants_any() ? silent_since_ + timeout_ : never; }
+
+    // Asks a server that has been silent for too long whether it is still there. If it has been asked already, ends the
+    // connection. A thread that watches receives in its own time, perhaps after both were suspended.
+    void end_silence(Listener& listener) {
+        if (!is_open() || Clock::now() < silence_ends()) return;
+        if (watched_ && link_.socket.has_news()) {
+            silent_since_ = Clock::now();
+        } else if (requests_.any()) {
+            end(listener);
+        } else if (const std::string channel = any_wanted(); !channel.empty()) {
+            requests_.append_check(out_, channel);
+            silent_since_ = Clock::now();
+            send();
+        }
+    }
+
     // Sends as far as there is room; the next rounds send the rest.
     void send_changes() {
         std::vector<ChannelChange> changes;
@@ -284,11 +315,15 @@ private:
             const std::lock_guard lock(mutex_);
             changes.swap(changes_);
         }
+        if (!changes.empty() && !requests_.any()) silent_since_ = Clock::now();
         // A subscriber may not ask any more.
         if (identifies_ && id_ == 0 && !changes.empty() && changes.front().wanted)
             requests_.append_id_query(out_, changes.front().channel);
         requests_.append(out_, changes);
-        if (out_.empty() && !full_) return;
+        if (!out_.empty() || full_) send();
+    }
+
+    void send() {
         std::string_view unsent = out_;
         // receive() sees a failed write as the end of the connection.
         full_ = link_.socket.send_some(unsent) == Socket::Sent::some;
@@ -301,6 +336,7 @@ private:
             const ssize_t got = link_.socket.receive(bytes.data(), bytes.size(), false);
             if (got == 0) return;
             if (got < 0 || !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got))) return lose(listener);
+            silent_since_ = Clock::now();
             Reply reply;
             ReplyReader::Outcome outcome;
             while ((outcome = link_.reader.next(reply)) == ReplyReader::Outcome::reply) {
@@ -318,6 +354,7 @@ private:
             // Errors come in the order of the requests, but do not name the channel.
             const std::vector<std::string> channels = requests_.refuse();
             if (channels.empty()) return false;
+            if (channels.front() == PubSubRequests::no_channel) return true;
             if (channels.size() > 1) {
                 request_each(channels);
             } else if (!sharded_ || is_wanted(channels.front())) {
@@ -338,9 +375,9 @@ private:
             if (payload.kind != Reply::Kind::array) listener.message(channel, payload.text);
             for (const Reply& key : payload.elements) listener.message(channel, key.text);
         } else if (what == (sharded_ ? "ssubscribe" : "subscribe")) {
-            requests_.subscribed(channel);
+            const bool is_news = requests_.subscribed(channel);
             subscribed_id_ = id_;
-            listener.subscribed(channel);
+            if (is_news) listener.subscribed(channel);
         } else if (sharded_ && what == "sunsubscribe") {
             if (!requests_.unsubscribed(channel) && is_wanted(channel)) {
                 forget(channel);
@@ -410,6 +447,8 @@ private:
     std::string out_;      // unwritten commands
     bool full_ = false;    // the connection had no room for all of out_
     bool proven_ = false;  // this connection has received a reply
+    // When the last bytes arrived; later, when the first of the outstanding requests was sent.
+    Instant silent_since_{};
     Backoff backoff_{Milliseconds(10), longest_pause};
 
     std::mutex mutex_;

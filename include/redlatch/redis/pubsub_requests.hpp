@@ -29,12 +29,22 @@ struct ChannelChange {
 // Does no I/O. Not thread-safe.
 class PubSubRequests {
 public:
+    static constexpr const char* no_channel = "";
+
     explicit PubSubRequests(bool sharded) : sharded_(sharded) {}
 
     // Appends the query for the number by which the server knows the connection. Its refusal is one of this channel.
     void append_id_query(std::string& out, const std::string& channel) {
         append_command(out, Command{std::array<std::string_view, 2>{"CLIENT", "ID"}, 0});
         asked_.push_back({channel});
+    }
+
+    // Appends a request to which a server replies that is still there: it subscribes once more to this channel, which
+    // needs no more rights than the first time.
+    void append_check(std::string& out, const std::string& channel) {
+        append_command(out,
+                       Command{std::array<std::string_view, 2>{sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE", channel}, 0});
+        asked_.push_back({channel, true, true});
     }
 
     // Appends the commands that make these changes: one for consecutive channels with the same change. Channels of several
@@ -61,10 +71,12 @@ public:
     // The channel of the next commands that ask for it is the only one there, until the server answers.
     void request_alone(const std::string& channel) { alone_.insert(channel); }
 
-    // Records that a channel is subscribed to.
-    void subscribed(const std::string& channel) {
+    // Records that a channel is subscribed to. Returns false if that was a check.
+    bool subscribed(const std::string& channel) {
+        const bool is_check = !asked_.empty() && asked_.front().is_check;
         confirm(channel);
         alone_.erase(channel);
+        return !is_check;
     }
 
     // Records that a sharded channel is unsubscribed from. Returns false if that was not asked for: its slot has moved.
@@ -77,12 +89,16 @@ public:
         return true;
     }
 
-    // Records that the oldest command was refused, and returns its channels; none if nothing was asked.
+    // Returns true if a reply is outstanding.
+    bool any() const noexcept { return !asked_.empty(); }
+
+    // Records that the oldest command was refused, and returns its channels; none if nothing was asked. That of a
+    // check is no_channel.
     std::vector<std::string> refuse() {
         std::vector<std::string> channels;
         for (bool ends = false; !ends && !asked_.empty(); asked_.erase(asked_.begin())) {
             ends = asked_.front().ends_command;
-            channels.push_back(std::move(asked_.front().channel));
+            channels.push_back(asked_.front().is_check ? no_channel : std::move(asked_.front().channel));
         }
         if (channels.size() == 1) alone_.erase(channels.front());
         return channels;
@@ -99,6 +115,7 @@ private:
     struct Asked {
         std::string channel;
         bool ends_command = true;
+        bool is_check = false;
     };
 
     bool confirm(const std::string& channel) {

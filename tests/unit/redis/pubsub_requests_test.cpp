@@ -101,3 +101,25 @@ TEST_CASE("nothing of a lost connection is answered any more") {
     requests.clear();
     CHECK(requests.refuse().empty());
 }
+
+TEST_CASE("a check is no news, and its refusal is nobody's, in the order of the requests") {
+    PubSubRequests requests{false};
+    CHECK_FALSE(requests.any());
+    std::string bytes;
+    requests.append_check(bytes, "a");
+    CHECK(bytes == "*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n");
+    CHECK(requests.any());
+    lines(requests, {{"a", true}});
+    SUBCASE("answered") { CHECK_FALSE(requests.subscribed("a")); }
+    SUBCASE("refused") { CHECK(requests.refuse() == Channels{PubSubRequests::no_channel}); }
+    CHECK(requests.any());
+    CHECK(requests.subscribed("a"));
+    CHECK_FALSE(requests.any());
+}
+
+TEST_CASE("a check of a sharded channel") {
+    PubSubRequests requests{true};
+    std::string bytes;
+    requests.append_check(bytes, "a");
+    CHECK(bytes == "*2\r\n$10\r\nSSUBSCRIBE\r\n$1\r\na\r\n");
+}
