@@ -89,7 +89,7 @@ struct Histogram {
 // Counts what the client has done since it was created.
 struct Stats {
     std::uint64_t commands = 0;      // sent to the server by callers and in the background, including resends; a
-                                     // subscription counts once for each channel
+                                     // subscription counts once for each channel, however often it is checked
     std::uint64_t acquisitions = 0;  // holds acquired in any way
     std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
     std::uint64_t handoffs = 0;      // holds handed off to a waiter of this process

@@ -15,6 +15,7 @@
 #include <optional>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -194,12 +195,21 @@ TEST_CASE("stats() counts commands, acquisitions, waits, hand-overs, renewals an
     CHECK(stats.reconnects == 0);
     // The background gives back what was lost, perhaps only now.
     long long commands = 0;
+    std::set<std::string> subscribed;
+    const auto for_each_channel = [](const std::string& line, const auto& function) {
+        std::istringstream words{line.substr(line.find("] ") + 2)};
+        std::string word;
+        for (words >> word; words >> word;) function(word);
+    };
     CHECK(eventually([&] {
         for (const std::string& line : monitor.take_lines()) {
             const auto name = CommandMonitor::name_of(line);
-            // Channels that become wanted at the same moment share one command.
+            // Channels that become wanted at the same moment share one command. A check of the connection names one again.
             if (name == "subscribe")
-                commands += std::ranges::count(line, '"') / 2 - 1;
+                for_each_channel(line,
+                                 [&](const std::string& channel) { commands += subscribed.insert(channel).second; });
+            else if (name == "unsubscribe")
+                for_each_channel(line, [&](const std::string& channel) { subscribed.erase(channel); });
             else if (name == "evalsha" || name == "eval" || name == "time")
                 ++commands;
         }
