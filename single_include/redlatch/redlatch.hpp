@@ -21954,7 +21954,8 @@ public:
     // time until which an unanswered acquire may take effect; 0 for none.
     void undo_acquire(std::unique_lock<std::mutex>& lock, std::uint64_t number, std::int64_t unsettled,
                       Milliseconds lease, Instant from = Clock::now()) {
-        core_.outbox.add({number}, unsettled, from + lease + core_.session.options().command_timeout, from);
+        const Instant over = unsettled != 0 ? std::max(from, unsettled_until(unsettled)) : from;
+        core_.outbox.add({number}, unsettled, over + lease + core_.session.options().command_timeout, from);
         core_.schedule();
         // This thread sends it, so that it follows the acquire command on the same connection.
         deliver(lock);
@@ -23593,7 +23594,11 @@ public:
         const std::string_view what = next_word(payload);
         if (what == "grant") {
             if (const std::optional<Grant> grant = Grant::in(payload, number_)) grant_ = grant;
-        } else if (what == "look" && number_ != 0) {  // those without a place rely on the messages to all
+            const auto number = next_number<std::uint64_t>(payload);
+            if (number && *number != number_ && leave_late_place(*number)) told_at_ = Clock::now();
+        } else if (what == "look" && number_ == 0) {  // those without a place rely on the messages to all
+            for (const std::uint64_t number : late_numbers_) leave_late_place(number);
+        } else if (what == "look") {
             const auto in = next_number<std::int64_t>(payload);
             // One ms more: the key exists until the end of its last millisecond.
             if (in && is_plausible(*in))
@@ -23629,7 +23634,21 @@ public:
     }
 
 private:
+    // A question without an answer may have arrived late, when its number had been released already. Then the server has a
+    // place for it, or has replaced the present one, and offers the lock in vain. Returns true if it releases the number.
+    bool leave_late_place(std::uint64_t number) {
+        if (number == 0 || std::ranges::find(late_numbers_, number) == late_numbers_.end()) return false;
+        if (core_.outbox.has(number)) return true;
+        for (const HoldRecord& hold : core_.holds)
+            if (hold.id == number) return false;
+        const Instant now = Clock::now();
+        core_.outbox.add({number}, 0, now + core_.session.options().watchdog_timeout, now);
+        core_.schedule();
+        return true;
+    }
+
     void forget() {
+        if (unsettled_ != 0) late_numbers_[next_late_++ % late_numbers_.size()] = number_;
         number_ = 0;
         unsettled_ = 0;
         lease_ = longest_ = Milliseconds(0);
@@ -23643,8 +23662,10 @@ private:
     Subscription subscription_;
     std::uint64_t number_ = 0;    // of the hold that the place is for; 0 without a place
     std::int64_t unsettled_ = 0;  // server time until which an unanswered command of it may take effect
-    Milliseconds lease_{};        // that the last command asked for
-    Milliseconds longest_{};      // that any command asked for
+    std::array<std::uint64_t, 4> late_numbers_{};  // the last ones with an unanswered command; 0 for none
+    std::size_t next_late_ = 0;
+    Milliseconds lease_{};    // that the last command asked for
+    Milliseconds longest_{};  // that any command asked for
     std::optional<Grant> grant_;
     Instant told_at_ = never;
     bool asking_ = false;

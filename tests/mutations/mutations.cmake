@@ -3097,6 +3097,12 @@ mutate(again_of_a_new_quorum_hold quorum/quorum_acquire.hpp
     "if (request.again) "
     "integration/multi_lock_loss")
 
+# What is offered to a number that was given up is left to its lease.
+mutate(late_place_is_kept lock/queue_place.hpp
+    "leave_late_place(*number)) told_at_"
+    "core_.outbox.has(*number)) told_at_"
+    "faults/late_locks")
+
 # A subscription that has fallen silent is kept.
 mutate(silent_subscription_is_kept redis/pubsub_connection.hpp
     "} else if (requests_.any()) {"
