@@ -13,6 +13,7 @@
 #include "crowd.hpp"
 #include "end.hpp"
 #include "faults.hpp"
+#include "holder_watch.hpp"
 #include "queue_watch.hpp"
 #include "support/process.hpp"
 #include "support/shared_memory.hpp"
@@ -71,15 +72,17 @@ int soak(std::int64_t seconds, std::uint64_t seed, const std::string& only) {
 
     const std::int64_t began = test::monotonic_ns();
     QueueWatch queue{troublemaker.server()};
+    HolderWatch holders{troublemaker.server()};
     const bool alive = make_trouble(make_plan(seed, seconds, only), began, seconds, crowd, troublemaker, verdict);
     troublemaker.end_all();
     const std::vector<test::QueueSight> sights = queue.end();
     shared->stop = true;
     for (const std::string& wrong : crowd.join(test::patient(30s))) verdict.complain(wrong);
+    const std::vector<HolderSight> seen_holders = holders.end();
     if (alive) judge_end(troublemaker.server(), steady, *shared, crowd, verdict);
 
     const std::vector<Entry> entries = journal.read();
-    judge(entries, troublemaker.faults(), troublemaker.late_arrivals(), sights, began, verdict);
+    judge(entries, troublemaker.faults(), troublemaker.late_arrivals(), {sights, seen_holders}, began, verdict);
     if (only.empty()) judge_coverage(entries, troublemaker.faults(), seconds, verdict);
     print(verdict, seconds, troublemaker.faults());
     if (!verdict.complaints.empty()) {

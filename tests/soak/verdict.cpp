@@ -23,8 +23,7 @@ constexpr milliseconds returning{300};
 
 class Judge {
 public:
-    Judge(const Story& story, const std::vector<test::QueueSight>& queue, ReplyClass& verdict)
-        : story_(story), queue_(queue), verdict_(verdict) {
+    Judge(const Story& story, const Sights& seen, ReplyClass& verdict) : story_(story), seen_(seen), verdict_(verdict) {
         verdict_.cycles = story.all_turns.size() + story.semaphore_turns.size() + story.rounds.size();
         for (const Entry& entry : story.failures)
             verdict_.complain("unexpected error " + std::to_string(entry.token) + " " +
@@ -215,7 +214,7 @@ private:
         std::vector<Turn> turns;
         for (const Entry& entry : entries) turns.push_back(Story::turn(entry, entry.on_wire));
         std::vector<test::QueueSight> sights;
-        for (const test::QueueSight& sight : queue_)
+        for (const test::QueueSight& sight : seen_.queue)
             if (!story_.troubled.meet(sight.asked, sight.at)) sights.push_back(sight);
         for (const test::Overtaking& one : test::find_overtaking(sights, turns))
             if (!story_.troubled.meet(one.sight.at, one.second.held) &&
@@ -244,7 +243,30 @@ private:
         verdict_.max_wake_ms = std::max(verdict_.max_wake_ms, took);
         if (took > longest_wake.count())
             verdict_.complain(std::string{info(kind).name} + ": nobody came in for " + std::to_string(took) +
-                              " ms after a release at " + story_.at(from) + ", while " + who + " waited");
+                              " ms after a release at " + story_.at(from) + ", while " + who + " waited" +
+                              holders(lock_number(kind), from, until));
+    }
+
+    // Describes who held the lock at that time according to the server, and what those wanted according to the journal.
+    std::string holders(std::uint64_t lock, std::int64_t from, std::int64_t until) const {
+        std::string text;
+        for (const HolderSight& sight : seen_.holders) {
+            if (sight.lock != lock || sight.at < from - ns(50ms) || sight.at > until + ns(50ms)) continue;
+            text += "; at " + story_.at(sight.at) + " " + sight.key + " held by";
+            for (const std::string& owner : sight.owners) text += " " + owner + wishes(hash_of(owner), from, until);
+        }
+        return text;
+    }
+
+    std::string wishes(std::uint64_t on_wire, std::int64_t from, std::int64_t until) const {
+        std::string text;
+        for (const auto* entries : {&story_.all_turns, &story_.gave_up})
+            for (const Entry& entry : *entries) {
+                if (entry.on_wire != on_wire || entry.called > until) continue;
+                if (std::max({entry.held, entry.released, entry.returned}) < from - ns(1s)) continue;
+                text += " [" + story_.where(entry, entry.called) + "]";
+            }
+        return text;
     }
 
     const std::vector<Entry>& turns_of(std::uint64_t lock) const {
@@ -260,7 +282,7 @@ private:
     }
 
     const Story& story_;
-    const std::vector<test::QueueSight>& queue_;
+    const Sights& seen_;
     ReplyClass& verdict_;
     std::map<Kind, std::int64_t> longest_wakes_;
 };
@@ -268,10 +290,10 @@ private:
 }  // namespace
 
 void judge(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
-           const std::vector<test::LateArrival>& arrivals, const std::vector<test::QueueSight>& queue,
-           std::int64_t began, ReplyClass& verdict) {
+           const std::vector<test::LateArrival>& arrivals, const Sights& seen, std::int64_t began,
+           ReplyClass& verdict) {
     const Story story{journal, faults, arrivals, began};
-    Judge judge{story, queue, verdict};
+    Judge judge{story, seen, verdict};
     judge.locks();
     judge.permits();
     judge.semaphores();

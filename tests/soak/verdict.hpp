@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "faults.hpp"
+#include "holder_watch.hpp"
 #include "journal.hpp"
 #include "support/waiting_checkers.hpp"
 
@@ -29,10 +30,15 @@ struct ReplyClass {
     void complain(const std::string& what) { complaints.push_back(what); }
 };
 
-// Checks the journal and the records of the fair lock's queue. Times in messages count from `began`.
+// What was seen at the server.
+struct Sights {
+    const std::vector<test::QueueSight>& queue;  // of the fair lock
+    const std::vector<HolderSight>& holders;
+};
+
+// Checks the journal and what was seen at the server. Times in messages count from `began`.
 void judge(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
-           const std::vector<test::LateArrival>& arrivals, const std::vector<test::QueueSight>& queue,
-           std::int64_t began, ReplyClass& verdict);
+           const std::vector<test::LateArrival>& arrivals, const Sights& seen, std::int64_t began, ReplyClass& verdict);
 
 // Checks that enough happened for the result to mean anything.
 void judge_coverage(const std::vector<Entry>& journal, const std::vector<Fault>& faults, std::int64_t seconds,
