@@ -2541,8 +2541,8 @@ mutate(place_is_left_with_its_messages lock/queue_place.hpp
     "        grant_.reset();"
     "integration/grants")
 mutate(message_without_a_place lock/queue_place.hpp
-    "what == \"look\" && number_ != 0)"
-    "what == \"look\")"
+    "what == \"look\" && number_ == 0)"
+    "what == \"look\" && number_ == 1)"
     "integration/grants")
 
 # Those who queue do not hear the release of a client that grants nothing.
