@@ -3098,8 +3098,8 @@ mutate(again_of_a_new_quorum_hold quorum/quorum_acquire.hpp
     "integration/multi_lock_loss")
 
 # What is offered to a number that was given up is left to its lease.
-mutate(late_place_is_kept lock/queue_place.hpp
-    "leave_late_place(*number)) told_at_"
+mutate(former_place_is_kept lock/queue_place.hpp
+    "leave_former_place(*number)) told_at_"
     "core_.outbox.has(*number)) told_at_"
     "faults/late_locks")
 

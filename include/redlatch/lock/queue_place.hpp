@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -138,9 +137,9 @@ public:
         if (what == "grant") {
             if (const std::optional<Grant> grant = Grant::in(payload, number_)) grant_ = grant;
             const auto number = next_number<std::uint64_t>(payload);
-            if (number && *number != number_ && leave_late_place(*number)) told_at_ = Clock::now();
+            if (number && *number != number_ && leave_former_place(*number)) told_at_ = Clock::now();
         } else if (what == "look" && number_ == 0) {  // those without a place rely on the messages to all
-            for (const std::uint64_t number : late_numbers_) leave_late_place(number);
+            leave_former_place(former_numbers_.back());
         } else if (what == "look") {
             const auto in = next_number<std::int64_t>(payload);
             // One ms more: the key exists until the end of its last millisecond.
@@ -177,10 +176,11 @@ public:
     }
 
 private:
-    // A question without an answer may have arrived late, when its number had been released already. Then the server has a
-    // place for it, or has replaced the present one, and offers the lock in vain. Returns true if it releases the number.
-    bool leave_late_place(std::uint64_t number) {
-        if (number == 0 || std::ranges::find(late_numbers_, number) == late_numbers_.end()) return false;
+    // The server may have a place for a number that this process has released: of a question that arrived late, or because
+    // it has lost its last commands. Then it offers the lock in vain. Returns true if the number is being released.
+    bool leave_former_place(std::uint64_t number) {
+        if (number == 0 || std::find(former_numbers_.begin(), former_numbers_.end(), number) == former_numbers_.end())
+            return false;
         if (core_.outbox.has(number)) return true;
         for (const HoldRecord& hold : core_.holds)
             if (hold.id == number) return false;
@@ -191,7 +191,8 @@ private:
     }
 
     void forget() {
-        if (unsettled_ != 0) late_numbers_[next_late_++ % late_numbers_.size()] = number_;
+        std::rotate(former_numbers_.begin(), former_numbers_.begin() + 1, former_numbers_.end());
+        former_numbers_.back() = number_;
         number_ = 0;
         unsettled_ = 0;
         lease_ = longest_ = Milliseconds(0);
@@ -205,10 +206,9 @@ private:
     Subscription subscription_;
     std::uint64_t number_ = 0;    // of the hold that the place is for; 0 without a place
     std::int64_t unsettled_ = 0;  // server time until which an unanswered command of it may take effect
-    std::array<std::uint64_t, 4> late_numbers_{};  // the last ones with an unanswered command; 0 for none
-    std::size_t next_late_ = 0;
-    Milliseconds lease_{};    // that the last command asked for
-    Milliseconds longest_{};  // that any command asked for
+    std::array<std::uint64_t, 8> former_numbers_{};  // the latest is the last one
+    Milliseconds lease_{};                           // that the last command asked for
+    Milliseconds longest_{};                         // that any command asked for
     std::optional<Grant> grant_;
     Instant told_at_ = never;
     bool asking_ = false;
