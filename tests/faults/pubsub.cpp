@@ -2,6 +2,7 @@
 // ctest: timeout=240
 // Messages that are dropped, many channels at once, and a waiter that leaves while it is notified.
 #include <atomic>
+#include <future>
 #include <memory>
 #include <random>
 #include <thread>
@@ -27,6 +28,28 @@ std::string first_client(RawRedis& redis) {
     const std::string list = redis.text("CLIENT", "LIST", "TYPE", "pubsub");
     return list.substr(0, list.find(' ') + 1);
 }
+
+// A lock that one client holds, and for which another one waits through a proxy.
+struct Contest {
+    Contest() { theirs.lock(); }
+
+    void begin_to_wait() {
+        waiter = start([this] {
+            orders.lock();
+            orders.unlock();
+        });
+    }
+    bool is_heard() {
+        return eventually([&] { return listeners(path.redis, "orders") == 1; });
+    }
+
+    FaultyPath path;
+    Client other{path.server.url(), long_lease()};
+    RLock theirs{other, "orders"};
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    std::future<void> waiter;
+};
 
 }  // namespace
 
@@ -63,57 +86,43 @@ TEST_CASE(
 // Nobody closes the connection, and commands have one of their own. The server counts it as a listener, so each release
 // would offer the lock to a process that does not receive the offer.
 TEST_CASE("fault: a subscription that falls silent is given up, and the next one is told of the release") {
-    FaultyPath path;
-    Client other{path.server.url(), long_lease()};
-    RLock theirs{other, "orders"};
-    theirs.lock();
-    Client client{path.url(), quick()};
-    RLock orders{client, "orders"};
+    Contest contest;
+    FaultyPath& path = contest.path;
     bool at_once = false;
     SUBCASE("from its first reply on") { at_once = true; }
     SUBCASE("later") {}
     if (at_once) path.proxy.drop_next_replies(1, "SUBSCRIBE", Then::silence);
-    auto waiter = start([&] {
-        orders.lock();
-        orders.unlock();
-    });
+    contest.begin_to_wait();
     if (!at_once) {
-        REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
+        REQUIRE(contest.is_heard());
         path.proxy.drop_next_replies(1, "SUBSCRIBE", Then::silence);  // that of the check
     }
     REQUIRE(eventually([&] { return path.proxy.counts().dropped == 1; }));
     const std::string before = first_client(path.redis);
     REQUIRE(eventually([&] { return first_client(path.redis) != before; }));
-    REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
+    REQUIRE(contest.is_heard());
     const Stopwatch watch;
-    theirs.unlock();
-    REQUIRE(ready_within(waiter, patient(10s)));
+    contest.theirs.unlock();
+    REQUIRE(ready_within(contest.waiter, patient(10s)));
     CHECK(watch.elapsed_ms() < patient(1500ms));  // an offer that nobody receives lasts 2 s
-    waiter.get();
+    contest.waiter.get();
 }
 
 TEST_CASE(
     "fault: a subscription without messages is kept while the server replies, and its waiter sends nothing else") {
-    FaultyPath path;
-    Client other{path.server.url(), long_lease()};
-    RLock theirs{other, "orders"};
-    theirs.lock();
-    Client client{path.url(), quick()};
-    RLock orders{client, "orders"};
-    auto waiter = start([&] {
-        orders.lock();
-        orders.unlock();
-    });
-    REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
+    Contest contest;
+    FaultyPath& path = contest.path;
+    contest.begin_to_wait();
+    REQUIRE(contest.is_heard());
     const std::string before = first_client(path.redis);
     const long long scripts = path.redis.script_calls();
     const long long first = path.redis.subscribe_calls();
     REQUIRE(eventually([&] { return path.redis.subscribe_calls() >= first + 3; }));
     CHECK(path.redis.script_calls() <= scripts + 1);  // the waiter's question after it has begun to listen
     CHECK(first_client(path.redis) == before);
-    theirs.unlock();
-    REQUIRE(ready_within(waiter, patient(10s)));
-    waiter.get();
+    contest.theirs.unlock();
+    REQUIRE(ready_within(contest.waiter, patient(10s)));
+    contest.waiter.get();
 }
 
 TEST_CASE("fault: ten thousand channels within seconds: the client subscribes to all, and unsubscribes again") {
