@@ -2541,8 +2541,8 @@ mutate(place_is_left_with_its_messages lock/queue_place.hpp
     "        grant_.reset();"
     "integration/grants")
 mutate(message_without_a_place lock/queue_place.hpp
-    "what == \"look\" && number_ == 0)"
-    "what == \"look\" && number_ == 1)"
+    "what == \"look\" && number_ != 0)"
+    "what == \"look\")"
     "integration/grants")
 
 # Those who queue do not hear the release of a client that grants nothing.
@@ -3096,12 +3096,6 @@ mutate(again_of_a_new_quorum_hold quorum/quorum_acquire.hpp
     "if (request.again) me.again = "
     "if (request.again) "
     "integration/multi_lock_loss")
-
-# What is offered to a number that was given up is left to its lease.
-mutate(former_place_is_kept lock/queue_place.hpp
-    "leave_former_place(*number)) told_at_"
-    "core_.outbox.has(*number)) told_at_"
-    "faults/late_locks")
 
 # A subscription that has fallen silent is kept.
 mutate(silent_subscription_is_kept redis/pubsub_connection.hpp

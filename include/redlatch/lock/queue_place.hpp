@@ -13,7 +13,6 @@
 #include "redlatch/wait/subscription.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -136,11 +135,7 @@ public:
         const std::string_view what = next_word(payload);
         if (what == "grant") {
             if (const std::optional<Grant> grant = Grant::in(payload, number_)) grant_ = grant;
-            const auto number = next_number<std::uint64_t>(payload);
-            if (number && *number != number_ && leave_former_place(*number)) told_at_ = Clock::now();
-        } else if (what == "look" && number_ == 0) {  // those without a place rely on the messages to all
-            leave_former_place(former_numbers_.back());
-        } else if (what == "look") {
+        } else if (what == "look" && number_ != 0) {  // those without a place rely on the messages to all
             const auto in = next_number<std::int64_t>(payload);
             // One ms more: the key exists until the end of its last millisecond.
             if (in && is_plausible(*in))
@@ -176,23 +171,7 @@ public:
     }
 
 private:
-    // The server may have a place for a number that this process has released: of a question that arrived late, or because
-    // it has lost its last commands. Then it offers the lock in vain. Returns true if the number is being released.
-    bool leave_former_place(std::uint64_t number) {
-        if (number == 0 || std::find(former_numbers_.begin(), former_numbers_.end(), number) == former_numbers_.end())
-            return false;
-        if (core_.outbox.has(number)) return true;
-        for (const HoldRecord& hold : core_.holds)
-            if (hold.id == number) return false;
-        const Instant now = Clock::now();
-        core_.outbox.add({number}, 0, now + core_.session.options().watchdog_timeout, now);
-        core_.schedule();
-        return true;
-    }
-
     void forget() {
-        std::rotate(former_numbers_.begin(), former_numbers_.begin() + 1, former_numbers_.end());
-        former_numbers_.back() = number_;
         number_ = 0;
         unsettled_ = 0;
         lease_ = longest_ = Milliseconds(0);
@@ -206,9 +185,8 @@ private:
     Subscription subscription_;
     std::uint64_t number_ = 0;    // of the hold that the place is for; 0 without a place
     std::int64_t unsettled_ = 0;  // server time until which an unanswered command of it may take effect
-    std::array<std::uint64_t, 8> former_numbers_{};  // the latest is the last one
-    Milliseconds lease_{};                           // that the last command asked for
-    Milliseconds longest_{};                         // that any command asked for
+    Milliseconds lease_{};        // that the last command asked for
+    Milliseconds longest_{};      // that any command asked for
     std::optional<Grant> grant_;
     Instant told_at_ = never;
     bool asking_ = false;
