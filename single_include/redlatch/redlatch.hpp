@@ -9828,8 +9828,7 @@ public:
     // Appends a request to which a server replies that is still there: it subscribes once more to this channel, which
     // needs no more rights than the first time.
     void append_check(std::string& out, const std::string& channel) {
-        append_command(out,
-                       Command{std::array<std::string_view, 2>{sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE", channel}, 0});
+        append_command(out, Command{std::array<std::string_view, 2>{subscribe_word(), channel}, 0});
         asked_.push_back({channel, true, true});
     }
 
@@ -9838,8 +9837,8 @@ public:
     void append(std::string& out, const std::vector<ChannelChange>& changes) {
         for (std::size_t i = 0; i < changes.size();) {
             const bool wanted = changes[i].wanted;
-            std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
-                                                       : (sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
+            std::vector<std::string_view> words{wanted ? subscribe_word()
+                                                       : std::string_view(sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
             const std::size_t most = sharded_ ? 2 : 513;
             bool alone = false;
             for (; !alone && i < changes.size() && changes[i].wanted == wanted && words.size() < most; ++i) {
@@ -9904,6 +9903,8 @@ private:
         bool is_check = false;
     };
 
+    std::string_view subscribe_word() const noexcept { return sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE"; }
+
     bool confirm(const std::string& channel) {
         if (asked_.empty() || asked_.front().channel != channel) return false;
         asked_.erase(asked_.begin());
@@ -9940,8 +9941,9 @@ namespace detail {
 // Carries all subscriptions over one connection. It is opened when the first channel is wanted. When it is lost, it is
 // reopened with back-off and subscribed to everything again.
 //
-// A connection may fall silent although nobody closes it, and its process would miss all messages. So it asks
-// for one of its channels again when nothing has arrived for `timeout`. A connection on which a reply is outstanding for that long is lost.
+// A connection may fall silent although nobody closes it, and its process would miss all messages. So it asks for one of
+// its channels again when nothing has arrived for `timeout`. A connection on which a reply is outstanding for that long
+// is lost.
 //
 // mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may subscribe, and wakes the
 // serving thread afterwards. serving_ guards the connection and is held while the listener is notified; mutex_ may be
@@ -21954,6 +21956,7 @@ public:
     // time until which an unanswered acquire may take effect; 0 for none.
     void undo_acquire(std::unique_lock<std::mutex>& lock, std::uint64_t number, std::int64_t unsettled,
                       Milliseconds lease, Instant from = Clock::now()) {
+        // The acquire may still take effect until then, and last for a lease from there.
         const Instant over = unsettled != 0 ? std::max(from, unsettled_until(unsettled)) : from;
         core_.outbox.add({number}, unsettled, over + lease + core_.session.options().command_timeout, from);
         core_.schedule();

@@ -247,25 +247,14 @@ private:
                               holders(lock_number(kind), from, until));
     }
 
-    // Describes who held the lock at that time according to the server, and what those wanted according to the journal.
+    // Describes who held the lock at that time according to the server.
     std::string holders(std::uint64_t lock, std::int64_t from, std::int64_t until) const {
         std::string text;
         for (const HolderSight& sight : seen_.holders) {
             if (sight.lock != lock || sight.at < from - ns(50ms) || sight.at > until + ns(50ms)) continue;
             text += "; at " + story_.at(sight.at) + " " + sight.key + " held by";
-            for (const std::string& owner : sight.owners) text += " " + owner + wishes(hash_of(owner), from, until);
+            for (const std::string& owner : sight.owners) text += " " + owner;
         }
-        return text;
-    }
-
-    std::string wishes(std::uint64_t on_wire, std::int64_t from, std::int64_t until) const {
-        std::string text;
-        for (const auto* entries : {&story_.all_turns, &story_.gave_up})
-            for (const Entry& entry : *entries) {
-                if (entry.on_wire != on_wire || entry.called > until) continue;
-                if (std::max({entry.held, entry.released, entry.returned}) < from - ns(1s)) continue;
-                text += " [" + story_.where(entry, entry.called) + "]";
-            }
         return text;
     }
 

@@ -61,6 +61,7 @@ public:
     // time until which an unanswered acquire may take effect; 0 for none.
     void undo_acquire(std::unique_lock<std::mutex>& lock, std::uint64_t number, std::int64_t unsettled,
                       Milliseconds lease, Instant from = Clock::now()) {
+        // The acquire may still take effect until then, and last for a lease from there.
         const Instant over = unsettled != 0 ? std::max(from, unsettled_until(unsettled)) : from;
         core_.outbox.add({number}, unsettled, over + lease + core_.session.options().command_timeout, from);
         core_.schedule();

@@ -27,8 +27,9 @@ namespace detail {
 // Carries all subscriptions over one connection. It is opened when the first channel is wanted. When it is lost, it is
 // reopened with back-off and subscribed to everything again.
 //
-// A connection may fall silent although nobody closes it, and its process would miss all messages. So it asks
-// for one of its channels again when nothing has arrived for `timeout`. A connection on which a reply is outstanding for that long is lost.
+// A connection may fall silent although nobody closes it, and its process would miss all messages. So it asks for one of
+// its channels again when nothing has arrived for `timeout`. A connection on which a reply is outstanding for that long
+// is lost.
 //
 // mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may subscribe, and wakes the
 // serving thread afterwards. serving_ guards the connection and is held while the listener is notified; mutex_ may be

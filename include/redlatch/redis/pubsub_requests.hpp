@@ -42,8 +42,7 @@ public:
     // Appends a request to which a server replies that is still there: it subscribes once more to this channel, which
     // needs no more rights than the first time.
     void append_check(std::string& out, const std::string& channel) {
-        append_command(out,
-                       Command{std::array<std::string_view, 2>{sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE", channel}, 0});
+        append_command(out, Command{std::array<std::string_view, 2>{subscribe_word(), channel}, 0});
         asked_.push_back({channel, true, true});
     }
 
@@ -52,8 +51,8 @@ public:
     void append(std::string& out, const std::vector<ChannelChange>& changes) {
         for (std::size_t i = 0; i < changes.size();) {
             const bool wanted = changes[i].wanted;
-            std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
-                                                       : (sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
+            std::vector<std::string_view> words{wanted ? subscribe_word()
+                                                       : std::string_view(sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
             const std::size_t most = sharded_ ? 2 : 513;
             bool alone = false;
             for (; !alone && i < changes.size() && changes[i].wanted == wanted && words.size() < most; ++i) {
@@ -117,6 +116,8 @@ private:
         bool ends_command = true;
         bool is_check = false;
     };
+
+    std::string_view subscribe_word() const noexcept { return sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE"; }
 
     bool confirm(const std::string& channel) {
         if (asked_.empty() || asked_.front().channel != channel) return false;
