@@ -451,6 +451,59 @@ TEST_CASE("fault: late copies: a waiter's acquire that arrives late leaves no pl
     });
 }
 
+// The release of its number was given up in a long outage, and then the copy has taken a place. The server offers the lock
+// to it for 2 s.
+TEST_CASE("fault: late copies: a place that was left is left again as soon as the server mentions it") {
+    with_lock<RLock>("RLock", [](const auto& at) {
+        const std::string places = "redlatch_lock_places:{orders}", queue = "redlatch_lock_queue:{orders}";
+        const std::string id = at.my_client().id(), channel = "redisson_lock__channel:{orders}:" + id;
+        const auto leave_a_place = [&] {
+            std::future<bool> wait;
+            std::string place;
+            at.path.delay_a_copy(at.commands.acquire, [&] {
+                wait = start([&] { return at.mine.try_lock_for(2 * wanted); });
+                REQUIRE(can_be_granted<RLock>(at.path.redis, at.my_client(), "orders"));
+                place = at.path.redis.text("HGET", places, id);
+            });
+            CHECK_FALSE(wait.get());
+            at.path.let_through({at.commands.acquire});
+            REQUIRE(eventually([&] { return !at.path.redis.exists(queue); }, a_moment));
+            return place;
+        };
+        enum class Then { granted, granted_instead_of_another, looked_at };
+        for (const Then then : {Then::granted, Then::granted_instead_of_another, Then::looked_at}) {
+            CAPTURE(static_cast<int>(then));
+            CHECK(succeeds_once([&] {
+                at.theirs.lock();
+                const std::string place = leave_a_place();
+                std::future<void> visit;
+                if (then == Then::granted_instead_of_another) {
+                    visit = start([&] {
+                        at.mine.lock();
+                        at.mine.unlock();
+                    });
+                    REQUIRE(can_be_granted<RLock>(at.path.redis, at.my_client(), "orders"));
+                } else {
+                    at.path.redis.integer("RPUSH", queue, id);
+                }
+                at.path.redis.integer("HSET", places, id, place);
+                const bool listens = at.path.redis.lock_listeners(channel) == 1;  // for 5 s at least
+                const Stopwatch watch;
+                if (then == Then::looked_at) {
+                    at.path.redis.integer("PUBLISH", channel, "look 0");
+                    CHECK(eventually([&] { return !at.path.redis.exists(queue); }, a_moment));
+                }
+                at.theirs.unlock();
+                CHECK(eventually([&] { return !at.path.redis.exists("orders"); }, a_moment));
+                if (visit.valid()) visit.get();
+                const bool in_time = watch.within(1500ms);
+                CHECK(eventually([&] { return at.path.is_clean(); }, 2 * a_moment));
+                return listens && in_time;
+            }));
+        }
+    });
+}
+
 TEST_CASE("fault: late copies: a mutex's plain command holds no longer than the first lease would have lasted") {
     with_lock<Mutex>("Mutex", [](const auto& at) {
         at.path.delay_a_copy(at.commands.acquire, [&] { at.mine.lock(); });

@@ -3097,6 +3097,18 @@ mutate(again_of_a_new_quorum_hold quorum/quorum_acquire.hpp
     "if (request.again) "
     "integration/multi_lock_loss")
 
+# What is offered to a number that was given up is left to its lease.
+mutate(left_place_is_kept lock/queue_place.hpp
+    "if (number && give_back(*number)) told_at_"
+    "if (number && core_.outbox.has(*number)) told_at_"
+    "faults/late_locks")
+
+# A process that is told of a place that it has left keeps it.
+mutate(look_at_a_left_place lock/queue_place.hpp
+    "give_back(left_.back());"
+    ""
+    "faults/late_locks")
+
 # A subscription that has fallen silent is kept.
 mutate(silent_subscription_is_kept redis/pubsub_connection.hpp
     "} else if (requests_.any()) {"

@@ -96,6 +96,16 @@ public:
         forget(hold);
     }
 
+    // Makes the next repeat of this release due now. Returns false if there is none.
+    bool hasten(std::uint64_t hold, Instant now) {
+        for (Item& item : items_) {
+            if (item.unwanted.hold != hold) continue;
+            item.next = std::min(item.next, now);
+            return true;
+        }
+        return false;
+    }
+
     void forget(std::uint64_t hold) {
         std::erase_if(items_, [&](const Item& i) { return i.unwanted.hold == hold; });
     }

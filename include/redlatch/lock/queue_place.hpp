@@ -13,6 +13,7 @@
 #include "redlatch/wait/subscription.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -88,7 +89,7 @@ public:
                 held->unanswered(Clock::now() + longest_);
             forget();
         } else if (core_.outbox.has(number_)) {
-            forget();  // the reply came too late, so the number is being released
+            leave();  // the reply came too late, so the number is being released
         }
         co_return answer;
     }
@@ -102,7 +103,7 @@ public:
         const std::uint64_t number = number_;
         const std::int64_t unsettled = unsettled_;
         const Milliseconds longest = longest_;
-        forget();
+        leave();
         parts_.deliveries.undo_acquire(lock, number, unsettled, longest);
     } catch (...) {  // what could not be sent now, the background sends
         if (!lock.owns_lock()) lock.lock();
@@ -123,7 +124,7 @@ public:
             const Instant now = Clock::now();
             core_.outbox.add({number_}, unsettled_, now + longest_, now);
             core_.schedule();
-            forget();
+            leave();
         }
     }
 
@@ -135,7 +136,12 @@ public:
         const std::string_view what = next_word(payload);
         if (what == "grant") {
             if (const std::optional<Grant> grant = Grant::in(payload, number_)) grant_ = grant;
-        } else if (what == "look" && number_ != 0) {  // those without a place rely on the messages to all
+            const auto number = next_number<std::uint64_t>(payload);
+            if (number && give_back(*number)) told_at_ = Clock::now();  // it may have replaced the place of today
+        } else if (what == "look" && number_ == 0) {  // those without a place rely on the messages to all
+            give_back(left_.back());
+            left_.back() = 0;  // once, because the place of another number may be meant
+        } else if (what == "look") {
             const auto in = next_number<std::int64_t>(payload);
             // One ms more: the key exists until the end of its last millisecond.
             if (in && is_plausible(*in))
@@ -171,6 +177,25 @@ public:
     }
 
 private:
+    // The server may have a place for a number that this process has released: of a question that arrived long after that,
+    // or because the server has lost the release. Then it offers the lock in vain. Returns true if that number is being
+    // released. A number that has held the lock is none of these: only its own release may end it.
+    bool give_back(std::uint64_t number) {
+        if (number == 0 || std::find(left_.begin(), left_.end(), number) == left_.end()) return false;
+        const Instant now = Clock::now();
+        if (!core_.outbox.hasten(number, now))
+            core_.outbox.add({number}, 0, now + core_.session.options().watchdog_timeout, now);
+        core_.schedule();
+        return true;
+    }
+
+    // Forgets the place of a number that is being released and has never held the lock.
+    void leave() {
+        std::rotate(left_.begin(), left_.begin() + 1, left_.end());
+        left_.back() = number_;
+        forget();
+    }
+
     void forget() {
         number_ = 0;
         unsettled_ = 0;
@@ -183,10 +208,11 @@ private:
     const std::function<void(bool)> asked_;
     LockCore& core_;
     Subscription subscription_;
-    std::uint64_t number_ = 0;    // of the hold that the place is for; 0 without a place
-    std::int64_t unsettled_ = 0;  // server time until which an unanswered command of it may take effect
-    Milliseconds lease_{};        // that the last command asked for
-    Milliseconds longest_{};      // that any command asked for
+    std::uint64_t number_ = 0;             // of the hold that the place is for; 0 without a place
+    std::int64_t unsettled_ = 0;           // server time until which an unanswered command of it may take effect
+    std::array<std::uint64_t, 4> left_{};  // the last numbers that were released without a hold, the latest at the end
+    Milliseconds lease_{};                 // that the last command asked for
+    Milliseconds longest_{};               // that any command asked for
     std::optional<Grant> grant_;
     Instant told_at_ = never;
     bool asking_ = false;
