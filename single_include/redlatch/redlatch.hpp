@@ -3013,6 +3013,10 @@ struct OwnerNumber {
     return number;
 }
 
+// Marks the number of a hold whose release grants nothing to those who queue, because its client may not use their queue.
+// Then the owner has an id of version 4, as those of clients that know nothing of queues.
+inline constexpr std::uint64_t grants_nothing = std::uint64_t{1} << 63;
+
 // Holds the owner as sent to the server, "<uuid>:<number>", without an allocation. A short suffix may follow, or the
 // number of one of its holds: "<uuid>:<number>:<hold>".
 class OwnerText {
@@ -3023,8 +3027,9 @@ public:
     }
     OwnerText(std::string_view uuid, std::uint64_t number, std::string_view suffix = {}) noexcept {
         char* end = uuid.copy(text_.data(), 36) + text_.data();
+        if ((number & grants_nothing) != 0) text_[version_at] = '4';
         *end++ = ':';
-        end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
+        end = std::to_chars(end, text_.data() + text_.size(), number & ~grants_nothing).ptr;
         end += suffix.copy(end, longest_suffix);
         size_ = static_cast<std::size_t>(end - text_.data());
     }
@@ -3034,6 +3039,7 @@ public:
 
 private:
     static constexpr std::size_t longest_suffix = 1 + 20;
+    static constexpr std::size_t version_at = 14;
     std::array<char, 36 + 1 + 20 + longest_suffix> text_;
     std::size_t size_;
 };
@@ -15263,6 +15269,7 @@ public:
         : wanted_(wanted), native_(native), of_(of), queue_(std::move(queue)), places_(std::move(places)) {}
 
     bool are_used() const noexcept { return wanted_ && native_.may_use(of_); }
+    bool are_forbidden() const noexcept { return wanted_ && !native_.may_use(of_); }
 
     const std::string& queue() const noexcept { return queue_; }
     const std::string& places() const noexcept { return places_; }
@@ -15274,6 +15281,7 @@ public:
     // without. Says so to each caller whose call had them.
     bool are_refused(std::size_t keys, const Reply& reply) const {
         if (keys < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM")) return false;
+        if (reply.text.find("'eval") != std::string::npos) return false;  // no script at all
         native_.refused(of_);
         return true;
     }
@@ -21634,6 +21642,9 @@ public:
     // Returns true if waiters queue up on the server, and a release grants the lock to the next one.
     virtual bool queues() const noexcept { return false; }
 
+    // Returns true if the user has turned out to have no right to that queue. Then a release grants nothing.
+    virtual bool may_not_queue() const noexcept { return false; }
+
     // Returns the channel that tells this client of its grants, if it queues.
     virtual std::string grants_channel() const { return channel_ + ":" + uuid_; }
 
@@ -21744,7 +21755,7 @@ struct LockCore {
         : task(state), session(of), owned_protocol(std::move(by)), key_holds(of.key_holds(key())) {}
 
     const std::string& key() const noexcept { return protocol.key(); }
-    std::uint64_t next_number() { return session.next_request(); }
+    std::uint64_t next_number() { return session.next_request() | (protocol.may_not_queue() ? grants_nothing : 0); }
 
     // Keeps the lock's state alive, for completions.
     std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }
@@ -26326,6 +26337,7 @@ public:
                  prefixed_key("redlatch_lock_queue", key_), prefixed_key("redlatch_lock_places", key_)) {}
 
     bool queues() const noexcept override { return queue_.are_used(); }
+    bool may_not_queue() const noexcept override { return queue_.are_forbidden(); }
 
     Call acquire(const Claim& claim) const override {
         if (queues())
@@ -32885,6 +32897,7 @@ public:
     Inspection read_both_sides(const Reply& reply) const { return inspection_of_read_write(reply, key_); }
 
     bool queues() const noexcept final { return queue_.are_used(); }
+    bool may_not_queue() const noexcept final { return queue_.are_forbidden(); }
 
     AcquireAnswer read_acquire(const Reply& reply) const override { return decode_queueing_acquire(reply, key_); }
 

@@ -3,7 +3,7 @@
 
 #include <atomic>
 #include <exception>
-#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -23,40 +23,56 @@ struct HolderSight {
     std::vector<std::string> owners;  // none: it was free
 };
 
-// Reads the keys of the locks again and again, in a thread of its own, past all proxies. Records the changes, to explain a
-// wake-up that came late: a lock may be offered to somebody who does not take it.
+// Reads the keys of the locks again and again, past all proxies, with a thread for each server. Records the changes,
+// to explain a wake-up that came late: a lock may be offered to somebody who does not take it.
 class HolderWatch {
 public:
-    explicit HolderWatch(const test::RedisServer& server) : url_(server.url()), thread_([this] { watch(); }) {}
-    ~HolderWatch() {
-        if (thread_.joinable()) end();
+    // `steady`: the servers without faults.
+    template <class Servers>
+    HolderWatch(const test::RedisServer& server, const Servers& steady) {
+        std::vector<Key> keys;
+        for (const Kind kind :
+             {Kind::rlock, Kind::fair, Kind::fenced, Kind::spin, Kind::writer, Kind::leader, Kind::red})
+            keys.push_back({kind, std::string{info(kind).of}});
+        for (const char* member : {"1", "2"}) keys.push_back({Kind::multi, std::string{info(Kind::multi).of} + member});
+        threads_.emplace_back([this, url = server.url(), keys] { watch(url, keys); });
+        for (const test::RedisServer& one : steady)
+            threads_.emplace_back([this, url = one.url()] {
+                watch(url, {{Kind::red, std::string{info(Kind::red).of}}});
+            });
     }
+    ~HolderWatch() { end(); }
 
     // Returns all records.
     std::vector<HolderSight> end() {
         stop_ = true;
-        thread_.join();
+        for (std::thread& thread : threads_)
+            if (thread.joinable()) thread.join();
         return std::move(sights_);
     }
 
 private:
-    void watch() {
-        std::vector<std::pair<Kind, std::string>> keys;
-        for (const Kind kind : {Kind::rlock, Kind::fair, Kind::fenced, Kind::spin, Kind::writer, Kind::leader})
-            keys.emplace_back(kind, info(kind).of);
-        for (const char* member : {"1", "2"})
-            keys.emplace_back(Kind::multi, std::string{info(Kind::multi).of} + member);
-        std::map<std::string, std::vector<std::string>> last;
+    struct Key {
+        Kind kind;
+        std::string name;
+        std::vector<std::string> owners{};  // at the last look
+    };
+
+    void watch(const std::string& url, std::vector<Key> keys) {
         std::optional<test::RawRedis> redis;
         while (!stop_) {
-            std::this_thread::sleep_for(10ms);
+            std::this_thread::sleep_for(2ms);
             try {
-                if (!redis) redis.emplace(url_, 1s);
-                for (const auto& [kind, key] : keys) {
-                    std::vector<std::string> owners = redis->list("HKEYS", key);
-                    if (last[key] == owners) continue;
-                    last[key] = owners;
-                    sights_.push_back({lock_number(kind), test::monotonic_ns(), key, std::move(owners)});
+                if (!redis) redis.emplace(url, 1s);
+                for (Key& key : keys) {
+                    std::vector<std::string> owners = redis->list("HKEYS", key.name);
+                    for (const std::string& waiter : redis->list("LRANGE", "redlatch_lock_queue:{" + key.name + "}", 0, -1))
+                        owners.push_back("waits:" + waiter);
+                    if (key.owners == owners) continue;
+                    key.owners = owners;
+                    const std::lock_guard lock(mutex_);
+                    sights_.push_back(
+                        {lock_number(key.kind), test::monotonic_ns(), key.name + " on " + url, std::move(owners)});
                 }
             } catch (const std::exception&) {  // a fault at the server: nothing can be read now
                 redis.reset();
@@ -64,10 +80,10 @@ private:
         }
     }
 
-    const std::string url_;
     std::atomic<bool> stop_{false};
+    std::mutex mutex_;  // guards the records, which the threads add
     std::vector<HolderSight> sights_;
-    std::thread thread_;
+    std::vector<std::thread> threads_;
 };
 
 }  // namespace redlatch::soak

@@ -72,7 +72,7 @@ int soak(std::int64_t seconds, std::uint64_t seed, const std::string& only) {
 
     const std::int64_t began = test::monotonic_ns();
     QueueWatch queue{troublemaker.server()};
-    HolderWatch holders{troublemaker.server()};
+    HolderWatch holders{troublemaker.server(), steady};
     const bool alive = make_trouble(make_plan(seed, seconds, only), began, seconds, crowd, troublemaker, verdict);
     troublemaker.end_all();
     const std::vector<test::QueueSight> sights = queue.end();

@@ -107,6 +107,10 @@ struct OwnerNumber {
     return number;
 }
 
+// Marks the number of a hold whose release grants nothing to those who queue, because its client may not use their queue.
+// Then the owner has an id of version 4, as those of clients that know nothing of queues.
+inline constexpr std::uint64_t grants_nothing = std::uint64_t{1} << 63;
+
 // Holds the owner as sent to the server, "<uuid>:<number>", without an allocation. A short suffix may follow, or the
 // number of one of its holds: "<uuid>:<number>:<hold>".
 class OwnerText {
@@ -117,8 +121,9 @@ public:
     }
     OwnerText(std::string_view uuid, std::uint64_t number, std::string_view suffix = {}) noexcept {
         char* end = uuid.copy(text_.data(), 36) + text_.data();
+        if ((number & grants_nothing) != 0) text_[version_at] = '4';
         *end++ = ':';
-        end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
+        end = std::to_chars(end, text_.data() + text_.size(), number & ~grants_nothing).ptr;
         end += suffix.copy(end, longest_suffix);
         size_ = static_cast<std::size_t>(end - text_.data());
     }
@@ -128,6 +133,7 @@ public:
 
 private:
     static constexpr std::size_t longest_suffix = 1 + 20;
+    static constexpr std::size_t version_at = 14;
     std::array<char, 36 + 1 + 20 + longest_suffix> text_;
     std::size_t size_;
 };

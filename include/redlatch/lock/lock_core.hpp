@@ -50,7 +50,7 @@ struct LockCore {
         : task(state), session(of), owned_protocol(std::move(by)), key_holds(of.key_holds(key())) {}
 
     const std::string& key() const noexcept { return protocol.key(); }
-    std::uint64_t next_number() { return session.next_request(); }
+    std::uint64_t next_number() { return session.next_request() | (protocol.may_not_queue() ? grants_nothing : 0); }
 
     // Keeps the lock's state alive, for completions.
     std::shared_ptr<BackgroundTask> keep() { return task.shared_from_this(); }

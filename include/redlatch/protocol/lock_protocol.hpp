@@ -70,6 +70,9 @@ public:
     // Returns true if waiters queue up on the server, and a release grants the lock to the next one.
     virtual bool queues() const noexcept { return false; }
 
+    // Returns true if the user has turned out to have no right to that queue. Then a release grants nothing.
+    virtual bool may_not_queue() const noexcept { return false; }
+
     // Returns the channel that tells this client of its grants, if it queues.
     virtual std::string grants_channel() const { return channel_ + ":" + uuid_; }
 

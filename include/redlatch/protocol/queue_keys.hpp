@@ -23,6 +23,7 @@ public:
         : wanted_(wanted), native_(native), of_(of), queue_(std::move(queue)), places_(std::move(places)) {}
 
     bool are_used() const noexcept { return wanted_ && native_.may_use(of_); }
+    bool are_forbidden() const noexcept { return wanted_ && !native_.may_use(of_); }
 
     const std::string& queue() const noexcept { return queue_; }
     const std::string& places() const noexcept { return places_; }
@@ -34,6 +35,7 @@ public:
     // without. Says so to each caller whose call had them.
     bool are_refused(std::size_t keys, const Reply& reply) const {
         if (keys < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM")) return false;
+        if (reply.text.find("'eval") != std::string::npos) return false;  // no script at all
         native_.refused(of_);
         return true;
     }

@@ -38,6 +38,7 @@ public:
     Inspection read_both_sides(const Reply& reply) const { return inspection_of_read_write(reply, key_); }
 
     bool queues() const noexcept final { return queue_.are_used(); }
+    bool may_not_queue() const noexcept final { return queue_.are_forbidden(); }
 
     AcquireAnswer read_acquire(const Reply& reply) const override { return decode_queueing_acquire(reply, key_); }
 

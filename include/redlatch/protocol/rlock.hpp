@@ -52,6 +52,7 @@ public:
                  prefixed_key("redlatch_lock_queue", key_), prefixed_key("redlatch_lock_places", key_)) {}
 
     bool queues() const noexcept override { return queue_.are_used(); }
+    bool may_not_queue() const noexcept override { return queue_.are_forbidden(); }
 
     Call acquire(const Claim& claim) const override {
         if (queues())

@@ -871,3 +871,24 @@ TEST_CASE("without the rights to the queue's keys clients wait as ever") {
     }
     CHECK(one.stats().lost_holds + two.stats().lost_holds == 0);
 }
+
+TEST_CASE("a client without the rights to the queue's keys wakes those who queue") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~orders", "~redisson_*", "&*");
+    Client limited{server.url_of("limited")}, queueing{server.url()};
+    RLock theirs{limited, lock_key}, mine{queueing, lock_key};
+    theirs.lock();
+    theirs.unlock();  // now it knows of its rights
+    for (int round = 0; round < 3; ++round) {
+        theirs.lock();
+        auto visit = start_waiting(queueing, [&] {
+            mine.lock();
+            mine.unlock();
+            return true;
+        });
+        REQUIRE(redis.exists("redlatch_lock_queue:{orders}"));
+        theirs.unlock();
+        CHECK(ready(visit));
+    }
+}

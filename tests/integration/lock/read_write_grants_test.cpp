@@ -480,6 +480,35 @@ TEST_CASE("without the rights to the queue's keys readers and writers wait as ev
     CHECK(is_left_empty(f.redis));
 }
 
+TEST_CASE("a client without the rights to the queue's keys wakes readers and writers who queue") {
+    Fixture f;
+    f.redis.text("ACL", "SETUSER", "plain", "on", ">secret", "~orders", "~{orders}:*", "~redisson_rwlock:*", "&*",
+                 "+@all");
+    Party limited{f.server.url_of("plain")};
+    limited.lock.lock();
+    limited.lock.unlock();  // now it knows of its rights
+    for (const bool reads : {false, true}) {
+        CAPTURE(reads);
+        const auto held = [&] {
+            if (reads)
+                limited.lock.lock_shared();
+            else
+                limited.lock.lock();
+        };
+        held();
+        auto writer = start_waiting(f.a.client, [&] { return std::unique_lock{f.a.lock}.owns_lock(); });
+        std::future<bool> reader;
+        if (!reads) reader = start_waiting(f.b.client, [&] { return std::shared_lock{f.b.lock}.owns_lock(); });
+        if (reads)
+            limited.lock.unlock_shared();
+        else
+            limited.lock.unlock();
+        CHECK(ready(writer));
+        if (!reads) CHECK(ready(reader));
+    }
+    CHECK(is_left_empty(f.redis));
+}
+
 TEST_CASE("readers of one process ask at the same time") {
     RedisServer server;
     Proxy proxy{server.url()};

@@ -102,8 +102,12 @@ TEST_CASE("RLock and FencedLock with grants: the calls name the keys of the queu
     // Without the rights to the queue they do without it.
     const std::size_t key_count = fenced.acquire(queueing).key_count();
     CHECK_FALSE(fenced.is_queue_refused(key_count, error("OOM command not allowed")));
+    CHECK_FALSE(
+        fenced.is_queue_refused(key_count, error("NOPERM User x has no permissions to run the 'evalsha' command")));
     CHECK(fenced.queues());
+    CHECK_FALSE(fenced.may_not_queue());
     CHECK(fenced.is_queue_refused(key_count, error("NOPERM no permissions")));
+    CHECK(fenced.may_not_queue());
     CHECK(fenced.acquire(queueing).script() == &digested<scripts::fenced_acquire>);
     CHECK_FALSE(fenced.is_queue_refused(fenced.acquire(queueing).key_count(), error("NOPERM no permissions")));
     CHECK_FALSE(plain.queues());
@@ -246,6 +250,7 @@ TEST_CASE("ReadWriteLock with grants: each side has a place of its own, in the s
     CHECK(readers.is_queue_refused(key_count, error("NOPERM No permissions to access a key")));
     CHECK(readers.acquire(queueing).key_count() == 2);
     CHECK_FALSE(writers.queues());
+    CHECK(writers.may_not_queue());
 }
 
 TEST_CASE("ReadWriteLock: an announcement is cancelled once, and not after the acquire that removed it") {
