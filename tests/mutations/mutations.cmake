@@ -2541,8 +2541,8 @@ mutate(place_is_left_with_its_messages lock/queue_place.hpp
     "        grant_.reset();"
     "integration/grants")
 mutate(message_without_a_place lock/queue_place.hpp
-    "what == \"look\" && number_ != 0)"
-    "what == \"look\")"
+    "what == \"look\" && number_ == 0)"
+    "what == \"look\" && false)"
     "integration/grants")
 
 # Those who queue do not hear the release of a client that grants nothing.
@@ -3096,6 +3096,18 @@ mutate(again_of_a_new_quorum_hold quorum/quorum_acquire.hpp
     "if (request.again) me.again = "
     "if (request.again) "
     "integration/multi_lock_loss")
+
+# Nobody can tell that the release of a client without the queue grants nothing.
+mutate(holds_without_the_queue_look_alike lock/lock_core.hpp
+    "protocol.may_not_queue() ? grants_nothing : 0"
+    "protocol.may_not_queue() ? 0 : 0"
+    "integration/grants")
+
+# A user that may run no script for a moment never queues again.
+mutate(no_script_is_no_queue protocol/queue_keys.hpp
+    "reply.text.find(\"'eval\") != std::string::npos"
+    "false"
+    "unit/lock_protocols")
 
 # What is offered to a number that was given up is left to its lease.
 mutate(left_place_is_kept lock/queue_place.hpp
