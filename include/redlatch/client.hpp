@@ -52,7 +52,8 @@ public:
     ~Client();
 
     // Returns the random UUID of this client in this process. The owner of a hold is "<id>:<number>", with a new number
-    // for each hold.
+    // for each hold. If the user has no right to the queues of locks, the server names the owner with a 4 in the place of
+    // the 8 of this UUID.
     std::string id() const;
 
     // Returns what the client has done since it was created, and the present state. Sends nothing. Thread-safe. The counts

@@ -1125,7 +1125,9 @@ std::string picture(RawRedis& redis, Detail detail) {
             for (const std::string& element : redis.list("LRANGE", key, 0, -1)) all += exact ? element : "[]";
         }
         const long long left = redis.integer("PTTL", key);
-        all += left < 0 ? " for ever; " : " for " + std::to_string((left + 50'000) / 100'000) + "; ";
+        // Coarsely, so that it is the same in two pictures of one state. The longer the time, the coarser.
+        const long long unit = left > 1'000'000'000 ? 1'000'000'000'000 : 100'000;
+        all += left < 0 ? " for ever; " : " for " + std::to_string((left + unit / 2) / unit) + "; ";
     }
     return all;
 }

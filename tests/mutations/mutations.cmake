@@ -3115,6 +3115,18 @@ mutate(left_place_is_kept lock/queue_place.hpp
     "if (number && core_.outbox.has(*number)) told_at_"
     "faults/late_locks")
 
+# A release that is on the way counts as one that follows.
+mutate(on_the_way_is_again lock/outbox.hpp
+    "item.once_more = item.on_the_way;"
+    ""
+    "unit/outbox")
+
+# A hold is released without a grant, because the right to another key is missing.
+mutate(released_without_a_grant protocol/rlock.hpp
+    "Milliseconds(0), queue_.grant_after(hold))"
+    "Milliseconds(0), queues())"
+    "integration/grants")
+
 # A process that is told of a place that it has left keeps it.
 mutate(look_at_a_left_place lock/queue_place.hpp
     "give_back(left_.back());"

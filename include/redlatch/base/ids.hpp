@@ -108,8 +108,8 @@ struct OwnerNumber {
 }
 
 // Marks the number of a hold whose release grants nothing to those who queue, because its client may not use their queue.
-// Then the owner has an id of version 4, as those of clients that know nothing of queues.
-inline constexpr std::uint64_t grants_nothing = std::uint64_t{1} << 63;
+// Then the id in the text of its owner has version 4, like those of clients that know nothing of queues.
+inline constexpr std::uint64_t grants_nothing = std::uint64_t{1} << 52;
 
 // Holds the owner as sent to the server, "<uuid>:<number>", without an allocation. A short suffix may follow, or the
 // number of one of its holds: "<uuid>:<number>:<hold>".
@@ -123,7 +123,7 @@ public:
         char* end = uuid.copy(text_.data(), 36) + text_.data();
         if ((number & grants_nothing) != 0) text_[version_at] = '4';
         *end++ = ':';
-        end = std::to_chars(end, text_.data() + text_.size(), number & ~grants_nothing).ptr;
+        end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
         end += suffix.copy(end, longest_suffix);
         size_ = static_cast<std::size_t>(end - text_.data());
     }
@@ -137,6 +137,15 @@ private:
     std::array<char, 36 + 1 + 20 + longest_suffix> text_;
     std::size_t size_;
 };
+
+// Returns the number in "<uuid>:<number>"; 0 if the text has another form, or another UUID.
+inline std::uint64_t number_in(std::string_view owner, std::string_view uuid) noexcept {
+    if (!owner.starts_with(uuid) || owner.size() <= uuid.size() || owner[uuid.size()] != ':') return 0;
+    std::uint64_t number = 0;
+    const char* const last = owner.data() + owner.size();
+    const auto [end, error] = std::from_chars(owner.data() + uuid.size() + 1, last, number);
+    return error == std::errc{} && end == last ? number : 0;
+}
 
 // Holds a number as decimal text, without an allocation.
 class NumberText {

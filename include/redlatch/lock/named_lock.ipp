@@ -71,7 +71,10 @@ REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
     // A field of a read-write lock that is no owner.
     if (owner.empty() || owner == "mode")
         throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
-    const std::string field = s.protocol().field_of(owner);
+    // The caller may have put together the id of this client and a number.
+    const std::string& id = s.session().uuid();
+    const std::uint64_t number = number_in(owner, id);
+    const std::string field = s.protocol().field_of(number != 0 ? OwnerText(id, number).view() : owner);
     return s.protocol().read_held_by(query(s.session(), settings(), s.key(), s.protocol().held_by(field)), field);
 }
 

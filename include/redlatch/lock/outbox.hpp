@@ -40,6 +40,7 @@ public:
         Answered answered{};     // if someone waits for the outcome
         Instant stays_until{};   // until then the lock stays taken for others: see Lease::at_least()
         bool on_the_way = false;
+        bool once_more = false;  // True if it has to be sent again, whatever the server answers
         Backoff backoff{Milliseconds(50), longest_pause};
     };
 
@@ -85,7 +86,13 @@ public:
     // Records a reply from a server whose clock showed `server_now`.
     void answered(std::uint64_t hold, std::int64_t server_now, Instant now) {
         for (Item& item : items_) {
-            if (item.unwanted.hold != hold || item.unsettled < server_now) continue;
+            if (item.unwanted.hold != hold) continue;
+            if (std::exchange(item.once_more, false)) {
+                item.next = now;
+                item.on_the_way = false;
+                return;
+            }
+            if (item.unsettled < server_now) continue;
             // The first millisecond of that clock that is past it.
             item.next = now + Milliseconds(item.unsettled - server_now + 2);
             // The answered release removed what there was. A late copy may acquire a whole lease from then on.
@@ -96,11 +103,12 @@ public:
         forget(hold);
     }
 
-    // Makes the next repeat of this release due now. Returns false if there is none.
-    bool hasten(std::uint64_t hold, Instant now) {
+    // Sends this release again as soon as no answer to it is outstanding. Returns false if there is none.
+    bool send_again(std::uint64_t hold, Instant now) {
         for (Item& item : items_) {
             if (item.unwanted.hold != hold) continue;
             item.next = std::min(item.next, now);
+            item.once_more = item.on_the_way;
             return true;
         }
         return false;

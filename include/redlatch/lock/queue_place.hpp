@@ -137,10 +137,11 @@ public:
         if (what == "grant") {
             if (const std::optional<Grant> grant = Grant::in(payload, number_)) grant_ = grant;
             const auto number = next_number<std::uint64_t>(payload);
-            if (number && give_back(*number)) told_at_ = Clock::now();  // it may have replaced the place of today
+            // It may have replaced the place of today.
+            if (number && give_back(*number) && number_ != 0) told_at_ = Clock::now();
         } else if (what == "look" && number_ == 0) {  // those without a place rely on the messages to all
-            give_back(left_.back());
-            left_.back() = 0;  // once, because the place of another number may be meant
+            // Once, because the place of another number may be meant.
+            if (!std::exchange(looked_at_left_, true)) give_back(left_.back());
         } else if (what == "look") {
             const auto in = next_number<std::int64_t>(payload);
             // One ms more: the key exists until the end of its last millisecond.
@@ -183,8 +184,8 @@ private:
     bool give_back(std::uint64_t number) {
         if (number == 0 || std::find(left_.begin(), left_.end(), number) == left_.end()) return false;
         const Instant now = Clock::now();
-        if (!core_.outbox.hasten(number, now))
-            core_.outbox.add({number}, 0, now + core_.session.options().watchdog_timeout, now);
+        if (!core_.outbox.send_again(number, now))
+            core_.outbox.add({number}, 0, now + core_.session.options().command_timeout, now);
         core_.schedule();
         return true;
     }
@@ -193,6 +194,7 @@ private:
     void leave() {
         std::rotate(left_.begin(), left_.begin() + 1, left_.end());
         left_.back() = number_;
+        looked_at_left_ = false;
         forget();
     }
 
@@ -216,6 +218,7 @@ private:
     std::optional<Grant> grant_;
     Instant told_at_ = never;
     bool asking_ = false;
+    bool looked_at_left_ = false;  // True if the last number of left_ was released once more because of a "look"
     bool refused_ = false;
 };
 

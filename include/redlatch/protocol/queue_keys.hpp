@@ -24,6 +24,8 @@ public:
 
     bool are_used() const noexcept { return wanted_ && native_.may_use(of_); }
     bool are_forbidden() const noexcept { return wanted_ && !native_.may_use(of_); }
+    // Returns true if those who queue rely on a grant by the release of this hold.
+    bool grant_after(std::uint64_t hold) const noexcept { return wanted_ && (hold & grants_nothing) == 0; }
 
     const std::string& queue() const noexcept { return queue_; }
     const std::string& places() const noexcept { return places_; }
@@ -35,7 +37,7 @@ public:
     // without. Says so to each caller whose call had them.
     bool are_refused(std::size_t keys, const Reply& reply) const {
         if (keys < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM")) return false;
-        if (reply.text.find("'eval") != std::string::npos) return false;  // no script at all
+        if (reply.text.find("'eval") != std::string::npos) return false;  // the user may run no script at all
         native_.refused(of_);
         return true;
     }

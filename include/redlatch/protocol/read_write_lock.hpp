@@ -76,15 +76,20 @@ protected:
 
     // `field` is the owner as a holder of this side.
     Call release_by(const Script& script, const OwnerText& field, std::uint32_t remaining, Milliseconds lease) const {
-        return change_by(script, {field, remaining, lease, PublishCommand(), tag_});
+        return change_by(script, queues(), {field, remaining, lease, PublishCommand(), tag_});
+    }
+
+    // The right may be missing for a moment, or for another key.
+    Call first_release_by(const Script& script, std::uint64_t hold) const {
+        return change_by(script, queue_.grant_after(hold), {text(hold), 0, Milliseconds(0), PublishCommand(), tag_});
     }
 
     Call stay_by(const Script& script, const OwnerText& field, const OwnerText& heir, Milliseconds rest) const {
-        return change_by(script, {field, heir, rest, PublishCommand(), tag_});
+        return change_by(script, queues(), {field, heir, rest, PublishCommand(), tag_});
     }
 
     Call give_up_by(const Script& script, std::span<const std::string_view> owners) const {
-        Call call = change_by(script, {PublishCommand(), tag_});
+        Call call = change_by(script, queues(), {PublishCommand(), tag_});
         call.append(owners);
         return call;
     }
@@ -96,8 +101,8 @@ protected:
     const std::string mark_;  // redlatch's own key: exists while a writer with precedence waits
 
 private:
-    Call change_by(const Script& script, std::initializer_list<Word> arguments) const {
-        if (!queues()) return {script, {key_, channel_}, arguments};
+    Call change_by(const Script& script, bool grants, std::initializer_list<Word> arguments) const {
+        if (!grants) return {script, {key_, channel_}, arguments};
         return {script, {key_, channel_, mark_, queue_.queue(), queue_.places()}, arguments};
     }
 
@@ -119,6 +124,9 @@ public:
 
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
         return release_by(digested<scripts::read_release>, text(hold), remaining, lease);
+    }
+    Call first_release(std::uint64_t hold) const override {
+        return first_release_by(digested<scripts::read_release>, hold);
     }
 
     Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
@@ -180,6 +188,9 @@ public:
 
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
         return release_by(digested<scripts::write_release>, text(hold), remaining, lease);
+    }
+    Call first_release(std::uint64_t hold) const override {
+        return first_release_by(digested<scripts::write_release>, hold);
     }
 
     Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {

@@ -73,8 +73,12 @@ public:
     }
 
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
-        if (queues()) return queue_call(kind.queue->release, {text(hold), remaining, lease, PublishCommand()});
-        return {digested<scripts::rlock_release>, {key_, channel_}, {text(hold), remaining, lease, PublishCommand()}};
+        return release(hold, remaining, lease, queues());
+    }
+
+    // The right may be missing for a moment, or for another key.
+    Call first_release(std::uint64_t hold) const override {
+        return release(hold, 0, Milliseconds(0), queue_.grant_after(hold));
     }
 
     std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const override {
@@ -109,6 +113,11 @@ protected:
     const std::string counter_;
 
 private:
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool grants) const {
+        if (grants) return queue_call(kind.queue->release, {text(hold), remaining, lease, PublishCommand()});
+        return {digested<scripts::rlock_release>, {key_, channel_}, {text(hold), remaining, lease, PublishCommand()}};
+    }
+
     Call queue_call(const Script& script, std::initializer_list<Word> arguments, Effect of = Effect::any) const {
         Call call(script, {key_, channel_, queue_.queue(), queue_.places()}, {}, of);
         if (!counter_.empty()) call.append_key(counter_);

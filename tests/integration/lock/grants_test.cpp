@@ -892,3 +892,69 @@ TEST_CASE("a client without the rights to the queue's keys wakes those who queue
         CHECK(ready(visit));
     }
 }
+
+TEST_CASE("a client without the rights to the queue's keys recognizes its holds") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~orders", "~redisson_*", "&*");
+    Client client{server.url_of("limited")};
+    RLock lock{client, lock_key};
+    lock.lock();
+    lock.unlock();  // now it knows of its rights
+    const redlatch::Hold hold = lock.hold();
+    CHECK(lock.is_held_by(hold.owner()));
+    CHECK(lock.is_held_by(client.id() + ":" + std::to_string(hold.owner())));
+    const redlatch::Inspection seen = lock.inspect();
+    REQUIRE(seen.holders.size() == 1);
+    CHECK(seen.holders[0].number == hold.owner());
+    CHECK(lock.is_held_by(seen.holders[0].owner));
+}
+
+TEST_CASE("a hold from before the rights to the queue's keys were missing is granted to the next one") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~*", "&*");
+    Client limited{server.url_of("limited")}, queueing{server.url()};
+    RLock theirs{limited, lock_key}, other{limited, "other"}, mine{queueing, lock_key};
+    theirs.lock();
+    auto visit = start_waiting(queueing, [&] {
+        mine.lock();
+        mine.unlock();
+        return true;
+    });
+    redis.text("ACL", "SETUSER", "limited", "resetkeys", "~other", "~orders", "~redisson_*");
+    other.lock();
+    other.unlock();
+    redis.text("ACL", "SETUSER", "limited", "~*");
+    theirs.unlock();
+    CHECK(ready(visit));
+}
+
+// Its place is still on the server: it may not remove it. What is granted there is of no use.
+TEST_CASE("a client that has lost the rights to the queue's keys asks once for a grant to its former place") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~*", "&*");
+    Client limited{server.url_of("limited")}, holding{server.url()};
+    RLock mine{limited, lock_key}, other{limited, "other"}, theirs{holding, lock_key};
+    theirs.lock();
+    auto visit = start_waiting(limited, [&] {
+        mine.lock();
+        mine.unlock();
+        return true;
+    });
+    const std::string place = redis.text("HGET", "redlatch_lock_places:{orders}", limited.id());
+    const std::string number = place.substr(0, place.find(' '));
+    redis.text("ACL", "SETUSER", "limited", "resetkeys", "~other", "~orders", "~redisson_*");
+    other.lock();
+    other.unlock();
+    const std::string channel = "redisson_lock__channel:{orders}:" + limited.id();
+    const long long before = redis.script_calls();
+    redis.integer("PUBLISH", channel, "look 0");
+    REQUIRE(eventually([&] { return redis.script_calls() >= before + 2; }, 20s));  // it asks, and releases its number
+    redis.integer("PUBLISH", channel, "grant " + number + " 1 2000");
+    std::this_thread::sleep_for(200ms);
+    CHECK(redis.script_calls() < before + 10);
+    theirs.unlock();
+    CHECK(ready(visit));
+}

@@ -62,25 +62,32 @@ TEST_CASE("an owner on the wire is the UUID, a colon and the thread number") {
     const std::string uuid = "b983c153-7421-469a-addb-44fb92259a1b";
     CHECK(OwnerText(uuid, 42).view() == uuid + ":42");
     CHECK(OwnerText(uuid, 1).view() == uuid + ":1");
-    const std::uint64_t highest = std::numeric_limits<std::uint64_t>::max() & ~grants_nothing;
-    CHECK(OwnerText(uuid, highest).view() == uuid + ":9223372036854775807");
+    CHECK(OwnerText(uuid, std::numeric_limits<std::uint64_t>::max()).view() == uuid + ":18446744073709551615");
 }
 
 TEST_CASE("the owner of a hold whose release grants nothing has an id of version 4") {
     const std::string uuid = make_uuid(8);
     std::string foreign = uuid;
     foreign[14] = '4';
-    CHECK(OwnerText(uuid, 42).view() == uuid + ":42");
-    CHECK(OwnerText(uuid, 42 | grants_nothing).view() == foreign + ":42");
-    CHECK(OwnerText(uuid, 42 | grants_nothing, ":write").view() == foreign + ":42:write");
+    CHECK(OwnerText(uuid, grants_nothing - 1).view() == uuid + ":4503599627370495");
+    CHECK(OwnerText(uuid, 42 | grants_nothing).view() == foreign + ":4503599627370538");
+    CHECK(OwnerText(uuid, 42 | grants_nothing, ":write").view() == foreign + ":4503599627370538:write");
+}
+
+TEST_CASE("the number of an owner is read from its text if the UUID is the expected one") {
+    const std::string uuid = make_uuid(8);
+    CHECK(number_in(uuid + ":42", uuid) == 42);
+    CHECK(number_in(uuid + ":18446744073709551615", uuid) == std::numeric_limits<std::uint64_t>::max());
+    for (const std::string& other : {uuid, uuid + ":", uuid + ":x", uuid + ":4x", uuid + "42",
+                                     uuid + ":18446744073709551616", std::string(), make_uuid(8) + ":42"})
+        CHECK(number_in(other, uuid) == 0);
 }
 
 TEST_CASE("a hold on the wire is the owner, a colon and the number of the hold") {
     const std::string uuid = "b983c153-7421-469a-addb-44fb92259a1b";
     CHECK(OwnerText(uuid, 42, 7).view() == uuid + ":42:7");
     const std::uint64_t highest = std::numeric_limits<std::uint64_t>::max();
-    CHECK(OwnerText(uuid, highest & ~grants_nothing, highest).view() ==
-          uuid + ":9223372036854775807:18446744073709551615");
+    CHECK(OwnerText(uuid, highest, highest).view() == uuid + ":18446744073709551615:18446744073709551615");
 }
 
 TEST_CASE("a number on the wire is decimal") {

@@ -51,6 +51,27 @@ TEST_CASE("an answered release is removed") {
     CHECK(pending.empty());
 }
 
+TEST_CASE("a release that is wanted again is sent again, also if its first sending is answered meanwhile") {
+    Outbox pending;
+    CHECK_FALSE(pending.send_again(7, at(0ms)));
+    pending.add({7}, server_now + 3000, at(40s), at(0ms));
+    REQUIRE(pending.take_due(at(0ms)).size() == 1);
+    pending.answered(7, server_now, at(100ms));
+    SUBCASE("between two sendings") {
+        CHECK(pending.send_again(7, at(200ms)));
+        CHECK(pending.take_due(at(200ms)).size() == 1);
+    }
+    SUBCASE("on the way") {
+        REQUIRE(pending.take_due(at(4s)).size() == 1);
+        CHECK(pending.send_again(7, at(4s)));
+        CHECK(pending.take_due(at(5s)).empty());
+        pending.answered(7, server_now + 4000, at(5s));
+        CHECK(pending.take_due(at(5s)).size() == 1);
+        pending.answered(7, server_now + 4100, at(5100ms));
+        CHECK(pending.empty());
+    }
+}
+
 // The acquire command was sent on a connection that failed, so its release may be executed first.
 TEST_CASE("a number that a late copy may still acquire is released again once the server's clock is past that time") {
     Outbox pending;
