@@ -2424,7 +2424,8 @@ public:
     ~Client();
 
     // Returns the random UUID of this client in this process. The owner of a hold is "<id>:<number>", with a new number
-    // for each hold.
+    // for each hold. If the user has no right to the queues of locks, the server names the owner with a 4 in the place of
+    // the 8 of this UUID.
     std::string id() const;
 
     // Returns what the client has done since it was created, and the present state. Sends nothing. Thread-safe. The counts
@@ -3014,8 +3015,8 @@ struct OwnerNumber {
 }
 
 // Marks the number of a hold whose release grants nothing to those who queue, because its client may not use their queue.
-// Then the owner has an id of version 4, as those of clients that know nothing of queues.
-inline constexpr std::uint64_t grants_nothing = std::uint64_t{1} << 63;
+// Then the id in the text of its owner has version 4, like those of clients that know nothing of queues.
+inline constexpr std::uint64_t grants_nothing = std::uint64_t{1} << 52;
 
 // Holds the owner as sent to the server, "<uuid>:<number>", without an allocation. A short suffix may follow, or the
 // number of one of its holds: "<uuid>:<number>:<hold>".
@@ -3029,7 +3030,7 @@ public:
         char* end = uuid.copy(text_.data(), 36) + text_.data();
         if ((number & grants_nothing) != 0) text_[version_at] = '4';
         *end++ = ':';
-        end = std::to_chars(end, text_.data() + text_.size(), number & ~grants_nothing).ptr;
+        end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
         end += suffix.copy(end, longest_suffix);
         size_ = static_cast<std::size_t>(end - text_.data());
     }
@@ -3043,6 +3044,15 @@ private:
     std::array<char, 36 + 1 + 20 + longest_suffix> text_;
     std::size_t size_;
 };
+
+// Returns the number in "<uuid>:<number>"; 0 if the text has another form, or another UUID.
+inline std::uint64_t number_in(std::string_view owner, std::string_view uuid) noexcept {
+    if (!owner.starts_with(uuid) || owner.size() <= uuid.size() || owner[uuid.size()] != ':') return 0;
+    std::uint64_t number = 0;
+    const char* const last = owner.data() + owner.size();
+    const auto [end, error] = std::from_chars(owner.data() + uuid.size() + 1, last, number);
+    return error == std::errc{} && end == last ? number : 0;
+}
 
 // Holds a number as decimal text, without an allocation.
 class NumberText {
@@ -15270,6 +15280,8 @@ public:
 
     bool are_used() const noexcept { return wanted_ && native_.may_use(of_); }
     bool are_forbidden() const noexcept { return wanted_ && !native_.may_use(of_); }
+    // Returns true if those who queue rely on a grant by the release of this hold.
+    bool grant_after(std::uint64_t hold) const noexcept { return wanted_ && (hold & grants_nothing) == 0; }
 
     const std::string& queue() const noexcept { return queue_; }
     const std::string& places() const noexcept { return places_; }
@@ -15281,7 +15293,7 @@ public:
     // without. Says so to each caller whose call had them.
     bool are_refused(std::size_t keys, const Reply& reply) const {
         if (keys < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM")) return false;
-        if (reply.text.find("'eval") != std::string::npos) return false;  // no script at all
+        if (reply.text.find("'eval") != std::string::npos) return false;  // the user may run no script at all
         native_.refused(of_);
         return true;
     }
@@ -21405,6 +21417,7 @@ public:
         Answered answered{};     // if someone waits for the outcome
         Instant stays_until{};   // until then the lock stays taken for others: see Lease::at_least()
         bool on_the_way = false;
+        bool once_more = false;  // True if it has to be sent again, whatever the server answers
         Backoff backoff{Milliseconds(50), longest_pause};
     };
 
@@ -21450,7 +21463,13 @@ public:
     // Records a reply from a server whose clock showed `server_now`.
     void answered(std::uint64_t hold, std::int64_t server_now, Instant now) {
         for (Item& item : items_) {
-            if (item.unwanted.hold != hold || item.unsettled < server_now) continue;
+            if (item.unwanted.hold != hold) continue;
+            if (std::exchange(item.once_more, false)) {
+                item.next = now;
+                item.on_the_way = false;
+                return;
+            }
+            if (item.unsettled < server_now) continue;
             // The first millisecond of that clock that is past it.
             item.next = now + Milliseconds(item.unsettled - server_now + 2);
             // The answered release removed what there was. A late copy may acquire a whole lease from then on.
@@ -21461,11 +21480,12 @@ public:
         forget(hold);
     }
 
-    // Makes the next repeat of this release due now. Returns false if there is none.
-    bool hasten(std::uint64_t hold, Instant now) {
+    // Sends this release again as soon as no answer to it is outstanding. Returns false if there is none.
+    bool send_again(std::uint64_t hold, Instant now) {
         for (Item& item : items_) {
             if (item.unwanted.hold != hold) continue;
             item.next = std::min(item.next, now);
+            item.once_more = item.on_the_way;
             return true;
         }
         return false;
@@ -23619,10 +23639,11 @@ public:
         if (what == "grant") {
             if (const std::optional<Grant> grant = Grant::in(payload, number_)) grant_ = grant;
             const auto number = next_number<std::uint64_t>(payload);
-            if (number && give_back(*number)) told_at_ = Clock::now();  // it may have replaced the place of today
+            // It may have replaced the place of today.
+            if (number && give_back(*number) && number_ != 0) told_at_ = Clock::now();
         } else if (what == "look" && number_ == 0) {  // those without a place rely on the messages to all
-            give_back(left_.back());
-            left_.back() = 0;  // once, because the place of another number may be meant
+            // Once, because the place of another number may be meant.
+            if (!std::exchange(looked_at_left_, true)) give_back(left_.back());
         } else if (what == "look") {
             const auto in = next_number<std::int64_t>(payload);
             // One ms more: the key exists until the end of its last millisecond.
@@ -23665,8 +23686,8 @@ private:
     bool give_back(std::uint64_t number) {
         if (number == 0 || std::find(left_.begin(), left_.end(), number) == left_.end()) return false;
         const Instant now = Clock::now();
-        if (!core_.outbox.hasten(number, now))
-            core_.outbox.add({number}, 0, now + core_.session.options().watchdog_timeout, now);
+        if (!core_.outbox.send_again(number, now))
+            core_.outbox.add({number}, 0, now + core_.session.options().command_timeout, now);
         core_.schedule();
         return true;
     }
@@ -23675,6 +23696,7 @@ private:
     void leave() {
         std::rotate(left_.begin(), left_.begin() + 1, left_.end());
         left_.back() = number_;
+        looked_at_left_ = false;
         forget();
     }
 
@@ -23698,6 +23720,7 @@ private:
     std::optional<Grant> grant_;
     Instant told_at_ = never;
     bool asking_ = false;
+    bool looked_at_left_ = false;  // True if the last number of left_ was released once more because of a "look"
     bool refused_ = false;
 };
 
@@ -24673,7 +24696,10 @@ REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
     // A field of a read-write lock that is no owner.
     if (owner.empty() || owner == "mode")
         throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
-    const std::string field = s.protocol().field_of(owner);
+    // The caller may have put together the id of this client and a number.
+    const std::string& id = s.session().uuid();
+    const std::uint64_t number = number_in(owner, id);
+    const std::string field = s.protocol().field_of(number != 0 ? OwnerText(id, number).view() : owner);
     return s.protocol().read_held_by(query(s.session(), settings(), s.key(), s.protocol().held_by(field)), field);
 }
 
@@ -26358,8 +26384,12 @@ public:
     }
 
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
-        if (queues()) return queue_call(kind.queue->release, {text(hold), remaining, lease, PublishCommand()});
-        return {digested<scripts::rlock_release>, {key_, channel_}, {text(hold), remaining, lease, PublishCommand()}};
+        return release(hold, remaining, lease, queues());
+    }
+
+    // The right may be missing for a moment, or for another key.
+    Call first_release(std::uint64_t hold) const override {
+        return release(hold, 0, Milliseconds(0), queue_.grant_after(hold));
     }
 
     std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const override {
@@ -26394,6 +26424,11 @@ protected:
     const std::string counter_;
 
 private:
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool grants) const {
+        if (grants) return queue_call(kind.queue->release, {text(hold), remaining, lease, PublishCommand()});
+        return {digested<scripts::rlock_release>, {key_, channel_}, {text(hold), remaining, lease, PublishCommand()}};
+    }
+
     Call queue_call(const Script& script, std::initializer_list<Word> arguments, Effect of = Effect::any) const {
         Call call(script, {key_, channel_, queue_.queue(), queue_.places()}, {}, of);
         if (!counter_.empty()) call.append_key(counter_);
@@ -32935,15 +32970,20 @@ protected:
 
     // `field` is the owner as a holder of this side.
     Call release_by(const Script& script, const OwnerText& field, std::uint32_t remaining, Milliseconds lease) const {
-        return change_by(script, {field, remaining, lease, PublishCommand(), tag_});
+        return change_by(script, queues(), {field, remaining, lease, PublishCommand(), tag_});
+    }
+
+    // The right may be missing for a moment, or for another key.
+    Call first_release_by(const Script& script, std::uint64_t hold) const {
+        return change_by(script, queue_.grant_after(hold), {text(hold), 0, Milliseconds(0), PublishCommand(), tag_});
     }
 
     Call stay_by(const Script& script, const OwnerText& field, const OwnerText& heir, Milliseconds rest) const {
-        return change_by(script, {field, heir, rest, PublishCommand(), tag_});
+        return change_by(script, queues(), {field, heir, rest, PublishCommand(), tag_});
     }
 
     Call give_up_by(const Script& script, std::span<const std::string_view> owners) const {
-        Call call = change_by(script, {PublishCommand(), tag_});
+        Call call = change_by(script, queues(), {PublishCommand(), tag_});
         call.append(owners);
         return call;
     }
@@ -32955,8 +32995,8 @@ protected:
     const std::string mark_;  // redlatch's own key: exists while a writer with precedence waits
 
 private:
-    Call change_by(const Script& script, std::initializer_list<Word> arguments) const {
-        if (!queues()) return {script, {key_, channel_}, arguments};
+    Call change_by(const Script& script, bool grants, std::initializer_list<Word> arguments) const {
+        if (!grants) return {script, {key_, channel_}, arguments};
         return {script, {key_, channel_, mark_, queue_.queue(), queue_.places()}, arguments};
     }
 
@@ -32978,6 +33018,9 @@ public:
 
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
         return release_by(digested<scripts::read_release>, text(hold), remaining, lease);
+    }
+    Call first_release(std::uint64_t hold) const override {
+        return first_release_by(digested<scripts::read_release>, hold);
     }
 
     Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
@@ -33039,6 +33082,9 @@ public:
 
     Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const override {
         return release_by(digested<scripts::write_release>, text(hold), remaining, lease);
+    }
+    Call first_release(std::uint64_t hold) const override {
+        return first_release_by(digested<scripts::write_release>, hold);
     }
 
     Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {

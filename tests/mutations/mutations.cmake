@@ -141,8 +141,8 @@ mutate(unknown_acquire_left_behind lock/acquires.hpp
 
 # A hold taken by a late copy of an acquire is not released again.
 mutate(late_acquire_not_released_again lock/outbox.hpp
-    "if (item.unwanted.hold != hold || item.unsettled < server_now) continue;"
-    "if (item.unwanted.hold != hold || item.unsettled >= 0) continue;"
+    "if (item.unsettled < server_now) continue;"
+    "if (item.unsettled >= 0) continue;"
     "unit/outbox|faults/late_locks")
 
 # A release whose reply was lost is reported as a lost hold.
@@ -3111,7 +3111,7 @@ mutate(no_script_is_no_queue protocol/queue_keys.hpp
 
 # What is offered to a number that was given up is left to its lease.
 mutate(left_place_is_kept lock/queue_place.hpp
-    "if (number && give_back(*number)) told_at_"
+    "if (number && give_back(*number) && number_ != 0) told_at_"
     "if (number && core_.outbox.has(*number)) told_at_"
     "faults/late_locks")
 
@@ -3127,9 +3127,15 @@ mutate(released_without_a_grant protocol/rlock.hpp
     "Milliseconds(0), queues())"
     "integration/grants")
 
+# A grant to a left place makes those without a place ask again and again.
+mutate(told_without_a_place lock/queue_place.hpp
+    "give_back(*number) && number_ != 0) told_at_"
+    "give_back(*number)) told_at_"
+    "integration/grants")
+
 # A process that is told of a place that it has left keeps it.
 mutate(look_at_a_left_place lock/queue_place.hpp
-    "give_back(left_.back());"
+    "if (!std::exchange(looked_at_left_, true)) give_back(left_.back());"
     ""
     "faults/late_locks")
 

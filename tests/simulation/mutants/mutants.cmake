@@ -74,8 +74,8 @@ mutate(late_count_down_counts scripts/count_down_latch.hpp
 
 # A late acquire that was still wanted is not released again.
 mutate(late_acquire_not_released_again lock/outbox.hpp
-    "if (item.unwanted.hold != hold || item.unsettled < server_now) continue;"
-    "if (item.unwanted.hold != hold || item.unsettled >= 0) continue;")
+    "if (item.unsettled < server_now) continue;"
+    "if (item.unsettled >= 0) continue;")
 
 # A late plain command of a Mutex holds for a whole lease.
 mutate(late_mutex_holds_for_a_lease protocol/mutex.hpp
