@@ -66,7 +66,8 @@ private:
                 if (!redis) redis.emplace(url, 1s);
                 for (Key& key : keys) {
                     std::vector<std::string> owners = redis->list("HKEYS", key.name);
-                    for (const std::string& waiter : redis->list("LRANGE", "redlatch_lock_queue:{" + key.name + "}", 0, -1))
+                    for (const std::string& waiter :
+                         redis->list("LRANGE", "redlatch_lock_queue:{" + key.name + "}", 0, -1))
                         owners.push_back("waits:" + waiter);
                     if (key.owners == owners) continue;
                     key.owners = owners;
