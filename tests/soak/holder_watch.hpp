@@ -15,12 +15,12 @@
 
 namespace redlatch::soak {
 
-// Who held a lock according to the server, from some moment on.
+// Who held a lock, and who waited in its queue, according to the server, from some moment on.
 struct HolderSight {
     std::uint64_t lock = 0;
     std::int64_t at = 0;
     std::string key;
-    std::vector<std::string> owners;  // none: it was free
+    std::vector<std::string> owners;  // those who wait as "waits:<client id>"; none: it was free
 };
 
 // Reads the keys of the locks again and again, past all proxies, with a thread for each server. Records the changes,
