@@ -20,7 +20,7 @@ inline namespace REDLATCH_ABI {
 // One hold of a lock.
 struct Holder {
     std::string owner;         // "<client id>:<number>"; of a Mutex the value of the key
-    std::string client;        // the client id; empty if the owner has another form
+    std::string client;        // the client id, see Client::id(); empty if the owner has another form
     std::uint64_t number = 0;  // as Hold::owner(); in Java the id of the thread; 0 if the owner has another form
     int level = 1;             // how many times the owner has acquired it
     std::chrono::milliseconds lease{};  // how long the hold still lasts

@@ -3045,13 +3045,21 @@ private:
     std::size_t size_;
 };
 
-// Returns the number in "<uuid>:<number>"; 0 if the text has another form, or another UUID.
-inline std::uint64_t number_in(std::string_view owner, std::string_view uuid) noexcept {
-    if (!owner.starts_with(uuid) || owner.size() <= uuid.size() || owner[uuid.size()] != ':') return 0;
+// An owner of the form "<client id>:<number>".
+struct OwnerParts {
+    std::string_view client;
+    std::uint64_t number;
+};
+
+// Returns the parts of an owner; nothing if it has another form. They refer to the text.
+inline std::optional<OwnerParts> parts_of_owner(std::string_view owner) noexcept {
+    constexpr std::size_t id_size = 36;
+    if (owner.size() < id_size + 2 || owner[id_size] != ':') return std::nullopt;
     std::uint64_t number = 0;
     const char* const last = owner.data() + owner.size();
-    const auto [end, error] = std::from_chars(owner.data() + uuid.size() + 1, last, number);
-    return error == std::errc{} && end == last ? number : 0;
+    const auto [end, error] = std::from_chars(owner.data() + id_size + 1, last, number);
+    if (error != std::errc{} || end != last) return std::nullopt;
+    return OwnerParts{owner.substr(0, id_size), number};
 }
 
 // Holds a number as decimal text, without an allocation.
@@ -13246,7 +13254,7 @@ inline namespace REDLATCH_ABI {
 // One hold of a lock.
 struct Holder {
     std::string owner;         // "<client id>:<number>"; of a Mutex the value of the key
-    std::string client;        // the client id; empty if the owner has another form
+    std::string client;        // the client id, see Client::id(); empty if the owner has another form
     std::uint64_t number = 0;  // as Hold::owner(); in Java the id of the thread; 0 if the owner has another form
     int level = 1;             // how many times the owner has acquired it
     std::chrono::milliseconds lease{};  // how long the hold still lasts
@@ -20392,16 +20400,12 @@ inline int level_of(const Reply& reply, std::string_view key) {
 // Sets the owner and, if it has their form, the client id and the number.
 template <class Named>
 void name_owner(Named& named, const Reply& reply, std::string_view key) {
-    constexpr std::size_t id_size = 36;
     if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
     named.owner = reply.text;
-    if (reply.text.size() < id_size + 2 || reply.text[id_size] != ':') return;
-    const char* const last = reply.text.data() + reply.text.size();
-    std::uint64_t number = 0;
-    const auto [end, error] = std::from_chars(reply.text.data() + id_size + 1, last, number);
-    if (error != std::errc{} || end != last) return;
-    named.client = reply.text.substr(0, id_size);
-    named.number = number;
+    const std::optional<OwnerParts> parts = parts_of_owner(named.owner);
+    if (!parts) return;
+    named.client = parts->client;
+    named.number = parts->number;
 }
 
 // --- locks -----------------------------------------------------------------------------------------------------------
@@ -24698,8 +24702,9 @@ REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
         throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
     // The caller may have put together the id of this client and a number.
     const std::string& id = s.session().uuid();
-    const std::uint64_t number = number_in(owner, id);
-    const std::string field = s.protocol().field_of(number != 0 ? OwnerText(id, number).view() : owner);
+    const std::optional<OwnerParts> parts = parts_of_owner(owner);
+    const bool is_ours = parts && parts->client == id;
+    const std::string field = s.protocol().field_of(is_ours ? OwnerText(id, parts->number).view() : owner);
     return s.protocol().read_held_by(query(s.session(), settings(), s.key(), s.protocol().held_by(field)), field);
 }
 

@@ -10,6 +10,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -138,13 +139,21 @@ private:
     std::size_t size_;
 };
 
-// Returns the number in "<uuid>:<number>"; 0 if the text has another form, or another UUID.
-inline std::uint64_t number_in(std::string_view owner, std::string_view uuid) noexcept {
-    if (!owner.starts_with(uuid) || owner.size() <= uuid.size() || owner[uuid.size()] != ':') return 0;
+// An owner of the form "<client id>:<number>".
+struct OwnerParts {
+    std::string_view client;
+    std::uint64_t number;
+};
+
+// Returns the parts of an owner; nothing if it has another form. They refer to the text.
+inline std::optional<OwnerParts> parts_of_owner(std::string_view owner) noexcept {
+    constexpr std::size_t id_size = 36;
+    if (owner.size() < id_size + 2 || owner[id_size] != ':') return std::nullopt;
     std::uint64_t number = 0;
     const char* const last = owner.data() + owner.size();
-    const auto [end, error] = std::from_chars(owner.data() + uuid.size() + 1, last, number);
-    return error == std::errc{} && end == last ? number : 0;
+    const auto [end, error] = std::from_chars(owner.data() + id_size + 1, last, number);
+    if (error != std::errc{} || end != last) return std::nullopt;
+    return OwnerParts{owner.substr(0, id_size), number};
 }
 
 // Holds a number as decimal text, without an allocation.

@@ -73,8 +73,9 @@ REDLATCH_INLINE bool NamedLock::is_held_by(std::string_view owner) {
         throw Error(errc::invalid_argument, s.key(), "no hold has an owner of this name");
     // The caller may have put together the id of this client and a number.
     const std::string& id = s.session().uuid();
-    const std::uint64_t number = number_in(owner, id);
-    const std::string field = s.protocol().field_of(number != 0 ? OwnerText(id, number).view() : owner);
+    const std::optional<OwnerParts> parts = parts_of_owner(owner);
+    const bool is_ours = parts && parts->client == id;
+    const std::string field = s.protocol().field_of(is_ours ? OwnerText(id, parts->number).view() : owner);
     return s.protocol().read_held_by(query(s.session(), settings(), s.key(), s.protocol().held_by(field)), field);
 }
 

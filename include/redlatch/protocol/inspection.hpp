@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/base/convert.hpp"
+#include "redlatch/base/ids.hpp"
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/inspection.hpp"
@@ -14,13 +15,11 @@
 #include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 namespace redlatch {
@@ -64,16 +63,12 @@ inline int level_of(const Reply& reply, std::string_view key) {
 // Sets the owner and, if it has their form, the client id and the number.
 template <class Named>
 void name_owner(Named& named, const Reply& reply, std::string_view key) {
-    constexpr std::size_t id_size = 36;
     if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
     named.owner = reply.text;
-    if (reply.text.size() < id_size + 2 || reply.text[id_size] != ':') return;
-    const char* const last = reply.text.data() + reply.text.size();
-    std::uint64_t number = 0;
-    const auto [end, error] = std::from_chars(reply.text.data() + id_size + 1, last, number);
-    if (error != std::errc{} || end != last) return;
-    named.client = reply.text.substr(0, id_size);
-    named.number = number;
+    const std::optional<OwnerParts> parts = parts_of_owner(named.owner);
+    if (!parts) return;
+    named.client = parts->client;
+    named.number = parts->number;
 }
 
 // --- locks -----------------------------------------------------------------------------------------------------------

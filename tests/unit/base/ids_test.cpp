@@ -74,13 +74,18 @@ TEST_CASE("the owner of a hold whose release grants nothing has an id of version
     CHECK(OwnerText(uuid, 42 | grants_nothing, ":write").view() == foreign + ":4503599627370538:write");
 }
 
-TEST_CASE("the number of an owner is read from its text if the UUID is the expected one") {
+TEST_CASE("the client id and the number of an owner are read from its text") {
     const std::string uuid = make_uuid(8);
-    CHECK(number_in(uuid + ":42", uuid) == 42);
-    CHECK(number_in(uuid + ":18446744073709551615", uuid) == std::numeric_limits<std::uint64_t>::max());
-    for (const std::string& other : {uuid, uuid + ":", uuid + ":x", uuid + ":4x", uuid + "42",
-                                     uuid + ":18446744073709551616", std::string(), make_uuid(8) + ":42"})
-        CHECK(number_in(other, uuid) == 0);
+    for (const std::uint64_t number : {std::uint64_t{42}, std::numeric_limits<std::uint64_t>::max()}) {
+        const std::string text = uuid + ":" + std::to_string(number);
+        const auto parts = parts_of_owner(text);
+        REQUIRE(parts.has_value());
+        CHECK(parts->client == uuid);
+        CHECK(parts->number == number);
+    }
+    for (const std::string& other :
+         {uuid, uuid + ":", uuid + ":x", uuid + ":4x", uuid + "42", uuid + ":18446744073709551616", std::string()})
+        CHECK_FALSE(parts_of_owner(other));
 }
 
 TEST_CASE("a hold on the wire is the owner, a colon and the number of the hold") {
