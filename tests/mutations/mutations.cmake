@@ -3127,6 +3127,11 @@ mutate(released_without_a_grant protocol/rlock.hpp
     "Milliseconds(0), queues())"
     "integration/grants")
 
+mutate(writer_released_without_a_grant protocol/read_write_lock.hpp
+    "change_by(script, queue_.grant_after(hold),"
+    "change_by(script, queues(),"
+    "integration/read_write_grants")
+
 # A grant to a left place makes those without a place ask again and again.
 mutate(told_without_a_place lock/queue_place.hpp
     "give_back(*number) && number_ != 0) told_at_"

@@ -851,110 +851,106 @@ TEST_CASE("a release that may not publish reports that, and not a lost hold") {
     redis.text("ACL", "SETUSER", "default", "+publish");
 }
 
-TEST_CASE("without the rights to the queue's keys clients wait as ever") {
+/// A server with a user that may have no right to the keys of the queue.
+struct LimitedUser {
+    explicit LimitedUser(bool may_queue) : url(add(may_queue)) {}
+
+    std::string add(bool may_queue) {
+        redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "&*");
+        let_queue(may_queue);
+        return server.url_of("limited");
+    }
+
+    void let_queue(bool may) {
+        redis.text("ACL", "SETUSER", "limited", "resetkeys", "~orders", "~other", may ? "~*" : "~redisson_*");
+    }
+
     RedisServer server;
     RawRedis redis{server};
-    redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~orders", "~redisson_*", "&*");
-    const std::string url = server.url_of("limited");
-    Client one{url}, two{url};
-    RLock mine{one, lock_key}, theirs{two, lock_key};
+    const std::string url;
+    Client client{url}, queueing{server.url()};
+    RLock limited{client, lock_key}, other{client, "other"}, lock{queueing, lock_key};
+};
+
+void lock_and_unlock(RLock& lock) {
+    lock.lock();
+    lock.unlock();
+}
+
+/// Waits for the lock in a new thread, and releases it.
+std::future<bool> start_visit(const Client& client, RLock& lock) {
+    return start_waiting(client, [&lock] {
+        lock_and_unlock(lock);
+        return true;
+    });
+}
+
+TEST_CASE("without the rights to the queue's keys clients wait as ever") {
+    LimitedUser user{false};
+    Client two{user.url};
+    RLock theirs{two, lock_key};
     for (int round = 0; round < 3; ++round) {
-        mine.lock();
-        auto visit = start_waiting(two, [&] {
-            theirs.lock();
-            theirs.unlock();
-            return true;
-        });
-        REQUIRE(is_listened_to(redis, lock_key));
-        mine.unlock();
+        user.limited.lock();
+        auto visit = start_visit(two, theirs);
+        REQUIRE(is_listened_to(user.redis, lock_key));
+        user.limited.unlock();
         CHECK(ready(visit));
     }
-    CHECK(one.stats().lost_holds + two.stats().lost_holds == 0);
+    CHECK(user.client.stats().lost_holds + two.stats().lost_holds == 0);
 }
 
 TEST_CASE("a client without the rights to the queue's keys wakes those who queue") {
-    RedisServer server;
-    RawRedis redis{server};
-    redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~orders", "~redisson_*", "&*");
-    Client limited{server.url_of("limited")}, queueing{server.url()};
-    RLock theirs{limited, lock_key}, mine{queueing, lock_key};
-    theirs.lock();
-    theirs.unlock();  // now it knows of its rights
+    LimitedUser user{false};
+    lock_and_unlock(user.limited);  // now it knows of its rights
     for (int round = 0; round < 3; ++round) {
-        theirs.lock();
-        auto visit = start_waiting(queueing, [&] {
-            mine.lock();
-            mine.unlock();
-            return true;
-        });
-        REQUIRE(redis.exists("redlatch_lock_queue:{orders}"));
-        theirs.unlock();
+        user.limited.lock();
+        auto visit = start_visit(user.queueing, user.lock);
+        REQUIRE(user.redis.exists(queue_key));
+        user.limited.unlock();
         CHECK(ready(visit));
     }
 }
 
 TEST_CASE("a client without the rights to the queue's keys recognizes its holds") {
-    RedisServer server;
-    RawRedis redis{server};
-    redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~orders", "~redisson_*", "&*");
-    Client client{server.url_of("limited")};
-    RLock lock{client, lock_key};
-    lock.lock();
-    lock.unlock();  // now it knows of its rights
-    const redlatch::Hold hold = lock.hold();
-    CHECK(lock.is_held_by(hold.owner()));
-    CHECK(lock.is_held_by(client.id() + ":" + std::to_string(hold.owner())));
-    const redlatch::Inspection seen = lock.inspect();
+    LimitedUser user{false};
+    lock_and_unlock(user.limited);  // now it knows of its rights
+    const redlatch::Hold hold = user.limited.hold();
+    CHECK(user.limited.is_held_by(hold.owner()));
+    CHECK(user.limited.is_held_by(user.client.id() + ":" + std::to_string(hold.owner())));
+    const redlatch::Inspection seen = user.limited.inspect();
     REQUIRE(seen.holders.size() == 1);
     CHECK(seen.holders[0].number == hold.owner());
-    CHECK(lock.is_held_by(seen.holders[0].owner));
+    CHECK(user.limited.is_held_by(seen.holders[0].owner));
 }
 
 TEST_CASE("a hold from before the rights to the queue's keys were missing is granted to the next one") {
-    RedisServer server;
-    RawRedis redis{server};
-    redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~*", "&*");
-    Client limited{server.url_of("limited")}, queueing{server.url()};
-    RLock theirs{limited, lock_key}, other{limited, "other"}, mine{queueing, lock_key};
-    theirs.lock();
-    auto visit = start_waiting(queueing, [&] {
-        mine.lock();
-        mine.unlock();
-        return true;
-    });
-    redis.text("ACL", "SETUSER", "limited", "resetkeys", "~other", "~orders", "~redisson_*");
-    other.lock();
-    other.unlock();
-    redis.text("ACL", "SETUSER", "limited", "~*");
-    theirs.unlock();
+    LimitedUser user{true};
+    user.limited.lock();
+    auto visit = start_visit(user.queueing, user.lock);
+    user.let_queue(false);
+    lock_and_unlock(user.other);  // now the client knows of its rights
+    user.let_queue(true);
+    user.limited.unlock();
     CHECK(ready(visit));
 }
 
 // Its place is still on the server: it may not remove it. What is granted there is of no use.
 TEST_CASE("a client that has lost the rights to the queue's keys asks once for a grant to its former place") {
-    RedisServer server;
-    RawRedis redis{server};
-    redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~*", "&*");
-    Client limited{server.url_of("limited")}, holding{server.url()};
-    RLock mine{limited, lock_key}, other{limited, "other"}, theirs{holding, lock_key};
-    theirs.lock();
-    auto visit = start_waiting(limited, [&] {
-        mine.lock();
-        mine.unlock();
-        return true;
-    });
-    const std::string place = redis.text("HGET", "redlatch_lock_places:{orders}", limited.id());
+    LimitedUser user{true};
+    user.lock.lock();
+    auto visit = start_visit(user.client, user.limited);
+    const std::string place = user.redis.text("HGET", places_key, user.client.id());
     const std::string number = place.substr(0, place.find(' '));
-    redis.text("ACL", "SETUSER", "limited", "resetkeys", "~other", "~orders", "~redisson_*");
-    other.lock();
-    other.unlock();
-    const std::string channel = "redisson_lock__channel:{orders}:" + limited.id();
-    const long long before = redis.script_calls();
-    redis.integer("PUBLISH", channel, "look 0");
-    REQUIRE(eventually([&] { return redis.script_calls() >= before + 2; }, 20s));  // it asks, and releases its number
-    redis.integer("PUBLISH", channel, "grant " + number + " 1 2000");
+    user.let_queue(false);
+    lock_and_unlock(user.other);  // now the client knows of its rights
+    const std::string channel = "redisson_lock__channel:{orders}:" + user.client.id();
+    const long long before = user.redis.script_calls();
+    user.redis.integer("PUBLISH", channel, "look 0");
+    // It asks, and releases its number.
+    REQUIRE(eventually([&] { return user.redis.script_calls() >= before + 2; }, 20s));
+    user.redis.integer("PUBLISH", channel, "grant " + number + " 1 2000");
     std::this_thread::sleep_for(200ms);
-    CHECK(redis.script_calls() < before + 10);
-    theirs.unlock();
+    CHECK(user.redis.script_calls() < before + 10);
+    user.lock.unlock();
     CHECK(ready(visit));
 }

@@ -463,11 +463,16 @@ TEST_CASE("waiting for a grant of a read-write lock sends nothing") {
     f.c.visit.get();
 }
 
-TEST_CASE("without the rights to the queue's keys readers and writers wait as ever") {
-    Fixture f;
+/// Returns the URL of a user who has no right to the keys of the queue.
+std::string url_without_the_queue(Fixture& f) {
     f.redis.text("ACL", "SETUSER", "plain", "on", ">secret", "~orders", "~{orders}:*", "~redisson_rwlock:*", "&*",
                  "+@all");
-    const std::string url = f.server.url_of("plain");
+    return f.server.url_of("plain");
+}
+
+TEST_CASE("without the rights to the queue's keys readers and writers wait as ever") {
+    Fixture f;
+    const std::string url = url_without_the_queue(f);
     Party limited{url}, other{url};
     limited.lock.lock();
     limited.lock.unlock();
@@ -482,31 +487,37 @@ TEST_CASE("without the rights to the queue's keys readers and writers wait as ev
 
 TEST_CASE("a client without the rights to the queue's keys wakes readers and writers who queue") {
     Fixture f;
-    f.redis.text("ACL", "SETUSER", "plain", "on", ">secret", "~orders", "~{orders}:*", "~redisson_rwlock:*", "&*",
-                 "+@all");
-    Party limited{f.server.url_of("plain")};
+    Party limited{url_without_the_queue(f)};
     limited.lock.lock();
     limited.lock.unlock();  // now it knows of its rights
     for (const bool reads : {false, true}) {
         CAPTURE(reads);
-        const auto held = [&] {
-            if (reads)
-                limited.lock.lock_shared();
-            else
-                limited.lock.lock();
-        };
-        held();
+        reads ? limited.lock.lock_shared() : limited.lock.lock();
         auto writer = start_waiting(f.a.client, [&] { return std::unique_lock{f.a.lock}.owns_lock(); });
         std::future<bool> reader;
         if (!reads) reader = start_waiting(f.b.client, [&] { return std::shared_lock{f.b.lock}.owns_lock(); });
-        if (reads)
-            limited.lock.unlock_shared();
-        else
-            limited.lock.unlock();
+        reads ? limited.lock.unlock_shared() : limited.lock.unlock();
         CHECK(ready(writer));
         if (!reads) CHECK(ready(reader));
     }
     CHECK(is_left_empty(f.redis));
+}
+
+TEST_CASE("a writer from before the rights to the queue's keys were missing is followed by who queues") {
+    Fixture f;
+    const std::string url = url_without_the_queue(f);
+    f.redis.text("ACL", "SETUSER", "plain", "~*");
+    Party limited{url};
+    ReadWriteLock other{limited.client, "other"};
+    limited.lock.lock();
+    auto writer = start_waiting(f.a.client, [&] { return std::unique_lock{f.a.lock}.owns_lock(); });
+    f.redis.text("ACL", "SETUSER", "plain", "resetkeys", "~orders", "~{orders}:*", "~redisson_rwlock:*", "~other",
+                 "~{other}:*");
+    other.lock();
+    other.unlock();  // now the client knows of its rights
+    f.redis.text("ACL", "SETUSER", "plain", "~*");
+    limited.lock.unlock();
+    CHECK(ready(writer));
 }
 
 TEST_CASE("readers of one process ask at the same time") {
