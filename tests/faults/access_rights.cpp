@@ -1126,7 +1126,7 @@ std::string picture(RawRedis& redis, Detail detail) {
         }
         const long long left = redis.integer("PTTL", key);
         // Coarsely, so that it is the same in two pictures of one state. The longer the time, the coarser.
-        const long long unit = left > 1'000'000'000 ? 1'000'000'000'000 : 100'000;
+        const long long unit = left > 1'000'000'000 ? 1'000'000'000 : 100'000;
         all += left < 0 ? " for ever; " : " for " + std::to_string((left + unit / 2) / unit) + "; ";
     }
     return all;

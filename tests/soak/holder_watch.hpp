@@ -61,7 +61,7 @@ private:
     void watch(const std::string& url, std::vector<Key> keys) {
         std::optional<test::RawRedis> redis;
         while (!stop_) {
-            std::this_thread::sleep_for(2ms);
+            std::this_thread::sleep_for(10ms);
             try {
                 if (!redis) redis.emplace(url, 1s);
                 for (Key& key : keys) {
