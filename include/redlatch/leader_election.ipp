@@ -105,7 +105,7 @@ private:
     KeptState<RecordState> record_;
     LockRequest request_;
     const std::string candidate_;
-    HoldKeeper::Facts facts_{};
+    HoldFacts facts_{};
     bool held_ = false;
 };
 

@@ -2995,6 +2995,12 @@ struct OwnerNumber {
     Sort sort;
 };
 
+// What the server knows of a hold.
+struct HoldFacts {
+    std::uint64_t number = 0;  // on the wire "<client id>:<number>"; for a lock over several, of this process alone
+    std::int64_t token = 0;    // the fencing token; 0 if the lock has none
+};
+
 // Returns a new owner for an object. Numbers start at 1 and are never reused in this process. Exported as
 // this_thread_number() is.
 [[gnu::visibility("default")]] inline OwnerNumber new_hold_owner() noexcept {
@@ -6027,7 +6033,7 @@ namespace detail {
 
 // Remembers levels of lost holds whose unlock() is still to come: that unlock() reports errc::hold_lost, not
 // errc::not_owner. They are kept for the process rather than with the lock, because the locked object may be gone by
-// then. Many unlock() calls never come, because a hold with its own lease need not be released. So only the latest are
+// then. An object that is about to get such a hold learns its number and token here. Many unlock() calls never come, because a hold with its own lease need not be released. So only the latest are
 // kept.
 //
 // Thread-safe: mutex_ guards all members. No thread waits here.
@@ -6035,7 +6041,7 @@ class LostLevels {
 public:
     static constexpr std::size_t most = 10'000;
 
-    void add(std::string_view kind, std::string_view key, OwnerNumber owner, std::uint32_t levels) {
+    void add(std::string_view kind, std::string_view key, OwnerNumber owner, std::uint32_t levels, HoldFacts of = {}) {
         std::string name = name_of(kind, key, owner);
         const std::lock_guard lock(mutex_);
         if (levels_.size() >= most) {
@@ -6043,7 +6049,9 @@ public:
             order_.pop_front();
         }
         if (!levels_.contains(name)) order_.push_back(name);
-        levels_[std::move(name)] += levels;
+        Lost& lost = levels_[std::move(name)];
+        lost.levels += levels;
+        lost.last = of;
     }
 
     // Takes one level. Returns true if there was one.
@@ -6051,12 +6059,24 @@ public:
         const std::lock_guard lock(mutex_);
         if (levels_.empty()) return false;
         const auto found = levels_.find(name_of(kind, key, owner));
-        if (found == levels_.end() || found->second == 0) return false;
-        --found->second;
+        if (found == levels_.end() || found->second.levels == 0) return false;
+        --found->second.levels;
         return true;
     }
 
+    // Returns what the server knew of the owner's hold that was lost last; nothing if there was none.
+    HoldFacts last(std::string_view kind, std::string_view key, OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const auto found = levels_.find(name_of(kind, key, owner));
+        return found == levels_.end() ? HoldFacts{} : found->second.last;
+    }
+
 private:
+    struct Lost {
+        std::uint32_t levels = 0;
+        HoldFacts last{};
+    };
+
     static std::string name_of(std::string_view kind, std::string_view key, OwnerNumber owner) {
         std::string name = std::to_string(owner.number);
         name += static_cast<char>('a' + static_cast<char>(owner.sort));
@@ -6064,7 +6084,7 @@ private:
     }
 
     std::mutex mutex_;
-    std::unordered_map<std::string, std::uint32_t> levels_;
+    std::unordered_map<std::string, Lost> levels_;
     std::deque<std::string> order_;  // of first insertion
 };
 
@@ -18064,12 +18084,8 @@ public:
     // Returns the name of the lock as given, without the client's key_prefix.
     virtual std::string name_as_given() const = 0;
 
-    // What the server knows of a hold.
-    struct Facts {
-        std::uint64_t number = 0;  // on the wire "<client id>:<number>"; for a lock over several, of this process alone
-        std::int64_t token = 0;    // the fencing token; 0 if the lock has none
-    };
-    virtual Facts facts(OwnerNumber owner) = 0;
+    // Returns what the server knows of the hold of this owner, or knew: it may be lost by now.
+    virtual HoldFacts facts(OwnerNumber owner) = 0;
 
     // Returns what the hold of this owner goes by; unused for a lock over several. Objects that hold do not keep it
     // themselves, because there may be very many.
@@ -18102,7 +18118,7 @@ struct HeldLevel {
     std::shared_ptr<OperationHost> host{};
     std::shared_ptr<HoldKeeper> keeper{};
     OwnerNumber owner = 0;
-    HoldKeeper::Facts facts{};
+    HoldFacts facts{};
     Reentry reentry = Reentry::allowed;
 };
 
@@ -18274,6 +18290,7 @@ struct HoldRecord {
         return grown;
     }
 
+    HoldFacts facts() const noexcept { return {id, token}; }
     bool live() const noexcept { return count > 0; }
     bool watched() const noexcept { return watched_from > 0; }
     bool doubtful() const noexcept { return may_last != Instant::min(); }
@@ -19096,7 +19113,7 @@ private:
     private:
         std::shared_ptr<HoldKeeper> keeper_;
         LockRequest request_;
-        HoldKeeper::Facts facts_{};
+        HoldFacts facts_{};
         bool held_ = false;
     };
 
@@ -22301,7 +22318,7 @@ public:
         if (hold.unsettled != 0)
             deliveries_.give_back_later(
                 hold, std::max(deliveries_.unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
-        core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count);
+        core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count, hold.facts());
         if (hold.lost) core_.session.losses().tell(std::move(*hold.lost));
         count_end(hold);
         core_.key_holds->ended(hold.id);
@@ -24516,9 +24533,10 @@ public:
 
     std::string name_as_given() const override { return key().substr(session().options().key_prefix.size()); }
 
-    Facts facts(OwnerNumber owner) override {
+    HoldFacts facts(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
-        return {parts_.leases.part(owner).hold, parts_.leases.token(owner).value_or(0)};
+        if (const HoldRecord* hold = parts_.leases.live_hold(owner)) return hold->facts();
+        return session().lost_levels().last(core_.kind.name, key(), owner);
     }
 
     Settings settings(OwnerNumber owner) override {
@@ -27456,7 +27474,7 @@ private:
     KeptState<RecordState> record_;
     LockRequest request_;
     const std::string candidate_;
-    HoldKeeper::Facts facts_{};
+    HoldFacts facts_{};
     bool held_ = false;
 };
 
@@ -29154,7 +29172,7 @@ public:
 
     std::string name_as_given() const override { return core_.name; }
 
-    Facts facts(OwnerNumber owner) override { return {owner.sort == OwnerNumber::Sort::object ? owner.number : 0}; }
+    HoldFacts facts(OwnerNumber owner) override { return {owner.sort == OwnerNumber::Sort::object ? owner.number : 0}; }
     Settings settings(OwnerNumber) override { return {}; }
 
     // --- queries without a command ----------------------------------------------------------------------------

@@ -3121,6 +3121,12 @@ mutate(on_the_way_is_again lock/outbox.hpp
     ""
     "unit/outbox")
 
+# A hold that is lost before its object is made has neither a number nor a token.
+mutate(lost_hold_has_no_token lock/lock_state.hpp
+    "return session().lost_levels().last(core_.kind.name, key(), owner);"
+    "return {};"
+    "integration/hold_test")
+
 # A hold is released without a grant, because the right to another key is missing.
 mutate(released_without_a_grant protocol/rlock.hpp
     "Milliseconds(0), queue_.grant_after(hold))"

@@ -89,6 +89,12 @@ struct OwnerNumber {
     Sort sort;
 };
 
+// What the server knows of a hold.
+struct HoldFacts {
+    std::uint64_t number = 0;  // on the wire "<client id>:<number>"; for a lock over several, of this process alone
+    std::int64_t token = 0;    // the fencing token; 0 if the lock has none
+};
+
 // Returns a new owner for an object. Numbers start at 1 and are never reused in this process. Exported as
 // this_thread_number() is.
 [[gnu::visibility("default")]] inline OwnerNumber new_hold_owner() noexcept {

@@ -31,12 +31,8 @@ public:
     // Returns the name of the lock as given, without the client's key_prefix.
     virtual std::string name_as_given() const = 0;
 
-    // What the server knows of a hold.
-    struct Facts {
-        std::uint64_t number = 0;  // on the wire "<client id>:<number>"; for a lock over several, of this process alone
-        std::int64_t token = 0;    // the fencing token; 0 if the lock has none
-    };
-    virtual Facts facts(OwnerNumber owner) = 0;
+    // Returns what the server knows of the hold of this owner, or knew: it may be lost by now.
+    virtual HoldFacts facts(OwnerNumber owner) = 0;
 
     // Returns what the hold of this owner goes by; unused for a lock over several. Objects that hold do not keep it
     // themselves, because there may be very many.
@@ -69,7 +65,7 @@ struct HeldLevel {
     std::shared_ptr<OperationHost> host{};
     std::shared_ptr<HoldKeeper> keeper{};
     OwnerNumber owner = 0;
-    HoldKeeper::Facts facts{};
+    HoldFacts facts{};
     Reentry reentry = Reentry::allowed;
 };
 

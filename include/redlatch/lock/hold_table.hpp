@@ -57,6 +57,7 @@ struct HoldRecord {
         return grown;
     }
 
+    HoldFacts facts() const noexcept { return {id, token}; }
     bool live() const noexcept { return count > 0; }
     bool watched() const noexcept { return watched_from > 0; }
     bool doubtful() const noexcept { return may_last != Instant::min(); }

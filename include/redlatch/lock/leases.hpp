@@ -202,7 +202,7 @@ public:
         if (hold.unsettled != 0)
             deliveries_.give_back_later(
                 hold, std::max(deliveries_.unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
-        core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count);
+        core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count, hold.facts());
         if (hold.lost) core_.session.losses().tell(std::move(*hold.lost));
         count_end(hold);
         core_.key_holds->ended(hold.id);

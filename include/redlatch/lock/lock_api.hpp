@@ -348,7 +348,7 @@ private:
     private:
         std::shared_ptr<HoldKeeper> keeper_;
         LockRequest request_;
-        HoldKeeper::Facts facts_{};
+        HoldFacts facts_{};
         bool held_ = false;
     };
 

@@ -115,9 +115,10 @@ public:
 
     std::string name_as_given() const override { return key().substr(session().options().key_prefix.size()); }
 
-    Facts facts(OwnerNumber owner) override {
+    HoldFacts facts(OwnerNumber owner) override {
         const std::lock_guard lock(core_.mutex);
-        return {parts_.leases.part(owner).hold, parts_.leases.token(owner).value_or(0)};
+        if (const HoldRecord* hold = parts_.leases.live_hold(owner)) return hold->facts();
+        return session().lost_levels().last(core_.kind.name, key(), owner);
     }
 
     Settings settings(OwnerNumber owner) override {

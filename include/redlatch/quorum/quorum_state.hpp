@@ -93,7 +93,7 @@ public:
 
     std::string name_as_given() const override { return core_.name; }
 
-    Facts facts(OwnerNumber owner) override { return {owner.sort == OwnerNumber::Sort::object ? owner.number : 0}; }
+    HoldFacts facts(OwnerNumber owner) override { return {owner.sort == OwnerNumber::Sort::object ? owner.number : 0}; }
     Settings settings(OwnerNumber) override { return {}; }
 
     // --- queries without a command ----------------------------------------------------------------------------

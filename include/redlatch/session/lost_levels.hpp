@@ -17,7 +17,7 @@ namespace detail {
 
 // Remembers levels of lost holds whose unlock() is still to come: that unlock() reports errc::hold_lost, not
 // errc::not_owner. They are kept for the process rather than with the lock, because the locked object may be gone by
-// then. Many unlock() calls never come, because a hold with its own lease need not be released. So only the latest are
+// then. An object that is about to get such a hold learns its number and token here. Many unlock() calls never come, because a hold with its own lease need not be released. So only the latest are
 // kept.
 //
 // Thread-safe: mutex_ guards all members. No thread waits here.
@@ -25,7 +25,7 @@ class LostLevels {
 public:
     static constexpr std::size_t most = 10'000;
 
-    void add(std::string_view kind, std::string_view key, OwnerNumber owner, std::uint32_t levels) {
+    void add(std::string_view kind, std::string_view key, OwnerNumber owner, std::uint32_t levels, HoldFacts of = {}) {
         std::string name = name_of(kind, key, owner);
         const std::lock_guard lock(mutex_);
         if (levels_.size() >= most) {
@@ -33,7 +33,9 @@ public:
             order_.pop_front();
         }
         if (!levels_.contains(name)) order_.push_back(name);
-        levels_[std::move(name)] += levels;
+        Lost& lost = levels_[std::move(name)];
+        lost.levels += levels;
+        lost.last = of;
     }
 
     // Takes one level. Returns true if there was one.
@@ -41,12 +43,24 @@ public:
         const std::lock_guard lock(mutex_);
         if (levels_.empty()) return false;
         const auto found = levels_.find(name_of(kind, key, owner));
-        if (found == levels_.end() || found->second == 0) return false;
-        --found->second;
+        if (found == levels_.end() || found->second.levels == 0) return false;
+        --found->second.levels;
         return true;
     }
 
+    // Returns what the server knew of the owner's hold that was lost last; nothing if there was none.
+    HoldFacts last(std::string_view kind, std::string_view key, OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const auto found = levels_.find(name_of(kind, key, owner));
+        return found == levels_.end() ? HoldFacts{} : found->second.last;
+    }
+
 private:
+    struct Lost {
+        std::uint32_t levels = 0;
+        HoldFacts last{};
+    };
+
     static std::string name_of(std::string_view kind, std::string_view key, OwnerNumber owner) {
         std::string name = std::to_string(owner.number);
         name += static_cast<char>('a' + static_cast<char>(owner.sort));
@@ -54,7 +68,7 @@ private:
     }
 
     std::mutex mutex_;
-    std::unordered_map<std::string, std::uint32_t> levels_;
+    std::unordered_map<std::string, Lost> levels_;
     std::deque<std::string> order_;  // of first insertion
 };
 

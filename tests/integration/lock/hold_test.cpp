@@ -20,6 +20,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
+namespace inside = redlatch::detail;
+
 static_assert(std::is_nothrow_move_constructible_v<Hold> && std::is_nothrow_move_assignable_v<Hold>);
 static_assert(!std::is_copy_constructible_v<Hold> && !std::is_copy_assignable_v<Hold>);
 static_assert(std::is_nothrow_default_constructible_v<Hold>);
@@ -210,6 +212,24 @@ TEST_CASE("token() is that of the FencedLock; other locks have none") {
     } catch (const Error& error) {
         CHECK(error.code() == errc::unsupported);
     }
+}
+
+TEST_CASE("a hold that is lost before its object is made keeps its number and its token") {
+    Bench bench;
+    FencedLock fenced{bench.client, "fenced"};
+    const std::int64_t before = fenced.hold().token();
+    const inside::HeldLevel level = inside::LockAccess::keeper_of_holds(fenced);
+    inside::LockRequest request;
+    request.owner = inside::new_hold_owner();
+    inside::LockAccess::prepare(fenced, request);
+    REQUIRE(level.keeper->acquire(request).run());
+    const inside::HoldFacts held = level.keeper->facts(request.owner);
+    CHECK(held.token > before);
+    REQUIRE(fenced.force_unlock());
+    const inside::HoldFacts lost = level.keeper->facts(request.owner);
+    CHECK(lost.number == held.number);
+    CHECK(lost.token == held.token);
+    CHECK(level.keeper->release(request.owner) == errc::hold_lost);
 }
 
 TEST_CASE("a hold outlives the lock and the client that it came from") {

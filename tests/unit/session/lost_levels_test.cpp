@@ -23,6 +23,17 @@ TEST_CASE("each level is taken once, by its owner, from the lock of its kind and
     CHECK_FALSE(levels.take("rlock", "orders", 1));
 }
 
+TEST_CASE("the number and the token of the hold that was lost last stay known") {
+    LostLevels levels;
+    CHECK(levels.last("fenced lock", "orders", 1).number == 0);
+    levels.add("fenced lock", "orders", 1, 1, {7, 70});
+    levels.add("fenced lock", "orders", 2, 1, {8, 80});
+    levels.add("fenced lock", "orders", 1, 1, {9, 90});
+    CHECK(levels.last("fenced lock", "orders", 1).number == 9);
+    CHECK(levels.last("fenced lock", "orders", 1).token == 90);
+    CHECK(levels.last("fenced lock", "orders", 2).token == 80);
+}
+
 TEST_CASE("only the latest are kept, so that holds that are never unlocked take no more memory") {
     LostLevels levels;
     constexpr std::uint64_t more = 5;
