@@ -99,7 +99,7 @@ mutate(renewal_answers_for_the_next_hold lock/leases.hpp
 
 # The levels of a lost hold are forgotten, so a later unlock() does not report the loss.
 mutate(lost_levels_forgotten lock/leases.hpp
-    "core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count);"
+    "core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count, hold.facts());"
     ""
     "unit/rlock_release|integration/rlock_watchdog")
 
