@@ -167,7 +167,8 @@ public:
     bool withdraw(Arrival&& arrival);
     bool withdraw(Arrival&& arrival, std::error_code& ec);
 
-    // Deletes the barrier. Who waits at it gets errc::hold_lost. Returns true if there was one. One round trip.
+    // Deletes the barrier. Who waits at it gets errc::hold_lost, and so does a party that has not yet learned that its phase
+    // is over: remove it when all have returned. Returns true if there was one. One round trip.
     bool remove();
     bool remove(std::error_code& ec);
 

@@ -78,7 +78,8 @@ REDLATCH_INLINE bool Barrier::await(Arrival& arrival, detail::WaitRequest reques
         barrier.leases().forget(*arrival.id_);
         if (want.lost) {
             arrival.id_.reset();
-            throw Error(errc::hold_lost, name(), "the server no longer has this arrival; arrive again");
+            throw Error(errc::hold_lost, name(),
+                        "the server no longer has this arrival: its lease has ended, or the barrier was removed");
         }
     }
     arrival.id_.reset();

@@ -55,7 +55,7 @@ public:
             return token_if(!*detail::error_code_of(tail...), tail...);
         } else {
             lock(tail...);
-            return token_of(owner_of(tail...));
+            return acquired_token(owner_of(tail...));
         }
     }
 
@@ -83,10 +83,11 @@ public:
     }
 
 private:
-    // Returns nothing also if the hold was lost at this very moment; its unlock() will report the loss.
     template <class... Tail>
-    std::optional<std::int64_t> token_if(bool held, const Tail&... tail) {
-        return held ? token_or_none(owner_of(tail...)) : std::nullopt;
+    std::optional<std::int64_t> token_if(bool held, Tail&... tail) {
+        if (!held) return std::nullopt;
+        return detail::answer([&] { return std::optional(acquired_token(owner_of(tail...))); },
+                              std::optional<std::int64_t>(), tail...);
     }
 
     template <class... Tail>
@@ -94,6 +95,7 @@ private:
         return detail::owner_among(&detail::this_thread_number, tail...);
     }
 
+    std::int64_t acquired_token(detail::OwnerNumber owner);
     std::int64_t token_of(detail::OwnerNumber owner);
     std::int64_t token_of(detail::OwnerNumber owner, std::error_code& ec);
     std::optional<std::int64_t> token_or_none(detail::OwnerNumber owner);

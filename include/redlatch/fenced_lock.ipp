@@ -26,6 +26,13 @@ inline constexpr StateMaker fenced_maker{FencedProtocol::lock_kind.name, LockSta
 REDLATCH_INLINE FencedLock::FencedLock(Client& client, std::string_view name, const ObjectOptions& options)
     : NamedLock(detail::ClientAccess::session(client), detail::fenced_maker, name, options) {}
 
+// The hold may be lost by now: its unlock() reports that.
+REDLATCH_INLINE std::int64_t FencedLock::acquired_token(detail::OwnerNumber owner) {
+    const std::int64_t token = state().facts(owner).token;
+    if (token == 0) throw Error(errc::hold_lost, name(), "another caller of its owner has released the hold already");
+    return token;
+}
+
 REDLATCH_INLINE std::int64_t FencedLock::token_of(detail::OwnerNumber owner) {
     const std::optional<std::int64_t> mine = token_or_none(owner);
     if (!mine)

@@ -1174,7 +1174,7 @@ mutate(half_is_a_majority red_lock.ipp
     "integration/red_lock_test")
 
 # A member that granted late keeps its part of a failed round.
-mutate(late_grants_are_kept quorum/quorum_acquire.hpp
+mutate(late_grants_are_kept quorum/quorum_rounds.hpp
     "if (round->over) return round->hold != 0 && holds_.answered(lock, {owner, round->hold, member}, answer);"
     "if (round->over) return answer.kind == TryAnswer::Kind::held;"
     "integration/red_lock_fault")
@@ -1186,7 +1186,7 @@ mutate(late_tries_go_on lock/background_tries.hpp
     "unit/acquire_attempt")
 
 # The members of a failed round are not released.
-mutate(some_are_kept_in_vain quorum/quorum_acquire.hpp
+mutate(some_are_kept_in_vain quorum/quorum_rounds.hpp
     "releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return round->had(i); });"
     "QuorumReleases::Sent{};"
     "integration/multi_lock")
@@ -3121,6 +3121,28 @@ mutate(on_the_way_is_again lock/outbox.hpp
     ""
     "unit/outbox")
 
+# A second hold is handed over while the first one is: the waiter in between is forgotten.
+mutate(two_hand_overs_at_a_time lock/local_hand_over.hpp
+    "if (is_sending_) return nullptr;"
+    ""
+    "unit/rlock_waiting")
+
+mutate(taken_levels_take_room session/lost_levels.hpp
+    "if (--found->second.levels == 0) remove(found);"
+    "if (found->second.levels == 0) return false; else --found->second.levels;"
+    "unit/lost_levels")
+
+mutate(lost_again_is_old session/lost_levels.hpp
+    "order_.splice(order_.end(), order_, lost.place);"
+    ""
+    "unit/lost_levels")
+
+# The waiter of an arrival that the server no longer has sleeps on.
+mutate(gone_arrival_is_not_told semaphore/registrations.hpp
+    "core_.task.message(core_.protocol.channel(), {});"
+    "core_.task.message({}, {});"
+    "integration/barrier")
+
 # A hold that is lost before its object is made has neither a number nor a token.
 mutate(lost_hold_has_no_token lock/lock_state.hpp
     "return session().lost_levels().last(core_.kind.name, key(), owner);"
@@ -3158,7 +3180,7 @@ mutate(silent_subscription_is_kept redis/pubsub_connection.hpp
 
 # A subscription that has fallen silent is noticed only if a confirmation is outstanding.
 mutate(silent_subscription_without_check redis/pubsub_connection.hpp
-    "requests_.any() || wants_any() ?"
+    "requests_.any() || !wanted_.empty() ?"
     "requests_.any() ?"
     "faults/pubsub")
 
@@ -3169,13 +3191,13 @@ mutate(check_is_news redis/pubsub_connection.hpp
     "faults/pubsub")
 
 # A lock over several waits in each round for a server that has stopped to reply.
-mutate(silent_member_is_awaited quorum/quorum_acquire.hpp
+mutate(silent_member_is_awaited quorum/quorum_rounds.hpp
     "if (silent_[i]) round.do_not_await(i);"
     "if (silent_[i]) break;"
     "integration/red_lock_fault")
 
 # A server that replies again stays without a say in the rounds that it could decide.
-mutate(silent_member_stays_silent quorum/quorum_acquire.hpp
+mutate(silent_member_stays_silent quorum/quorum_rounds.hpp
     "silent_[member] = false;"
     ""
     "integration/red_lock_fault")

@@ -31,8 +31,11 @@ class LocalHandOver {
 public:
     LocalHandOver(LockParts& parts, Room& room) : parts_(parts), core_(parts.core), room_(room) {}
 
-    // Returns the waiter that gets this hold next; nullptr if the server has to be told that it is free.
+    // Returns the waiter that gets this hold next; nullptr if the server has to be told that it is free. While a hold is
+    // being handed over, another one that was acquired beside it (the server has lost the first) is not: only one waiter
+    // at a time can be out of the queue.
     LockWaiter* successor_of(const HoldRecord& hold) {
+        if (is_sending_) return nullptr;
         LockWaiter* const next = core_.kind.hands_over ? room_.queue.successor() : nullptr;
         if (next && handoffs_ < hold.settings.local_handoff_limit) return next;
         handoffs_ = 0;
@@ -51,7 +54,9 @@ public:
                       successor_settings};
         room_.queue.leave(next);
         successor_ = &next;
+        is_sending_ = true;
         detail::send_hand_over(core_, lock, sent);
+        is_sending_ = false;
         LockWaiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
         const Instant sent_at = sent.sent_at.as_of_now();
         const HandOverAnswer answer = core_.protocol.read_hand_over(sent.reply);
@@ -145,6 +150,7 @@ private:
     LockCore& core_;
     Room& room_;
     unsigned handoffs_ = 0;            // in a row
+    bool is_sending_ = false;          // true while a hand-over is in flight
     LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
 };
 

@@ -6,6 +6,7 @@
 #include "redlatch/net/wake_pipe.hpp"
 #include "redlatch/redis/connection.hpp"
 #include "redlatch/redis/pubsub_requests.hpp"
+#include "redlatch/redis/wanted_channels.hpp"
 #include "redlatch/transport/transport.hpp"
 
 #include <algorithm>
@@ -14,7 +15,6 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,8 +31,8 @@ namespace detail {
 // its channels again when nothing has arrived for `timeout`. A connection on which a reply is outstanding for that long
 // is lost.
 //
-// mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may subscribe, and wakes the
-// serving thread afterwards. serving_ guards the connection and is held while the listener is notified; mutex_ may be
+// Any thread may subscribe, and wakes the serving thread afterwards. mutex_ guards next_attempt_, opening_ and
+// opening_from_. serving_ guards the connection and is held while the listener is notified; mutex_ may be
 // taken under it. While opening_ is set, the connection belongs to the thread that makes it, which wakes the serving
 // thread.
 // The serving thread sends. It also receives, unless a thread that waits for a message watches the connection itself,
@@ -65,18 +65,15 @@ public:
 
     // --- any thread -------------------------------------------------------------------------------------------
 
-    void subscribe(const std::string& channel) { change(channel, true); }
-    void unsubscribe(const std::string& channel) { change(channel, false); }
+    void subscribe(const std::string& channel) { wanted_.change(channel, true); }
+    void unsubscribe(const std::string& channel) { wanted_.change(channel, false); }
 
     // Returns the number by which the server knows this connection, 0 while its channels are not subscribed. Only of
     // Channels::invalidations.
     std::int64_t client_id() const noexcept { return subscribed_id_; }
 
     // Unsubscribes without a command to the server, which has dropped the channel by itself.
-    void forget(const std::string& channel) noexcept {
-        const std::lock_guard lock(mutex_);
-        wanted_.erase(channel);
-    }
+    void forget(const std::string& channel) noexcept { wanted_.forget(channel); }
 
     // Called when another connection has shown that the server is up: ends the pause before the next attempt. Returns
     // true if there was a pause; the serving thread must know then.
@@ -209,21 +206,6 @@ private:
         ::poll(ready.data(), ready.size(), poll_timeout(deadline));
     }
 
-    // If memory runs out, the serving thread finds nothing changed.
-    void change(const std::string& channel, bool wanted) {
-        const std::lock_guard lock(mutex_);
-        changes_.push_back({channel, wanted});
-        try {
-            if (wanted)
-                wanted_.insert(channel);
-            else
-                wanted_.erase(channel);
-        } catch (...) {
-            changes_.pop_back();
-            throw;
-        }
-    }
-
     // Ends the connection. It is closed by the watching thread, if there is one, which notices the end.
     void end(Listener& listener) noexcept {
         if (watched_)
@@ -266,33 +248,13 @@ private:
         opening_ = false;
         const std::uint64_t from = std::exchange(opening_from_, 0);
         const bool has_moved = from != 0 && (!done || link_.place < from);
-        if (done && !has_moved && want_all()) return backoff_.reset();
+        if (done && !has_moved && wanted_.want_all()) return backoff_.reset();
         link_.socket.close();
         if (!has_moved) next_attempt_ = Clock::now() + backoff_.next();
     }
 
-    // Subscribes to all wanted channels, which includes all earlier changes. Returns false if there is no memory.
-    bool want_all() noexcept {
-        try {
-            changes_.clear();
-            for (const std::string& channel : wanted_) changes_.push_back({channel, true});
-            return true;
-        } catch (...) {
-            return false;
-        }
-    }
-
-    bool wants_any() {
-        const std::lock_guard lock(mutex_);
-        return !wanted_.empty();
-    }
-    std::string any_wanted() {
-        const std::lock_guard lock(mutex_);
-        return wanted_.empty() ? std::string() : *wanted_.begin();
-    }
-
     // Returns when the silence of the open connection has lasted too long.
-    Instant silence_ends() { return requests_.any() || wants_any() ? silent_since_ + timeout_ : never; }
+    Instant silence_ends() { return requests_.any() || !wanted_.empty() ? silent_since_ + timeout_ : never; }
 
     // Asks a server that has been silent for too long whether it is still there. If it has been asked already, ends the
     // connection. A thread that watches receives in its own time, perhaps after both were suspended.
@@ -302,7 +264,7 @@ private:
             silent_since_ = Clock::now();
         } else if (requests_.any()) {
             end(listener);
-        } else if (const std::string channel = any_wanted(); !channel.empty()) {
+        } else if (const std::string channel = wanted_.any(); !channel.empty()) {
             requests_.append_check(out_, channel);
             silent_since_ = Clock::now();
             send();
@@ -311,11 +273,7 @@ private:
 
     // Sends as far as there is room; the next rounds send the rest.
     void send_changes() {
-        std::vector<ChannelChange> changes;
-        {
-            const std::lock_guard lock(mutex_);
-            changes.swap(changes_);
-        }
+        const std::vector<ChannelChange> changes = wanted_.take_changes();
         if (!changes.empty() && !requests_.any()) silent_since_ = Clock::now();
         // A subscriber may not ask any more.
         if (identifies_ && id_ == 0 && !changes.empty() && changes.front().wanted)
@@ -358,7 +316,7 @@ private:
             if (channels.front() == PubSubRequests::no_channel) return true;
             if (channels.size() > 1) {
                 request_each(channels);
-            } else if (!sharded_ || is_wanted(channels.front())) {
+            } else if (!sharded_ || wanted_.contains(channels.front())) {
                 // SUNSUBSCRIBE is refused too if the slot has moved: that is not reported.
                 listener.refused(channels.front(), reply);
             }
@@ -380,7 +338,7 @@ private:
             subscribed_id_ = id_;
             if (is_news) listener.subscribed(channel);
         } else if (sharded_ && what == "sunsubscribe") {
-            if (!requests_.unsubscribed(channel) && is_wanted(channel)) {
+            if (!requests_.unsubscribed(channel) && wanted_.contains(channel)) {
                 forget(channel);
                 listener.interrupted(channel);
             }
@@ -393,20 +351,12 @@ private:
     // A command for these channels was refused as a whole. Requests each of them alone, to learn which may not be
     // subscribed.
     void request_each(const std::vector<std::string>& channels) {
-        {
-            const std::lock_guard lock(mutex_);
-            for (const std::string& channel : channels)
-                if (wanted_.contains(channel)) {
-                    requests_.request_alone(channel);
-                    changes_.push_back({channel, true});
-                }
+        for (const std::string& channel : channels) {
+            if (!wanted_.contains(channel)) continue;
+            requests_.request_alone(channel);
+            wanted_.want_again(channel);
         }
         wake_();
-    }
-
-    bool is_wanted(const std::string& channel) {
-        const std::lock_guard lock(mutex_);
-        return wanted_.contains(channel);
     }
 
     void lose(Listener& listener) {
@@ -419,13 +369,7 @@ private:
             next_attempt_ = Clock::now() + backoff_.next();
         }
         if (!sharded_) return listener.disconnected();
-        for (;;) {
-            std::string channel;
-            {
-                const std::lock_guard lock(mutex_);
-                if (wanted_.empty()) return;
-                channel = *wanted_.begin();
-            }
+        for (std::string channel = wanted_.any(); !channel.empty(); channel = wanted_.any()) {
             listener.interrupted(channel);
             forget(channel);
         }
@@ -444,6 +388,7 @@ private:
     Connection link_;
     std::int64_t id_ = 0;  // the server's number of this connection, once it has told
     std::atomic<std::int64_t> subscribed_id_{0};
+    WantedChannels wanted_;
     PubSubRequests requests_;
     std::string out_;      // unwritten commands
     bool full_ = false;    // the connection had no room for all of out_
@@ -453,8 +398,6 @@ private:
     Backoff backoff_{Milliseconds(10), longest_pause};
 
     std::mutex mutex_;
-    std::set<std::string> wanted_;
-    std::vector<ChannelChange> changes_;
     Instant next_attempt_{};
     bool opening_ = false;
     std::uint64_t opening_from_ = 0;  // an attempt in progress of an earlier epoch reaches the wrong server

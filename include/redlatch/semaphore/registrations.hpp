@@ -140,7 +140,7 @@ private:
         core_.task.schedule();
         lock.unlock();
         // Who waits for it asks what has become of it.
-        if (is_any_gone) core_.task.message({}, {});
+        if (is_any_gone) core_.task.message(core_.protocol.channel(), {});
     }
 
     CoreOf<Protocol>& core_;

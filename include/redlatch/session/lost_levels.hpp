@@ -5,7 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <iterator>
+#include <list>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -28,14 +29,21 @@ public:
     void add(std::string_view kind, std::string_view key, OwnerNumber owner, std::uint32_t levels, HoldFacts of = {}) {
         std::string name = name_of(kind, key, owner);
         const std::lock_guard lock(mutex_);
-        if (levels_.size() >= most) {
-            levels_.erase(order_.front());
-            order_.pop_front();
+        if (const auto found = levels_.find(name); found != levels_.end()) {
+            Lost& lost = found->second;
+            lost.levels += levels;
+            lost.last = of;
+            order_.splice(order_.end(), order_, lost.place);
+            return;
         }
-        if (!levels_.contains(name)) order_.push_back(name);
-        Lost& lost = levels_[std::move(name)];
-        lost.levels += levels;
-        lost.last = of;
+        if (levels_.size() >= most) remove(levels_.find(order_.front()));
+        order_.push_back(name);
+        try {
+            levels_.emplace(std::move(name), Lost{levels, of, std::prev(order_.end())});
+        } catch (...) {
+            order_.pop_back();
+            throw;
+        }
     }
 
     // Takes one level. Returns true if there was one.
@@ -43,12 +51,12 @@ public:
         const std::lock_guard lock(mutex_);
         if (levels_.empty()) return false;
         const auto found = levels_.find(name_of(kind, key, owner));
-        if (found == levels_.end() || found->second.levels == 0) return false;
-        --found->second.levels;
+        if (found == levels_.end()) return false;
+        if (--found->second.levels == 0) remove(found);
         return true;
     }
 
-    // Returns what the server knew of the owner's hold that was lost last; nothing if there was none.
+    // Returns what the server knew of the owner's hold that was lost last; nothing if no level of it is left here.
     HoldFacts last(std::string_view kind, std::string_view key, OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         const auto found = levels_.find(name_of(kind, key, owner));
@@ -56,10 +64,19 @@ public:
     }
 
 private:
+    using Order = std::list<std::string>;
+
     struct Lost {
-        std::uint32_t levels = 0;
-        HoldFacts last{};
+        std::uint32_t levels;
+        HoldFacts last;
+        Order::iterator place;
     };
+    using Levels = std::unordered_map<std::string, Lost>;
+
+    void remove(Levels::iterator lost) noexcept {
+        order_.erase(lost->second.place);
+        levels_.erase(lost);
+    }
 
     static std::string name_of(std::string_view kind, std::string_view key, OwnerNumber owner) {
         std::string name = std::to_string(owner.number);
@@ -68,8 +85,8 @@ private:
     }
 
     std::mutex mutex_;
-    std::unordered_map<std::string, Lost> levels_;
-    std::deque<std::string> order_;  // of first insertion
+    Levels levels_;
+    Order order_;  // the one that lost a hold last comes last
 };
 
 }  // namespace detail

@@ -209,6 +209,19 @@ TEST_CASE("a barrier that is removed ends with hold_lost for those that wait, an
     CHECK(code_of([&] { static_cast<void>(barrier.wait_for(old, 20s)); }) == errc::hold_lost);
 }
 
+TEST_CASE("who waits learns with the next renewal that the server has lost the barrier") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(1500ms)};
+    Barrier barrier{client, "start", 2};
+    auto waiting = start_waiting(client, [&] { return code_of([&] { barrier.arrive_and_wait(); }); });
+    redis.text("FLUSHALL");
+    const auto begun = Clock::now();
+    REQUIRE(waiting.wait_for(20s) == std::future_status::ready);
+    CHECK(Clock::now() - begun < 3s);  // without a message it asks after 5 s at the earliest
+    CHECK(waiting.get() == errc::hold_lost);
+}
+
 TEST_CASE("errors are thrown, or stored with an error code") {
     Bench bench;
     Barrier two{bench.client, "start", 2}, three{bench.client, "start", 3};

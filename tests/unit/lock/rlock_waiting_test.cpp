@@ -354,6 +354,31 @@ TEST_CASE("hand-over of a lost hold: the releasing thread gets hold_lost, and th
     CHECK(bench.client.stats().lost_holds == 1);
 }
 
+TEST_CASE("another hold that ends during a hand-over is released to the server, and both waiters get their turn") {
+    // The server has lost the first hold, so a thread that only tries acquires the lock meanwhile.
+    HeldBench bench;
+    Taker first(bench);
+    REQUIRE(first.is_in_line(bench));
+    Taker second(bench);
+    REQUIRE(second.is_in_line(bench, 2));
+    bench.redis.next("hand over", ScriptedRedis::hold_back);
+    auto trier = start([&] {
+        if (!bench.redis.wait_for("hand over") || !bench.lock.try_lock()) return false;
+        bench.lock.unlock();
+        bench.redis.answer(bench.redis.sent("hand over").at(0), nil());
+        return true;
+    });
+    std::error_code ec;
+    bench.lock.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    CHECK(trier.get());
+    REQUIRE(second.is_back());
+    second.finish();
+    REQUIRE(first.is_back());
+    CHECK(first.held);
+    CHECK(second.held);
+}
+
 TEST_CASE("a hand-over whose reply is lost is resent, and the heir's lease counts from the first sending") {
     // The resend finds the heir as the holder and prolongs nothing: on the server the lease began with the first
     // sending. Counted from the resend, the heir would trust a hold that others may already have.

@@ -44,3 +44,24 @@ TEST_CASE("only the latest are kept, so that holds that are never unlocked take 
         if (levels.take("rlock", "orders", owner)) ++kept;
     CHECK(kept == LostLevels::most);
 }
+
+TEST_CASE("levels that were taken leave room for others") {
+    LostLevels levels;
+    levels.add("rlock", "orders", 1, 1);
+    for (std::uint64_t owner = 2; owner < LostLevels::most + 10; ++owner) {
+        levels.add("rlock", "orders", owner, 1);
+        CHECK(levels.take("rlock", "orders", owner));
+    }
+    CHECK(levels.take("rlock", "orders", 1));
+}
+
+TEST_CASE("an owner that loses the lock once more is one of the latest again") {
+    LostLevels levels;
+    for (std::uint64_t owner = 1; owner <= LostLevels::most; ++owner) levels.add("rlock", "orders", owner, 1);
+    levels.add("rlock", "orders", 1, 1);
+    levels.add("rlock", "orders", LostLevels::most + 1, 1);
+    CHECK(levels.take("rlock", "orders", 1));
+    CHECK(levels.take("rlock", "orders", 1));
+    CHECK_FALSE(levels.take("rlock", "orders", 2));
+    CHECK(levels.take("rlock", "orders", 3));
+}
