@@ -18,7 +18,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <future>
@@ -6044,14 +6043,21 @@ public:
     void add(std::string_view kind, std::string_view key, OwnerNumber owner, std::uint32_t levels, HoldFacts of = {}) {
         std::string name = name_of(kind, key, owner);
         const std::lock_guard lock(mutex_);
-        if (levels_.size() >= most) {
-            levels_.erase(order_.front());
-            order_.pop_front();
+        if (const auto found = levels_.find(name); found != levels_.end()) {
+            Lost& lost = found->second;
+            lost.levels += levels;
+            lost.last = of;
+            order_.splice(order_.end(), order_, lost.place);
+            return;
         }
-        if (!levels_.contains(name)) order_.push_back(name);
-        Lost& lost = levels_[std::move(name)];
-        lost.levels += levels;
-        lost.last = of;
+        if (levels_.size() >= most) remove(levels_.find(order_.front()));
+        order_.push_back(name);
+        try {
+            levels_.emplace(std::move(name), Lost{levels, of, std::prev(order_.end())});
+        } catch (...) {
+            order_.pop_back();
+            throw;
+        }
     }
 
     // Takes one level. Returns true if there was one.
@@ -6059,12 +6065,12 @@ public:
         const std::lock_guard lock(mutex_);
         if (levels_.empty()) return false;
         const auto found = levels_.find(name_of(kind, key, owner));
-        if (found == levels_.end() || found->second.levels == 0) return false;
-        --found->second.levels;
+        if (found == levels_.end()) return false;
+        if (--found->second.levels == 0) remove(found);
         return true;
     }
 
-    // Returns what the server knew of the owner's hold that was lost last; nothing if there was none.
+    // Returns what the server knew of the owner's hold that was lost last; nothing if no level of it is left here.
     HoldFacts last(std::string_view kind, std::string_view key, OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         const auto found = levels_.find(name_of(kind, key, owner));
@@ -6072,10 +6078,19 @@ public:
     }
 
 private:
+    using Order = std::list<std::string>;
+
     struct Lost {
-        std::uint32_t levels = 0;
-        HoldFacts last{};
+        std::uint32_t levels;
+        HoldFacts last;
+        Order::iterator place;
     };
+    using Levels = std::unordered_map<std::string, Lost>;
+
+    void remove(Levels::iterator lost) noexcept {
+        order_.erase(lost->second.place);
+        levels_.erase(lost);
+    }
 
     static std::string name_of(std::string_view kind, std::string_view key, OwnerNumber owner) {
         std::string name = std::to_string(owner.number);
@@ -6084,8 +6099,8 @@ private:
     }
 
     std::mutex mutex_;
-    std::unordered_map<std::string, Lost> levels_;
-    std::deque<std::string> order_;  // of first insertion
+    Levels levels_;
+    Order order_;  // the one that lost a hold last comes last
 };
 
 }  // namespace detail
@@ -9964,6 +9979,91 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/redis/wanted_channels.hpp
+
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The channels that a pub/sub connection is to be subscribed to, and the changes that were not requested yet.
+//
+// Thread-safe: mutex_ guards all members. No thread waits here.
+class WantedChannels {
+public:
+    // If memory runs out, nothing is changed.
+    void change(const std::string& channel, bool wanted) {
+        const std::lock_guard lock(mutex_);
+        changes_.push_back({channel, wanted});
+        try {
+            if (wanted)
+                wanted_.insert(channel);
+            else
+                wanted_.erase(channel);
+        } catch (...) {
+            changes_.pop_back();
+            throw;
+        }
+    }
+
+    // Removes a channel without a request.
+    void forget(const std::string& channel) noexcept {
+        const std::lock_guard lock(mutex_);
+        wanted_.erase(channel);
+    }
+
+    // Requests a wanted channel once more.
+    void want_again(const std::string& channel) {
+        const std::lock_guard lock(mutex_);
+        if (wanted_.contains(channel)) changes_.push_back({channel, true});
+    }
+
+    // Requests all wanted channels, which includes all earlier changes. Returns false if there is no memory.
+    bool want_all() noexcept try {
+        const std::lock_guard lock(mutex_);
+        changes_.clear();
+        for (const std::string& channel : wanted_) changes_.push_back({channel, true});
+        return true;
+    } catch (...) {
+        return false;
+    }
+
+    std::vector<ChannelChange> take_changes() {
+        const std::lock_guard lock(mutex_);
+        return std::exchange(changes_, {});
+    }
+
+    bool contains(const std::string& channel) const {
+        const std::lock_guard lock(mutex_);
+        return wanted_.contains(channel);
+    }
+
+    bool empty() const noexcept {
+        const std::lock_guard lock(mutex_);
+        return wanted_.empty();
+    }
+
+    // Returns one of them; an empty text if there is none.
+    std::string any() const {
+        const std::lock_guard lock(mutex_);
+        return wanted_.empty() ? std::string() : *wanted_.begin();
+    }
+
+private:
+    mutable std::mutex mutex_;
+    std::set<std::string> wanted_;
+    std::vector<ChannelChange> changes_;
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/redis/pubsub_connection.hpp
 
 #include <algorithm>
@@ -9972,7 +10072,6 @@ private:
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9989,8 +10088,8 @@ namespace detail {
 // its channels again when nothing has arrived for `timeout`. A connection on which a reply is outstanding for that long
 // is lost.
 //
-// mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may subscribe, and wakes the
-// serving thread afterwards. serving_ guards the connection and is held while the listener is notified; mutex_ may be
+// Any thread may subscribe, and wakes the serving thread afterwards. mutex_ guards next_attempt_, opening_ and
+// opening_from_. serving_ guards the connection and is held while the listener is notified; mutex_ may be
 // taken under it. While opening_ is set, the connection belongs to the thread that makes it, which wakes the serving
 // thread.
 // The serving thread sends. It also receives, unless a thread that waits for a message watches the connection itself,
@@ -10023,18 +10122,15 @@ public:
 
     // --- any thread -------------------------------------------------------------------------------------------
 
-    void subscribe(const std::string& channel) { change(channel, true); }
-    void unsubscribe(const std::string& channel) { change(channel, false); }
+    void subscribe(const std::string& channel) { wanted_.change(channel, true); }
+    void unsubscribe(const std::string& channel) { wanted_.change(channel, false); }
 
     // Returns the number by which the server knows this connection, 0 while its channels are not subscribed. Only of
     // Channels::invalidations.
     std::int64_t client_id() const noexcept { return subscribed_id_; }
 
     // Unsubscribes without a command to the server, which has dropped the channel by itself.
-    void forget(const std::string& channel) noexcept {
-        const std::lock_guard lock(mutex_);
-        wanted_.erase(channel);
-    }
+    void forget(const std::string& channel) noexcept { wanted_.forget(channel); }
 
     // Called when another connection has shown that the server is up: ends the pause before the next attempt. Returns
     // true if there was a pause; the serving thread must know then.
@@ -10167,21 +10263,6 @@ private:
         ::poll(ready.data(), ready.size(), poll_timeout(deadline));
     }
 
-    // If memory runs out, the serving thread finds nothing changed.
-    void change(const std::string& channel, bool wanted) {
-        const std::lock_guard lock(mutex_);
-        changes_.push_back({channel, wanted});
-        try {
-            if (wanted)
-                wanted_.insert(channel);
-            else
-                wanted_.erase(channel);
-        } catch (...) {
-            changes_.pop_back();
-            throw;
-        }
-    }
-
     // Ends the connection. It is closed by the watching thread, if there is one, which notices the end.
     void end(Listener& listener) noexcept {
         if (watched_)
@@ -10224,33 +10305,13 @@ private:
         opening_ = false;
         const std::uint64_t from = std::exchange(opening_from_, 0);
         const bool has_moved = from != 0 && (!done || link_.place < from);
-        if (done && !has_moved && want_all()) return backoff_.reset();
+        if (done && !has_moved && wanted_.want_all()) return backoff_.reset();
         link_.socket.close();
         if (!has_moved) next_attempt_ = Clock::now() + backoff_.next();
     }
 
-    // Subscribes to all wanted channels, which includes all earlier changes. Returns false if there is no memory.
-    bool want_all() noexcept {
-        try {
-            changes_.clear();
-            for (const std::string& channel : wanted_) changes_.push_back({channel, true});
-            return true;
-        } catch (...) {
-            return false;
-        }
-    }
-
-    bool wants_any() {
-        const std::lock_guard lock(mutex_);
-        return !wanted_.empty();
-    }
-    std::string any_wanted() {
-        const std::lock_guard lock(mutex_);
-        return wanted_.empty() ? std::string() : *wanted_.begin();
-    }
-
     // Returns when the silence of the open connection has lasted too long.
-    Instant silence_ends() { return requests_.any() || wants_any() ? silent_since_ + timeout_ : never; }
+    Instant silence_ends() { return requests_.any() || !wanted_.empty() ? silent_since_ + timeout_ : never; }
 
     // Asks a server that has been silent for too long whether it is still there. If it has been asked already, ends the
     // connection. A thread that watches receives in its own time, perhaps after both were suspended.
@@ -10260,7 +10321,7 @@ private:
             silent_since_ = Clock::now();
         } else if (requests_.any()) {
             end(listener);
-        } else if (const std::string channel = any_wanted(); !channel.empty()) {
+        } else if (const std::string channel = wanted_.any(); !channel.empty()) {
             requests_.append_check(out_, channel);
             silent_since_ = Clock::now();
             send();
@@ -10269,11 +10330,7 @@ private:
 
     // Sends as far as there is room; the next rounds send the rest.
     void send_changes() {
-        std::vector<ChannelChange> changes;
-        {
-            const std::lock_guard lock(mutex_);
-            changes.swap(changes_);
-        }
+        const std::vector<ChannelChange> changes = wanted_.take_changes();
         if (!changes.empty() && !requests_.any()) silent_since_ = Clock::now();
         // A subscriber may not ask any more.
         if (identifies_ && id_ == 0 && !changes.empty() && changes.front().wanted)
@@ -10316,7 +10373,7 @@ private:
             if (channels.front() == PubSubRequests::no_channel) return true;
             if (channels.size() > 1) {
                 request_each(channels);
-            } else if (!sharded_ || is_wanted(channels.front())) {
+            } else if (!sharded_ || wanted_.contains(channels.front())) {
                 // SUNSUBSCRIBE is refused too if the slot has moved: that is not reported.
                 listener.refused(channels.front(), reply);
             }
@@ -10338,7 +10395,7 @@ private:
             subscribed_id_ = id_;
             if (is_news) listener.subscribed(channel);
         } else if (sharded_ && what == "sunsubscribe") {
-            if (!requests_.unsubscribed(channel) && is_wanted(channel)) {
+            if (!requests_.unsubscribed(channel) && wanted_.contains(channel)) {
                 forget(channel);
                 listener.interrupted(channel);
             }
@@ -10351,20 +10408,12 @@ private:
     // A command for these channels was refused as a whole. Requests each of them alone, to learn which may not be
     // subscribed.
     void request_each(const std::vector<std::string>& channels) {
-        {
-            const std::lock_guard lock(mutex_);
-            for (const std::string& channel : channels)
-                if (wanted_.contains(channel)) {
-                    requests_.request_alone(channel);
-                    changes_.push_back({channel, true});
-                }
+        for (const std::string& channel : channels) {
+            if (!wanted_.contains(channel)) continue;
+            requests_.request_alone(channel);
+            wanted_.want_again(channel);
         }
         wake_();
-    }
-
-    bool is_wanted(const std::string& channel) {
-        const std::lock_guard lock(mutex_);
-        return wanted_.contains(channel);
     }
 
     void lose(Listener& listener) {
@@ -10377,13 +10426,7 @@ private:
             next_attempt_ = Clock::now() + backoff_.next();
         }
         if (!sharded_) return listener.disconnected();
-        for (;;) {
-            std::string channel;
-            {
-                const std::lock_guard lock(mutex_);
-                if (wanted_.empty()) return;
-                channel = *wanted_.begin();
-            }
+        for (std::string channel = wanted_.any(); !channel.empty(); channel = wanted_.any()) {
             listener.interrupted(channel);
             forget(channel);
         }
@@ -10402,6 +10445,7 @@ private:
     Connection link_;
     std::int64_t id_ = 0;  // the server's number of this connection, once it has told
     std::atomic<std::int64_t> subscribed_id_{0};
+    WantedChannels wanted_;
     PubSubRequests requests_;
     std::string out_;      // unwritten commands
     bool full_ = false;    // the connection had no room for all of out_
@@ -10411,8 +10455,6 @@ private:
     Backoff backoff_{Milliseconds(10), longest_pause};
 
     std::mutex mutex_;
-    std::set<std::string> wanted_;
-    std::vector<ChannelChange> changes_;
     Instant next_attempt_{};
     bool opening_ = false;
     std::uint64_t opening_from_ = 0;  // an attempt in progress of an earlier epoch reaches the wrong server
@@ -13786,7 +13828,8 @@ public:
     bool withdraw(Arrival&& arrival);
     bool withdraw(Arrival&& arrival, std::error_code& ec);
 
-    // Deletes the barrier. Who waits at it gets errc::hold_lost. Returns true if there was one. One round trip.
+    // Deletes the barrier. Who waits at it gets errc::hold_lost, and so does a party that has not yet learned that its phase
+    // is over: remove it when all have returned. Returns true if there was one. One round trip.
     bool remove();
     bool remove(std::error_code& ec);
 
@@ -15708,7 +15751,7 @@ private:
         core_.task.schedule();
         lock.unlock();
         // Who waits for it asks what has become of it.
-        if (is_any_gone) core_.task.message({}, {});
+        if (is_any_gone) core_.task.message(core_.protocol.channel(), {});
     }
 
     CoreOf<Protocol>& core_;
@@ -17904,7 +17947,8 @@ REDLATCH_INLINE bool Barrier::await(Arrival& arrival, detail::WaitRequest reques
         barrier.leases().forget(*arrival.id_);
         if (want.lost) {
             arrival.id_.reset();
-            throw Error(errc::hold_lost, name(), "the server no longer has this arrival; arrive again");
+            throw Error(errc::hold_lost, name(),
+                        "the server no longer has this arrival: its lease has ended, or the barrier was removed");
         }
     }
     arrival.id_.reset();
@@ -18021,7 +18065,8 @@ struct LockRequest {
     bool one_try = false;            // do not wait, whatever the deadline
     bool precedence = false;         // true for a writer that keeps new readers out while it waits
     Reentry reentry = Reentry::allowed;
-    bool again = false;  // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
+    bool again = false;          // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
+    std::uint64_t again_of = 0;  // then: the number of that hold on the server; 0 for whichever it is
 };
 
 // Takes the settings of the object through which the request is made.
@@ -18569,6 +18614,7 @@ REDLATCH_INLINE Hold Hold::another_level(detail::LockRequest request) const {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     const bool is_ours = level_.keeper->is_of_this_process();
     if (is_ours) take_settings(request, level_.keeper->settings(level_.owner));
+    request.again_of = level_.facts.number;
     if (!is_ours || !level_.keeper->acquire(request).run())
         throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
     detail::HeldLevel level = level_;
@@ -22442,6 +22488,7 @@ public:
     // Returns the hold for reenter(); null if the owner holds nothing. Throws if it wants one more level of a lost hold.
     HoldRecord* hold_to_reenter(const LockRequest& request) {
         HoldRecord* hold = leases_.live_hold(request.owner);
+        if (hold && request.again_of != 0 && hold->id != request.again_of) hold = nullptr;
         if (hold && !is_reentrant(request.reentry)) hold = unless_over(*hold);
         if (!hold) check_first_hold(request);
         return hold;
@@ -23340,8 +23387,11 @@ class LocalHandOver {
 public:
     LocalHandOver(LockParts& parts, Room& room) : parts_(parts), core_(parts.core), room_(room) {}
 
-    // Returns the waiter that gets this hold next; nullptr if the server has to be told that it is free.
+    // Returns the waiter that gets this hold next; nullptr if the server has to be told that it is free. While a hold is
+    // being handed over, another one that was acquired beside it (the server has lost the first) is not: only one waiter
+    // at a time can be out of the queue.
     LockWaiter* successor_of(const HoldRecord& hold) {
+        if (is_sending_) return nullptr;
         LockWaiter* const next = core_.kind.hands_over ? room_.queue.successor() : nullptr;
         if (next && handoffs_ < hold.settings.local_handoff_limit) return next;
         handoffs_ = 0;
@@ -23360,7 +23410,9 @@ public:
                       successor_settings};
         room_.queue.leave(next);
         successor_ = &next;
+        is_sending_ = true;
         detail::send_hand_over(core_, lock, sent);
+        is_sending_ = false;
         LockWaiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
         const Instant sent_at = sent.sent_at.as_of_now();
         const HandOverAnswer answer = core_.protocol.read_hand_over(sent.reply);
@@ -23454,6 +23506,7 @@ private:
     LockCore& core_;
     Room& room_;
     unsigned handoffs_ = 0;            // in a row
+    bool is_sending_ = false;          // true while a hand-over is in flight
     LockWaiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
 };
 
@@ -25735,7 +25788,7 @@ public:
             return token_if(!*detail::error_code_of(tail...), tail...);
         } else {
             lock(tail...);
-            return token_of(owner_of(tail...));
+            return acquired_token(owner_of(tail...));
         }
     }
 
@@ -25763,10 +25816,11 @@ public:
     }
 
 private:
-    // Returns nothing also if the hold was lost at this very moment; its unlock() will report the loss.
     template <class... Tail>
-    std::optional<std::int64_t> token_if(bool held, const Tail&... tail) {
-        return held ? token_or_none(owner_of(tail...)) : std::nullopt;
+    std::optional<std::int64_t> token_if(bool held, Tail&... tail) {
+        if (!held) return std::nullopt;
+        return detail::answer([&] { return std::optional(acquired_token(owner_of(tail...))); },
+                              std::optional<std::int64_t>(), tail...);
     }
 
     template <class... Tail>
@@ -25774,6 +25828,7 @@ private:
         return detail::owner_among(&detail::this_thread_number, tail...);
     }
 
+    std::int64_t acquired_token(detail::OwnerNumber owner);
     std::int64_t token_of(detail::OwnerNumber owner);
     std::int64_t token_of(detail::OwnerNumber owner, std::error_code& ec);
     std::optional<std::int64_t> token_or_none(detail::OwnerNumber owner);
@@ -26774,6 +26829,13 @@ inline constexpr StateMaker fenced_maker{FencedProtocol::lock_kind.name, LockSta
 
 REDLATCH_INLINE FencedLock::FencedLock(Client& client, std::string_view name, const ObjectOptions& options)
     : NamedLock(detail::ClientAccess::session(client), detail::fenced_maker, name, options) {}
+
+// The hold may be lost by now: its unlock() reports that.
+REDLATCH_INLINE std::int64_t FencedLock::acquired_token(detail::OwnerNumber owner) {
+    const std::int64_t token = state().facts(owner).token;
+    if (token == 0) throw Error(errc::hold_lost, name(), "another caller of its owner has released the hold already");
+    return token;
+}
 
 REDLATCH_INLINE std::int64_t FencedLock::token_of(detail::OwnerNumber owner) {
     const std::optional<std::int64_t> mine = token_or_none(owner);
@@ -28662,21 +28724,17 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
-// redlatch/quorum/quorum_acquire.hpp
+// redlatch/quorum/quorum_rounds.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Acquires a lock over several. It asks all members at once. If too few could be acquired, it releases them at once. A
-// waiter holds no member: it waits for one that another owner has, acquires it, and asks the others again. So no order
-// of members makes two callers wait for each other.
-//
-// A caller that waits for the replies of a round sleeps in the round's slot; replies and its stop token wake it. Between
-// two rounds it sleeps in its own slot; only its stop token wakes it.
-class QuorumAcquire {
+// Asks the members of a lock over several, all at once, and waits until that is decided. If too few could be acquired, it
+// releases them at once. A caller sleeps in the slot of its round: replies and its stop token wake it.
+class QuorumRounds {
 public:
-    QuorumAcquire(QuorumCore& core, QuorumVotes& votes, QuorumHolds& holds, QuorumReleases& releases)
+    QuorumRounds(QuorumCore& core, QuorumVotes& votes, QuorumHolds& holds, QuorumReleases& releases)
         : core_(core), votes_(votes), holds_(holds), releases_(releases), silent_(core.members.size()) {
         for (std::size_t i = 0; i < core_.members.size(); ++i) order_.push_back(i);
         std::sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
@@ -28685,9 +28743,219 @@ public:
         });
     }
 
+    struct Outcome {
+        bool held = false;
+        bool too_late = false;                    // True if enough members were held, but not for long enough
+        bool cut_short = false;                   // True if the caller ended it before it was decided
+        std::optional<std::size_t> blocked_on{};  // a member that another owner holds
+        Instant again_at{};                       // otherwise when to ask again
+        std::optional<Error> why{};               // the error if too few answered
+        bool by_servers = false;                  // True if too many servers have answered with an error
+    };
+
+    // Asks all members for one more level. `waited_for` is held already. Waits until `deadline` at most. `again`: see
+    // Caller.
+    Task<Outcome> take(const LockRequest& request, std::optional<std::uint64_t> again, Instant deadline,
+                       std::optional<std::size_t> waited_for, Instant give_up,
+                       const std::shared_ptr<QuorumRound>& round) {
+        {
+            // Drops the votes of earlier levels that are lost by now. They must not count as held without a gap.
+            const std::lock_guard lock(core_.mutex);
+            holds_.live_hold(request.owner);
+            if (again) holds_.live_hold_or_throw(request.owner, again);
+            await_no_silent_member(*round);
+        }
+        const Instant begun = Clock::now();
+        for (std::size_t i = 0; i < core_.members.size(); ++i) {
+            if (i == waited_for)
+                answered(round, request.owner, i, {TryAnswer::Kind::held});
+            else
+                ask(request, round, i);
+        }
+        // Constructed and destroyed without the mutex, which the callback locks.
+        const std::stop_callback on_stop(request.stop, [this, &round] {
+            const std::lock_guard lock(core_.mutex);
+            round->stopped = true;
+            round->changed.wake();
+        });
+        std::unique_lock lock(core_.mutex);
+        round->whole_time = std::min(give_up, begun + core_.rules.node_timeout);
+        const Instant limit = std::min(round->whole_time, deadline);
+        Instant asked = begun;
+        for (int asked_again = 0;; ++asked_again) {
+            co_await await_answers(lock, *round, request.by, asked, limit);
+            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, again, *round, begun)) {
+                Outcome held;
+                held.held = true;
+                co_return held;
+            }
+            if (asked_again == most_again || (request.deadline == never && !request.one_try)) break;
+            if (round->stopped || !round->goes_first(order_)) break;
+            // Callers that asked at the same time and got the other members are releasing them now.
+            const Instant now = Clock::now();
+            const Clock::duration trip =
+                std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
+            const Instant rested = std::min(limit, now + trip * (1 << asked_again));
+            while (!round->stopped && Clock::now() < rested) co_await round->changed.sleep(lock, rested);
+            asked = Clock::now();
+            if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;
+        }
+        if (limit >= begun + core_.rules.node_timeout && Clock::now() >= limit) note_silent_members(*round);
+        const Outcome outcome = why_not(*round, limit);
+        round->over = true;
+        const auto sent = releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return round->had(i); });
+        const Instant until = round->stopped ? Clock::now() : deadline;
+        try {
+            co_await releases_.outcome(lock, sent, request.by, until);
+        } catch (const std::bad_alloc&) {  // does not wait for the replies
+        }
+        co_return outcome;
+    }
+
+private:
+    // How often a call with a limit asks again for members that other callers had at the same time.
+    static constexpr int most_again = 3;
+
+    Task<void> await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, WaitBy by, Instant asked,
+                             Instant limit) {
+        co_await core_.await(lock, round.changed, by, limit,
+                             [&] { return round.stopped || round.decided(core_.rules.needed, Clock::now()); });
+        const Instant now = Clock::now();
+        // The remaining members will most likely answer soon, too. Waiting for them leaves nothing to the background,
+        // whatever the outcome.
+        const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
+        co_await core_.await(lock, round.changed, by, soon, [&] { return round.stopped || round.complete(); });
+        if (by == by_thread && round.any_outstanding()) core_.stop_attending();
+    }
+
+    void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round, std::size_t member) {
+        const auto tell = [this, keep = core_.keep(), round, owner = request.owner, member](const TryAnswer& answer) {
+            return answered(round, owner, member, answer);
+        };
+        core_.members[member]->try_in_background(request.owner, request.lease, tell,
+                                                 request.by == by_thread ? Receiver::poster : Receiver::background);
+    }
+
+    // Asks the members again that refused. Returns true if there were any.
+    bool ask_again(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                   const std::shared_ptr<QuorumRound>& round) {
+        bool any = false;
+        for (std::size_t i = 0; i < core_.members.size(); ++i) {
+            if (!round->ask_again(i)) continue;
+            any = true;
+            lock.unlock();
+            ask(request, round, i);
+            lock.lock();
+        }
+        return any;
+    }
+
+    // A member that did not reply within node_timeout is asked in each round, but none waits for it before it replies
+    // again. Otherwise its frozen server would delay every round that other callers' holds leave undecided, and the round
+    // would keep the members that it has from them. But a round waits if it cannot succeed without silent members.
+    void await_no_silent_member(QuorumRound& round) const {
+        const auto silent = static_cast<std::size_t>(std::count(silent_.begin(), silent_.end(), true));
+        if (silent > core_.members.size() - core_.rules.needed) return;
+        for (std::size_t i = 0; i < silent_.size(); ++i)
+            if (silent_[i]) round.do_not_await(i);
+    }
+
+    void note_silent_members(const QuorumRound& round) {
+        for (std::size_t i = 0; i < silent_.size(); ++i)
+            if (round.is_outstanding(i)) silent_[i] = true;
+    }
+
+    // Handles a member's reply. Returns true if the member is still wanted.
+    bool answered(const std::shared_ptr<QuorumRound>& round, OwnerNumber owner, std::size_t member,
+                  const TryAnswer& answer) {
+        std::unique_lock lock(core_.mutex);
+        if (core_.closed) return false;
+        if (answer.kind != TryAnswer::Kind::failed || answer.by_server) silent_[member] = false;
+        if (round->over) return round->hold != 0 && holds_.answered(lock, {owner, round->hold, member}, answer);
+        switch (answer.kind) {
+            case TryAnswer::Kind::late: return true;
+            case TryAnswer::Kind::refused: round->refused(member); break;
+            case TryAnswer::Kind::failed: round->failed(member, answer.why, answer.by_server); break;
+            case TryAnswer::Kind::held:
+                round->held_without_vote(member);
+                try {
+                    votes_.ask_trust(
+                        lock, member,
+                        [this, round, owner, member](Instant trusted_from, const std::optional<Error>& why) {
+                            if (why)
+                                round->failed(member, *why);
+                            else if (round->hold != 0)
+                                holds_.let_vote({owner, round->hold, member}, trusted_from);
+                            else
+                                round->held(member, std::max(trusted_from, Clock::now()));
+                            round->changed.wake();
+                        });
+                } catch (const std::bad_alloc&) {  // acquired, so the round releases it
+                    round->failed(member, std::nullopt);
+                }
+                break;
+        }
+        round->changed.wake();
+        return true;
+    }
+
+    // `limit`: until when the round waited for replies.
+    Outcome why_not(QuorumRound& round, Instant limit) const {
+        Outcome outcome;
+        const bool decided = round.decided(core_.rules.needed, Clock::now());
+        if (!decided && (round.stopped || limit < round.whole_time)) {
+            outcome.cut_short = true;
+            return outcome;
+        }
+        if (!decided) round.time_is_up();
+        if (round.unreachable(core_.rules.needed)) {
+            outcome.why = round.why();
+            outcome.by_servers = round.refused_by_servers(core_.rules.needed);
+            if (!outcome.why)
+                outcome.why.emplace(errc::unreachable, core_.name,
+                                    std::to_string(round.failures()) + " of the " +
+                                        std::to_string(core_.members.size()) +
+                                        " members did not reply in time; check that their servers are running");
+        } else {
+            outcome.blocked_on = round.first_refused();
+            outcome.again_at = round.votes_at(core_.rules.needed);
+            outcome.too_late = outcome.again_at <= Clock::now();
+        }
+        return outcome;
+    }
+
+    QuorumCore& core_;
+    QuorumVotes& votes_;
+    QuorumHolds& holds_;
+    QuorumReleases& releases_;
+    std::vector<std::size_t> order_;  // the members sorted by key: the same order for all callers
+    std::vector<bool> silent_;        // by member: see await_no_silent_member(); guarded by the mutex of the quorum
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
+// redlatch/quorum/quorum_acquire.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// Acquires a lock over several. It asks all members in a round: see QuorumRounds. A waiter holds no member: it waits for one
+// that another owner has, acquires it, and asks the others again. So no order of members makes two callers wait for each
+// other.
+//
+// Between two rounds a caller sleeps in its own slot; only its stop token wakes it.
+class QuorumAcquire {
+public:
+    QuorumAcquire(QuorumCore& core, QuorumVotes& votes, QuorumHolds& holds, QuorumReleases& releases)
+        : core_(core), holds_(holds), releases_(releases), rounds_(core, votes, holds, releases) {}
+
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
     Task<bool> acquire(const LockRequest& wanted) {
         LockRequest request = wanted;
+        request.again_of = 0;  // that number is of this process alone, and the members see the request
         std::optional<UnderWay> under_way;
         if (request.by) request.stop = under_way.emplace(core_, wanted.stop).stop.get_token();
         if (request.stop.stop_requested()) co_return in_vain(under_way.has_value());
@@ -28805,13 +29073,13 @@ public:
         const Instant give_up = give_up_at(request, me.begun, me.failing ? me.failing->since : asked);
         const Instant deadline =
             std::exchange(me.asked, true) ? request.deadline : std::max(request.deadline, asked + Patience::honest_try);
-        Outcome outcome;
+        QuorumRounds::Outcome outcome;
         std::shared_ptr<QuorumRound> round;
         try {
             core_.client().start_losses();
             core_.client().start_background();
             round = std::make_shared<QuorumRound>(core_.members.size(), request.by);
-            outcome = co_await take(request, me.again, deadline, waited_for, give_up, round);
+            outcome = co_await rounds_.take(request, me.again, deadline, waited_for, give_up, round);
         } catch (...) {  // no memory, no thread, no hold any more: releases what was acquired and what still comes
             lock.lock();
             if (round) round->over = true;
@@ -28827,21 +29095,8 @@ public:
     }
 
 private:
-    struct Outcome {
-        bool held = false;
-        bool too_late = false;                    // True if enough members were held, but not for long enough
-        bool cut_short = false;                   // True if the caller ended it before it was decided
-        std::optional<std::size_t> blocked_on{};  // a member that another owner holds
-        Instant again_at{};                       // otherwise when to ask again
-        std::optional<Error> why{};               // the error if too few answered
-        bool by_servers = false;                  // True if too many servers have answered with an error
-    };
-
     // The longest wait for one of several independent members, whose server may be the one that fails.
     static constexpr Milliseconds slice{3000};
-
-    // How often a call with a limit asks again for members that other callers had at the same time.
-    static constexpr int most_again = 3;
 
     // A round that was asked at `asked`, could go on until `give_up`, and began with a member that was waited for.
     struct RoundTimes {
@@ -28851,7 +29106,8 @@ private:
     };
 
     // Decides how the caller goes on after a round without success. Throws if it cannot succeed.
-    void go_on_after(Caller& me, const Outcome& outcome, const LockRequest& request, const RoundTimes& round) const {
+    void go_on_after(Caller& me, const QuorumRounds::Outcome& outcome, const LockRequest& request,
+                     const RoundTimes& round) const {
         const Instant now = Clock::now();
         if (!outcome.why && !outcome.cut_short) me.failing.reset();
         if (outcome.why && !me.failing) me.failing = Failure{round.asked, *outcome.why};
@@ -28906,175 +29162,6 @@ private:
         return deadline_after(failing_since, settings.unreachable_timeout);
     }
 
-    // --- a round ----------------------------------------------------------------------------------------------
-
-    // Asks all members for one more level. `waited_for` is held already. Waits until `deadline` at most. `again`: see
-    // Caller.
-    Task<Outcome> take(const LockRequest& request, std::optional<std::uint64_t> again, Instant deadline,
-                       std::optional<std::size_t> waited_for, Instant give_up,
-                       const std::shared_ptr<QuorumRound>& round) {
-        {
-            // Drops the votes of earlier levels that are lost by now. They must not count as held without a gap.
-            const std::lock_guard lock(core_.mutex);
-            holds_.live_hold(request.owner);
-            if (again) holds_.live_hold_or_throw(request.owner, again);
-            await_no_silent_member(*round);
-        }
-        const Instant begun = Clock::now();
-        for (std::size_t i = 0; i < core_.members.size(); ++i) {
-            if (i == waited_for)
-                answered(round, request.owner, i, {TryAnswer::Kind::held});
-            else
-                ask(request, round, i);
-        }
-        // Constructed and destroyed without the mutex, which the callback locks.
-        const std::stop_callback on_stop(request.stop, [this, &round] {
-            const std::lock_guard lock(core_.mutex);
-            round->stopped = true;
-            round->changed.wake();
-        });
-        std::unique_lock lock(core_.mutex);
-        round->whole_time = std::min(give_up, begun + core_.rules.node_timeout);
-        const Instant limit = std::min(round->whole_time, deadline);
-        Instant asked = begun;
-        for (int asked_again = 0;; ++asked_again) {
-            co_await await_answers(lock, *round, request.by, asked, limit);
-            if (round->votes(Clock::now()) >= core_.rules.needed && holds_.accept(request, again, *round, begun)) {
-                Outcome held;
-                held.held = true;
-                co_return held;
-            }
-            if (asked_again == most_again || (request.deadline == never && !request.one_try)) break;
-            if (round->stopped || !round->goes_first(order_)) break;
-            // Callers that asked at the same time and got the other members are releasing them now.
-            const Instant now = Clock::now();
-            const Clock::duration trip =
-                std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
-            const Instant rested = std::min(limit, now + trip * (1 << asked_again));
-            while (!round->stopped && Clock::now() < rested) co_await round->changed.sleep(lock, rested);
-            asked = Clock::now();
-            if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;
-        }
-        if (limit >= begun + core_.rules.node_timeout && Clock::now() >= limit) note_silent_members(*round);
-        const Outcome outcome = why_not(*round, limit);
-        round->over = true;
-        const auto sent = releases_.send(lock, request.owner, request.by, [&](std::size_t i) { return round->had(i); });
-        const Instant until = round->stopped ? Clock::now() : deadline;
-        try {
-            co_await releases_.outcome(lock, sent, request.by, until);
-        } catch (const std::bad_alloc&) {  // does not wait for the replies
-        }
-        co_return outcome;
-    }
-
-    Task<void> await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, WaitBy by, Instant asked,
-                             Instant limit) {
-        co_await core_.await(lock, round.changed, by, limit,
-                             [&] { return round.stopped || round.decided(core_.rules.needed, Clock::now()); });
-        const Instant now = Clock::now();
-        // The remaining members will most likely answer soon, too. Waiting for them leaves nothing to the background,
-        // whatever the outcome.
-        const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
-        co_await core_.await(lock, round.changed, by, soon, [&] { return round.stopped || round.complete(); });
-        if (by == by_thread && round.any_outstanding()) core_.stop_attending();
-    }
-
-    void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round, std::size_t member) {
-        const auto tell = [this, keep = core_.keep(), round, owner = request.owner, member](const TryAnswer& answer) {
-            return answered(round, owner, member, answer);
-        };
-        core_.members[member]->try_in_background(request.owner, request.lease, tell,
-                                                 request.by == by_thread ? Receiver::poster : Receiver::background);
-    }
-
-    // Asks the members again that refused. Returns true if there were any.
-    bool ask_again(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                   const std::shared_ptr<QuorumRound>& round) {
-        bool any = false;
-        for (std::size_t i = 0; i < core_.members.size(); ++i) {
-            if (!round->ask_again(i)) continue;
-            any = true;
-            lock.unlock();
-            ask(request, round, i);
-            lock.lock();
-        }
-        return any;
-    }
-
-    // A member that did not reply within node_timeout is asked in each round, but none waits for it before it replies
-    // again. Otherwise its frozen server would delay every round that other callers' holds leave undecided, and the round
-    // would keep the members that it has from them. But a round waits if it cannot succeed without silent members.
-    void await_no_silent_member(QuorumRound& round) const {
-        const auto silent = static_cast<std::size_t>(std::count(silent_.begin(), silent_.end(), true));
-        if (silent > core_.members.size() - core_.rules.needed) return;
-        for (std::size_t i = 0; i < silent_.size(); ++i)
-            if (silent_[i]) round.do_not_await(i);
-    }
-
-    void note_silent_members(const QuorumRound& round) {
-        for (std::size_t i = 0; i < silent_.size(); ++i)
-            if (round.is_outstanding(i)) silent_[i] = true;
-    }
-
-    // Handles a member's reply. Returns true if the member is still wanted.
-    bool answered(const std::shared_ptr<QuorumRound>& round, OwnerNumber owner, std::size_t member,
-                  const TryAnswer& answer) {
-        std::unique_lock lock(core_.mutex);
-        if (core_.closed) return false;
-        if (answer.kind != TryAnswer::Kind::failed || answer.by_server) silent_[member] = false;
-        if (round->over) return round->hold != 0 && holds_.answered(lock, {owner, round->hold, member}, answer);
-        switch (answer.kind) {
-            case TryAnswer::Kind::late: return true;
-            case TryAnswer::Kind::refused: round->refused(member); break;
-            case TryAnswer::Kind::failed: round->failed(member, answer.why, answer.by_server); break;
-            case TryAnswer::Kind::held:
-                round->held_without_vote(member);
-                try {
-                    votes_.ask_trust(
-                        lock, member,
-                        [this, round, owner, member](Instant trusted_from, const std::optional<Error>& why) {
-                            if (why)
-                                round->failed(member, *why);
-                            else if (round->hold != 0)
-                                holds_.let_vote({owner, round->hold, member}, trusted_from);
-                            else
-                                round->held(member, std::max(trusted_from, Clock::now()));
-                            round->changed.wake();
-                        });
-                } catch (const std::bad_alloc&) {  // acquired, so the round releases it
-                    round->failed(member, std::nullopt);
-                }
-                break;
-        }
-        round->changed.wake();
-        return true;
-    }
-
-    // `limit`: until when the round waited for replies.
-    Outcome why_not(QuorumRound& round, Instant limit) const {
-        Outcome outcome;
-        const bool decided = round.decided(core_.rules.needed, Clock::now());
-        if (!decided && (round.stopped || limit < round.whole_time)) {
-            outcome.cut_short = true;
-            return outcome;
-        }
-        if (!decided) round.time_is_up();
-        if (round.unreachable(core_.rules.needed)) {
-            outcome.why = round.why();
-            outcome.by_servers = round.refused_by_servers(core_.rules.needed);
-            if (!outcome.why)
-                outcome.why.emplace(errc::unreachable, core_.name,
-                                    std::to_string(round.failures()) + " of the " +
-                                        std::to_string(core_.members.size()) +
-                                        " members did not reply in time; check that their servers are running");
-        } else {
-            outcome.blocked_on = round.first_refused();
-            outcome.again_at = round.votes_at(core_.rules.needed);
-            outcome.too_late = outcome.again_at <= Clock::now();
-        }
-        return outcome;
-    }
-
     // Waits for a member that another owner holds. Returns it if it was acquired.
     Task<std::optional<std::size_t>> wait_for(std::size_t member, Caller& me, const LockRequest& request) {
         LockRequest one = request;
@@ -29091,11 +29178,9 @@ private:
     }
 
     QuorumCore& core_;
-    QuorumVotes& votes_;
     QuorumHolds& holds_;
     QuorumReleases& releases_;
-    std::vector<std::size_t> order_;  // the members sorted by key: the same order for all callers
-    std::vector<bool> silent_;        // by member: see await_no_silent_member(); guarded by the mutex of the quorum
+    QuorumRounds rounds_;
     NoReceiver no_receiver_;
 };
 

@@ -3143,6 +3143,11 @@ mutate(gone_arrival_is_not_told semaphore/registrations.hpp
     "core_.task.message({}, {});"
     "integration/barrier")
 
+mutate(again_of_a_later_hold lock/acquires.hpp
+    "if (hold && request.again_of != 0 && hold->id != request.again_of) hold = nullptr;"
+    ""
+    "integration/hold_test")
+
 # A hold that is lost before its object is made has neither a number nor a token.
 mutate(lost_hold_has_no_token lock/lock_state.hpp
     "return session().lost_levels().last(core_.kind.name, key(), owner);"

@@ -98,6 +98,7 @@ public:
     // Returns the hold for reenter(); null if the owner holds nothing. Throws if it wants one more level of a lost hold.
     HoldRecord* hold_to_reenter(const LockRequest& request) {
         HoldRecord* hold = leases_.live_hold(request.owner);
+        if (hold && request.again_of != 0 && hold->id != request.again_of) hold = nullptr;
         if (hold && !is_reentrant(request.reentry)) hold = unless_over(*hold);
         if (!hold) check_first_hold(request);
         return hold;

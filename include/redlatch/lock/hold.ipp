@@ -98,6 +98,7 @@ REDLATCH_INLINE Hold Hold::another_level(detail::LockRequest request) const {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     const bool is_ours = level_.keeper->is_of_this_process();
     if (is_ours) take_settings(request, level_.keeper->settings(level_.owner));
+    request.again_of = level_.facts.number;
     if (!is_ours || !level_.keeper->acquire(request).run())
         throw Error(errc::hold_lost, level_.keeper->name_as_given(), "the hold has ended");
     detail::HeldLevel level = level_;

@@ -41,6 +41,7 @@ public:
     // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
     Task<bool> acquire(const LockRequest& wanted) {
         LockRequest request = wanted;
+        request.again_of = 0;  // that number is of this process alone, and the members see the request
         std::optional<UnderWay> under_way;
         if (request.by) request.stop = under_way.emplace(core_, wanted.stop).stop.get_token();
         if (request.stop.stop_requested()) co_return in_vain(under_way.has_value());

@@ -8,6 +8,7 @@
 #include "redlatch/session/settings.hpp"
 
 #include <concepts>
+#include <cstdint>
 #include <optional>
 #include <stop_token>
 #include <type_traits>
@@ -40,7 +41,8 @@ struct LockRequest {
     bool one_try = false;            // do not wait, whatever the deadline
     bool precedence = false;         // true for a writer that keeps new readers out while it waits
     Reentry reentry = Reentry::allowed;
-    bool again = false;  // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
+    bool again = false;          // only one more level of a hold that the owner has; otherwise throws errc::hold_lost
+    std::uint64_t again_of = 0;  // then: the number of that hold on the server; 0 for whichever it is
 };
 
 // Takes the settings of the object through which the request is made.

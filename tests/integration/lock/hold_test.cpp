@@ -214,6 +214,20 @@ TEST_CASE("token() is that of the FencedLock; other locks have none") {
     }
 }
 
+TEST_CASE("again() adds no level to a later hold of the same Owner") {
+    Bench bench;
+    RLock orders{bench.client, "orders"};
+    const Hold first = orders.hold(Owner{1});
+    REQUIRE(orders.force_unlock());
+    const Hold second = orders.hold(Owner{1});
+    std::error_code ec;
+    CHECK_FALSE(first.again(ec));
+    CHECK(ec == errc::hold_lost);
+    const Hold level = second.again(ec);
+    CHECK_FALSE(ec);
+    CHECK(level.owner() == second.owner());
+}
+
 TEST_CASE("a hold that is lost before its object is made keeps its number and its token") {
     Bench bench;
     FencedLock fenced{bench.client, "fenced"};
