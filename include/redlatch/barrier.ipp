@@ -90,11 +90,13 @@ REDLATCH_INLINE bool Barrier::meet(const detail::WaitRequest& request) {
     if (request.stop.stop_requested()) return false;
     Arrival arrival = arrive_once(false);
     const PermitId id = *arrival.id_;
+    bool withdraws = false;
     try {
         if (await(arrival, request)) return true;
+        withdraws = true;
         return !withdraw(std::move(arrival));
     } catch (...) {
-        if (arrival) detail::withdraw_later(detail::barrier_of(handle_), id);
+        if (arrival || withdraws) detail::withdraw_later(detail::barrier_of(handle_), id);
         throw;
     }
 }

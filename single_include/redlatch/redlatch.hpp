@@ -2024,7 +2024,8 @@ private:
 
     // A callback is destroyed, and this object with it. A coroutine stays where it is, and would keep the result.
     void drop() noexcept override {
-        if (this->forsake()) discard();
+        // With an error the task may go on, and gives back by itself what it gets.
+        if (this->forsake() && !this->error_) discard();
     }
 
     void discard() noexcept {
@@ -17959,11 +17960,13 @@ REDLATCH_INLINE bool Barrier::meet(const detail::WaitRequest& request) {
     if (request.stop.stop_requested()) return false;
     Arrival arrival = arrive_once(false);
     const PermitId id = *arrival.id_;
+    bool withdraws = false;
     try {
         if (await(arrival, request)) return true;
+        withdraws = true;
         return !withdraw(std::move(arrival));
     } catch (...) {
-        if (arrival) detail::withdraw_later(detail::barrier_of(handle_), id);
+        if (arrival || withdraws) detail::withdraw_later(detail::barrier_of(handle_), id);
         throw;
     }
 }
@@ -18592,14 +18595,12 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
 REDLATCH_INLINE Hold detail::HoldAccess::make(HeldLevel level) noexcept { return Hold(std::move(level)); }
 
 REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& hold, HeldLevel& level, WaitBy by) {
-    if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) return unlock(hold);
-    // Without memory for this task the object keeps its level, and its destructor releases it.
+    if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) co_return hold.unlock();
+    // Until this task runs, and without memory for the next one, the object keeps its level, and its destructor releases it.
     Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);
     level = std::exchange(hold.level_, {});
-    return releasing;
+    co_return co_await releasing;
 }
-
-REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::unlock(Hold& hold) { co_return hold.unlock(); }
 
 REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
@@ -20575,7 +20576,8 @@ inline LatchInspection inspection_of_latch(const Reply& reply, std::string_view 
 // reached zero or the latch was deleted, "1" if a count was set. The channel is no KEY: for a name with a {tag} it is
 // in another slot than the latch.
 //
-// A second key, the round, is ours alone. It changes whenever a count ends. It exists long enough for waiters that look
+// A second key, the round, is ours alone. It changes whenever a count ends, and when one is set: the one before may have
+// expired. It exists long enough for waiters that look
 // only after the next count was set: they see that theirs has ended.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -20584,11 +20586,19 @@ namespace scripts {
 
 namespace parts {
 
+inline constexpr ScriptText next_round{R"lua(
+-- Returns the change by which those who wait see that their count has ended. The round is a text that is new each time.
+local function next_round(round, text, ttl)
+    local old, left = redis.call('get', round), math.max(redis.call('pttl', round), 1)
+    return {'set', round, text, 'px', whole(ttl), undo = {'set', round, old or '', 'px', whole(left)}}
+end
+)lua"};
+
 inline constexpr ScriptText count_down_latch_set{R"lua(
--- KEYS: latch, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
+-- KEYS: latch, marks, round.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
 -- publish command.
 -- Answer: 1 = set; 0 = there is a count already.
-local latch, marks = KEYS[1], KEYS[2]
+local latch, marks, round = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local count, channel, publish = ARGV[6], ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
@@ -20599,7 +20609,9 @@ local ends = wanted_until + margin
 if redis.call('get', latch) then
     return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
-return all_or_none({mark(marks, lane, request, 1), keep(marks, now, ends), {publish, channel, '1'},
+-- The count before may have ended without a message: its key has expired, or the server has lost it.
+return all_or_none({mark(marks, lane, request, 1), keep(marks, now, ends),
+                    next_round(round, marks .. ' ' .. request, ends - now), {publish, channel, '1'},
                     {'set', latch, count}}) or 1
 )lua"};
 
@@ -20630,19 +20642,19 @@ if by ~= 'all' and tonumber(by) < count then
     table.insert(changes, {'decrby', latch, by})
     return all_or_none(changes) or {count, old}
 end
-local left = math.max(redis.call('pttl', round), 1)
 table.insert(changes, {publish, channel, '0'})
-table.insert(changes, {'set', round, marks .. ' ' .. request, 'px', whole(ends - now),
-                       undo = {'set', round, old or '', 'px', whole(left)}})
+table.insert(changes, next_round(round, marks .. ' ' .. request, ends - now))
 table.insert(changes, {'del', latch})
 return all_or_none(changes) or {count, false}
 )lua"};
 
 }  // namespace parts
 
-inline constexpr ScriptText count_down_latch_set{with_request_marks<parts::count_down_latch_set>};
+inline constexpr ScriptText count_down_latch_set{
+    with_request_marks<joined<parts::next_round, parts::count_down_latch_set>>};
 
-inline constexpr ScriptText count_down_latch_lower{with_request_marks<parts::count_down_latch_lower>};
+inline constexpr ScriptText count_down_latch_lower{
+    with_request_marks<joined<parts::next_round, parts::count_down_latch_lower>>};
 
 inline constexpr ScriptText count_down_latch_look{R"lua(
 -- KEYS: latch, round.  Answer: the count as text, nil for none; and the round, a text, nil for none.
@@ -20657,10 +20669,10 @@ inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_
     "137908b775803334b04e89c958399043944915b9"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
-    "27dde089c9680d0132cc5dad8c7fab9989b2f45c"};
+    "a5aa39dd001cfadb767e5b7e2cbddcd1dfb8adc0"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
-    "13367388eec995b7945038769c3ffe4dc2a8a0a1"};
+    "5478cfaae2f847045190a695e535b5b7910f3be4"};
 // clang-format on
 
 }  // namespace detail
@@ -20809,7 +20821,7 @@ public:
     }
 
     Call set(const RequestId& request_id, std::int64_t count) const {
-        return marks_.call(digested<scripts::count_down_latch_set>, request_id, {},
+        return marks_.call(digested<scripts::count_down_latch_set>, request_id, {round_},
                            {count, channel_, PublishCommand()});
     }
 
@@ -21510,14 +21522,20 @@ public:
 
     bool empty() const { return items_.empty(); }
 
-    // Returns the items to send now and marks them as in flight.
-    std::vector<Item> take_due(Instant now) {
-        std::vector<Item> due;
+    // What is to be sent of an item.
+    struct Due {
+        Unwanted unwanted;
+        Instant stays_until;
+    };
+
+    // Returns what to send now and marks the items as in flight.
+    std::vector<Due> take_due(Instant now) {
+        std::vector<Due> due;
         due.reserve(items_.size());  // before any change, so that a failure changes nothing
         for (Item& item : items_) {
             if (item.on_the_way || item.next > now || now >= item.give_up) continue;
             item.on_the_way = true;
-            due.push_back(item);
+            due.push_back({item.unwanted, item.stays_until});
         }
         return due;
     }
@@ -22113,7 +22131,7 @@ public:
 
     // Posts what is due.
     void deliver(std::unique_lock<std::mutex>& lock) {
-        const std::vector<Outbox::Item> due = core_.outbox.take_due(Clock::now());
+        const std::vector<Outbox::Due> due = core_.outbox.take_due(Clock::now());
         if (due.empty()) return;
         lock.unlock();
         for (const auto& item : due) {
@@ -22137,7 +22155,7 @@ public:
 
 private:
     // Ends the hold of an item, but not yet the lock.
-    void post_stay(const Outbox::Item& item, Instant now) {
+    void post_stay(const Outbox::Due& item, Instant now) {
         const std::uint64_t hold = item.unwanted.hold, heir = core_.next_number();
         core_.session.post(core_.protocol.stay(hold, heir, rest_until(item.stays_until, now)),
                            [this, keep = core_.keep(), hold, heir, until = item.stays_until](Reply reply) {
@@ -22875,12 +22893,22 @@ public:
         const Instant now = Clock::now();
         for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
-            core_.outbox.add(
-                {hold.id}, std::exchange(hold.unsettled, 0),
-                std::max({hold.valid_until, hold.may_last, now + core_.session.options().command_timeout}), now,
-                [round](const std::error_code& refusal) { round->finish(1, refusal); }, hold.stays_until);
+            const std::uint64_t number = hold.id;
+            const std::int64_t unsettled = hold.unsettled;
+            const Instant give_up =
+                std::max({hold.valid_until, hold.may_last, now + core_.session.options().command_timeout});
+            // Steps that may run out of memory come first: what is still held here must not be released.
+            Outbox::Answered answered = [round](const std::error_code& refusal) { round->finish(1, refusal); };
+            core_.outbox.make_room();
+            hold.unsettled = 0;
+            try {
+                leases_.lose(hold, "release_all() gave it back");
+            } catch (...) {
+                hold.unsettled = unsettled;
+                throw;
+            }
             round->begin(1);
-            leases_.lose(hold, "release_all() gave it back");
+            core_.outbox.add({number}, unsettled, give_up, now, std::move(answered), hold.stays_until);
         }
         core_.holds.erase_lost();
         core_.schedule();
@@ -23419,9 +23447,7 @@ public:
         const bool answered =
             classify(sent.reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        // A copy of the unanswered acquire command may still arrive.
-        if (answered && sent.leaving.unsettled != 0)
-            parts_.deliveries.give_back_later(sent.leaving, parts_.deliveries.unsettled_until(sent.leaving.unsettled));
+        // The heir comes first: what follows it may fail for want of memory.
         if (handed && sent.reply.replicated && waiting &&
             Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
             recorded(sent, sent_at, successor_lease, answer.token)) {
@@ -23431,9 +23457,11 @@ public:
             waiting->hold = sent.claim.hold;
             waiting->phase = Waiter::Phase::served;
             room_.wake(*waiting);
+            give_back_late_acquire(sent.leaving);
             return {};
         }
         if (waiting) room_.queue.join_first(*waiting);
+        if (answered) give_back_late_acquire(sent.leaving);
         return not_handed_over(lock, sent, answered, handed, released);
     }
 
@@ -23443,6 +23471,12 @@ public:
     }
 
 private:
+    // A copy of the unanswered acquire command may still arrive.
+    void give_back_late_acquire(const Leaving& leaving) {
+        if (leaving.unsettled != 0)
+            parts_.deliveries.give_back_later(leaving, parts_.deliveries.unsettled_until(leaving.unsettled));
+    }
+
     template <class Released>
     std::error_code not_handed_over(std::unique_lock<std::mutex>& lock, const HandOver& sent, bool answered,
                                     bool handed, const Released& released) {
@@ -23654,6 +23688,7 @@ public:
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
             asking_ = false;
+            if (core_.outbox.has(number_)) leave();  // what the number may hold is being released
             asked_(false);
             throw;
         }
@@ -24553,7 +24588,9 @@ public:
         if (hold->count > 1) return parts_.releases.release_level(lock, *hold);
         return hold->stays(Clock::now()) ? parts_.releases.leave_early(lock, *hold) : queue_->release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
-        // A hold whose release could not be sent ends with its lease.
+        // A hold whose release could not be sent ends with its lease. Nobody has been told, so those who wait ask.
+        const std::lock_guard lock(core_.mutex);
+        core_.task.may_be_free();
         return make_error_code(std::errc::not_enough_memory);
     }
 
@@ -31337,6 +31374,8 @@ public:
         for (Watch was : were.watches) {
             was.renewing = was.changing = false;
             was.come_nearer(slept);
+            // The lease may be shorter than before by now.
+            if (!restores_validity && was.watched) was.ask_at = Clock::now();
             if (!was.holder) {
                 records_.add(was);
             } else if (Watch* const watch = records_.find(was.id)) {

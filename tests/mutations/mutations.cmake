@@ -1647,8 +1647,8 @@ mutate(renewal_batch_of_permits_ignored semaphore/permit_leases.hpp
 
 # release_all() does not wait until the server has the holds back.
 mutate(release_all_does_not_wait lock/releases.hpp
-    "[round](const std::error_code& refusal) { round->finish(1, refusal); }, hold.stays_until);\n            round->begin(1);"
-    "[](const std::error_code&) {}, hold.stays_until);"
+    "            round->begin(1);\n            core_.outbox.add({number}, unsettled, give_up, now, std::move(answered), hold.stays_until);"
+    "            core_.outbox.add({number}, unsettled, give_up, now, {}, hold.stays_until);"
     "integration/release_all")
 
 # A hold that release_all() gave back counts as held by its owner, who goes on.
@@ -1837,7 +1837,7 @@ mutate(hold_destructor_waits lock/hold.ipp
 
 # A coroutine whose executor drops the completion keeps what it got.
 mutate(dropped_completion_keeps_the_hold session/running.hpp
-    "if (this->forsake()) discard();"
+    "if (this->forsake() && !this->error_) discard();"
     ""
     "integration/async_lock")
 
@@ -1933,8 +1933,8 @@ mutate(release_needs_memory_to_wait lock/lock_state.hpp
     "            co_return"
     "faults/(no_memory|failing)")
 mutate(release_takes_the_level_too_early lock/hold.ipp
-    "    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);\n    level = std::exchange(hold.level_, {});\n    return releasing;"
-    "    level = std::exchange(hold.level_, {});\n    return level.keeper->release_by(level.owner, by);"
+    "    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);\n    level = std::exchange(hold.level_, {});\n    co_return co_await releasing;"
+    "    level = std::exchange(hold.level_, {});\n    co_return co_await level.keeper->release_by(level.owner, by);"
     "faults/(no_memory|failing)")
 
 # Without memory to continue a coroutine elsewhere, it is continued twice.
@@ -2909,8 +2909,8 @@ mutate(late_copy_outlasts_its_grant lock/grant.hpp
 
 # A hand-over that gives the heir nothing forgets that a late copy of the acquire may take the lock.
 mutate(failed_hand_over_forgets_the_acquire lock/local_hand_over.hpp
-    "if (answered && sent.leaving.unsettled != 0)"
-    "if (handed && waiting && sent.leaving.unsettled != 0)"
+    "if (answered) give_back_late_acquire(sent.leaving);"
+    ""
     "unit/rlock_waiting")
 
 # Who makes permits with leases available lets the first in the queue ask.
@@ -3120,6 +3120,23 @@ mutate(on_the_way_is_again lock/outbox.hpp
     "item.once_more = item.on_the_way;"
     ""
     "unit/outbox")
+
+# The number of a place is kept although it is being released.
+mutate(released_place_is_kept lock/queue_place.hpp
+    "if (core_.outbox.has(number_)) leave();  // what"
+    "// what"
+    "unit/rlock_waiting")
+
+# A new count does not show that the one before has ended.
+mutate(new_count_is_no_news scripts/count_down_latch.hpp
+    "                    next_round(round, marks .. ' ' .. request, ends - now), {publish, channel, '1'},"
+    "                    {publish, channel, '1'},"
+    "integration/count_down_latch")
+
+mutate(ghost_at_the_barrier barrier.ipp
+    "if (arrival || withdraws) detail"
+    "if (arrival) detail"
+    "unit/barrier")
 
 # A second hold is handed over while the first one is: the waiter in between is forgotten.
 mutate(two_hand_overs_at_a_time lock/local_hand_over.hpp

@@ -110,7 +110,7 @@ public:
 
     // Posts what is due.
     void deliver(std::unique_lock<std::mutex>& lock) {
-        const std::vector<Outbox::Item> due = core_.outbox.take_due(Clock::now());
+        const std::vector<Outbox::Due> due = core_.outbox.take_due(Clock::now());
         if (due.empty()) return;
         lock.unlock();
         for (const auto& item : due) {
@@ -134,7 +134,7 @@ public:
 
 private:
     // Ends the hold of an item, but not yet the lock.
-    void post_stay(const Outbox::Item& item, Instant now) {
+    void post_stay(const Outbox::Due& item, Instant now) {
         const std::uint64_t hold = item.unwanted.hold, heir = core_.next_number();
         core_.session.post(core_.protocol.stay(hold, heir, rest_until(item.stays_until, now)),
                            [this, keep = core_.keep(), hold, heir, until = item.stays_until](Reply reply) {

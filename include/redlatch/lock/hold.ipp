@@ -76,14 +76,12 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
 REDLATCH_INLINE Hold detail::HoldAccess::make(HeldLevel level) noexcept { return Hold(std::move(level)); }
 
 REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& hold, HeldLevel& level, WaitBy by) {
-    if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) return unlock(hold);
-    // Without memory for this task the object keeps its level, and its destructor releases it.
+    if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) co_return hold.unlock();
+    // Until this task runs, and without memory for the next one, the object keeps its level, and its destructor releases it.
     Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);
     level = std::exchange(hold.level_, {});
-    return releasing;
+    co_return co_await releasing;
 }
-
-REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::unlock(Hold& hold) { co_return hold.unlock(); }
 
 REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");

@@ -63,9 +63,7 @@ public:
         const bool answered =
             classify(sent.reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        // A copy of the unanswered acquire command may still arrive.
-        if (answered && sent.leaving.unsettled != 0)
-            parts_.deliveries.give_back_later(sent.leaving, parts_.deliveries.unsettled_until(sent.leaving.unsettled));
+        // The heir comes first: what follows it may fail for want of memory.
         if (handed && sent.reply.replicated && waiting &&
             Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
             recorded(sent, sent_at, successor_lease, answer.token)) {
@@ -75,9 +73,11 @@ public:
             waiting->hold = sent.claim.hold;
             waiting->phase = Waiter::Phase::served;
             room_.wake(*waiting);
+            give_back_late_acquire(sent.leaving);
             return {};
         }
         if (waiting) room_.queue.join_first(*waiting);
+        if (answered) give_back_late_acquire(sent.leaving);
         return not_handed_over(lock, sent, answered, handed, released);
     }
 
@@ -87,6 +87,12 @@ public:
     }
 
 private:
+    // A copy of the unanswered acquire command may still arrive.
+    void give_back_late_acquire(const Leaving& leaving) {
+        if (leaving.unsettled != 0)
+            parts_.deliveries.give_back_later(leaving, parts_.deliveries.unsettled_until(leaving.unsettled));
+    }
+
     template <class Released>
     std::error_code not_handed_over(std::unique_lock<std::mutex>& lock, const HandOver& sent, bool answered,
                                     bool handed, const Released& released) {

@@ -82,7 +82,9 @@ public:
         if (hold->count > 1) return parts_.releases.release_level(lock, *hold);
         return hold->stays(Clock::now()) ? parts_.releases.leave_early(lock, *hold) : queue_->release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
-        // A hold whose release could not be sent ends with its lease.
+        // A hold whose release could not be sent ends with its lease. Nobody has been told, so those who wait ask.
+        const std::lock_guard lock(core_.mutex);
+        core_.task.may_be_free();
         return make_error_code(std::errc::not_enough_memory);
     }
 

@@ -66,14 +66,20 @@ public:
 
     bool empty() const { return items_.empty(); }
 
-    // Returns the items to send now and marks them as in flight.
-    std::vector<Item> take_due(Instant now) {
-        std::vector<Item> due;
+    // What is to be sent of an item.
+    struct Due {
+        Unwanted unwanted;
+        Instant stays_until;
+    };
+
+    // Returns what to send now and marks the items as in flight.
+    std::vector<Due> take_due(Instant now) {
+        std::vector<Due> due;
         due.reserve(items_.size());  // before any change, so that a failure changes nothing
         for (Item& item : items_) {
             if (item.on_the_way || item.next > now || now >= item.give_up) continue;
             item.on_the_way = true;
-            due.push_back(item);
+            due.push_back({item.unwanted, item.stays_until});
         }
         return due;
     }

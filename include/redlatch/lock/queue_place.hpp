@@ -78,6 +78,7 @@ public:
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
             asking_ = false;
+            if (core_.outbox.has(number_)) leave();  // what the number may hold is being released
             asked_(false);
             throw;
         }

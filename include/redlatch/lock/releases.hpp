@@ -207,12 +207,22 @@ public:
         const Instant now = Clock::now();
         for (HoldRecord& hold : core_.holds) {
             if (!hold.live()) continue;
-            core_.outbox.add(
-                {hold.id}, std::exchange(hold.unsettled, 0),
-                std::max({hold.valid_until, hold.may_last, now + core_.session.options().command_timeout}), now,
-                [round](const std::error_code& refusal) { round->finish(1, refusal); }, hold.stays_until);
+            const std::uint64_t number = hold.id;
+            const std::int64_t unsettled = hold.unsettled;
+            const Instant give_up =
+                std::max({hold.valid_until, hold.may_last, now + core_.session.options().command_timeout});
+            // Steps that may run out of memory come first: what is still held here must not be released.
+            Outbox::Answered answered = [round](const std::error_code& refusal) { round->finish(1, refusal); };
+            core_.outbox.make_room();
+            hold.unsettled = 0;
+            try {
+                leases_.lose(hold, "release_all() gave it back");
+            } catch (...) {
+                hold.unsettled = unsettled;
+                throw;
+            }
             round->begin(1);
-            leases_.lose(hold, "release_all() gave it back");
+            core_.outbox.add({number}, unsettled, give_up, now, std::move(answered), hold.stays_until);
         }
         core_.holds.erase_lost();
         core_.schedule();

@@ -83,7 +83,7 @@ public:
     }
 
     Call set(const RequestId& request_id, std::int64_t count) const {
-        return marks_.call(digested<scripts::count_down_latch_set>, request_id, {},
+        return marks_.call(digested<scripts::count_down_latch_set>, request_id, {round_},
                            {count, channel_, PublishCommand()});
     }
 

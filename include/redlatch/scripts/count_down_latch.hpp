@@ -8,7 +8,8 @@
 // reached zero or the latch was deleted, "1" if a count was set. The channel is no KEY: for a name with a {tag} it is
 // in another slot than the latch.
 //
-// A second key, the round, is ours alone. It changes whenever a count ends. It exists long enough for waiters that look
+// A second key, the round, is ours alone. It changes whenever a count ends, and when one is set: the one before may have
+// expired. It exists long enough for waiters that look
 // only after the next count was set: they see that theirs has ended.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -17,11 +18,19 @@ namespace scripts {
 
 namespace parts {
 
+inline constexpr ScriptText next_round{R"lua(
+-- Returns the change by which those who wait see that their count has ended. The round is a text that is new each time.
+local function next_round(round, text, ttl)
+    local old, left = redis.call('get', round), math.max(redis.call('pttl', round), 1)
+    return {'set', round, text, 'px', whole(ttl), undo = {'set', round, old or '', 'px', whole(left)}}
+end
+)lua"};
+
 inline constexpr ScriptText count_down_latch_set{R"lua(
--- KEYS: latch, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
+-- KEYS: latch, marks, round.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
 -- publish command.
 -- Answer: 1 = set; 0 = there is a count already.
-local latch, marks = KEYS[1], KEYS[2]
+local latch, marks, round = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local count, channel, publish = ARGV[6], ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
@@ -32,7 +41,9 @@ local ends = wanted_until + margin
 if redis.call('get', latch) then
     return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
-return all_or_none({mark(marks, lane, request, 1), keep(marks, now, ends), {publish, channel, '1'},
+-- The count before may have ended without a message: its key has expired, or the server has lost it.
+return all_or_none({mark(marks, lane, request, 1), keep(marks, now, ends),
+                    next_round(round, marks .. ' ' .. request, ends - now), {publish, channel, '1'},
                     {'set', latch, count}}) or 1
 )lua"};
 
@@ -63,19 +74,19 @@ if by ~= 'all' and tonumber(by) < count then
     table.insert(changes, {'decrby', latch, by})
     return all_or_none(changes) or {count, old}
 end
-local left = math.max(redis.call('pttl', round), 1)
 table.insert(changes, {publish, channel, '0'})
-table.insert(changes, {'set', round, marks .. ' ' .. request, 'px', whole(ends - now),
-                       undo = {'set', round, old or '', 'px', whole(left)}})
+table.insert(changes, next_round(round, marks .. ' ' .. request, ends - now))
 table.insert(changes, {'del', latch})
 return all_or_none(changes) or {count, false}
 )lua"};
 
 }  // namespace parts
 
-inline constexpr ScriptText count_down_latch_set{with_request_marks<parts::count_down_latch_set>};
+inline constexpr ScriptText count_down_latch_set{
+    with_request_marks<joined<parts::next_round, parts::count_down_latch_set>>};
 
-inline constexpr ScriptText count_down_latch_lower{with_request_marks<parts::count_down_latch_lower>};
+inline constexpr ScriptText count_down_latch_lower{
+    with_request_marks<joined<parts::next_round, parts::count_down_latch_lower>>};
 
 inline constexpr ScriptText count_down_latch_look{R"lua(
 -- KEYS: latch, round.  Answer: the count as text, nil for none; and the round, a text, nil for none.
@@ -90,10 +101,10 @@ inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_
     "137908b775803334b04e89c958399043944915b9"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
-    "27dde089c9680d0132cc5dad8c7fab9989b2f45c"};
+    "a5aa39dd001cfadb767e5b7e2cbddcd1dfb8adc0"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
-    "13367388eec995b7945038769c3ffe4dc2a8a0a1"};
+    "5478cfaae2f847045190a695e535b5b7910f3be4"};
 // clang-format on
 
 }  // namespace detail

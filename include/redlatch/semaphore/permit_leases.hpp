@@ -86,6 +86,8 @@ public:
         for (Watch was : were.watches) {
             was.renewing = was.changing = false;
             was.come_nearer(slept);
+            // The lease may be shorter than before by now.
+            if (!restores_validity && was.watched) was.ask_at = Clock::now();
             if (!was.holder) {
                 records_.add(was);
             } else if (Watch* const watch = records_.find(was.id)) {

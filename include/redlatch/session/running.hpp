@@ -163,7 +163,8 @@ private:
 
     // A callback is destroyed, and this object with it. A coroutine stays where it is, and would keep the result.
     void drop() noexcept override {
-        if (this->forsake()) discard();
+        // With an error the task may go on, and gives back by itself what it gets.
+        if (this->forsake() && !this->error_) discard();
     }
 
     void discard() noexcept {

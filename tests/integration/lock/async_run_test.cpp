@@ -75,6 +75,13 @@ TEST_CASE("async_unlock: an operation that is cancelled or never begun releases 
         stop.request_stop();
         CHECK(error_of(lock.hold().async_unlock().stop_on(stop.get_token())) == errc::cancelled);
         CHECK(eventually([&] { return bench.is_clean(); }));
+        // Asio may cancel it on another thread, before it is begun.
+        {
+            Operation<std::error_code> given_up = lock.hold().async_unlock();
+            redlatch::detail::OperationAccess::running(given_up)->give_up();
+            CHECK(error_of(std::move(given_up)) == errc::cancelled);
+        }
+        CHECK(eventually([&] { return bench.is_clean(); }));
     });
 }
 

@@ -289,6 +289,21 @@ TEST_CASE("a waiter continues even if another count is set right after the end o
     CHECK_FALSE(bench.latch.wait_for(30ms));
 }
 
+TEST_CASE("a waiter continues if its count ends without a message and another one is set") {
+    Bench bench;
+    for (int i = 0; i < 3; ++i) {
+        CAPTURE(i);
+        REQUIRE(bench.latch.try_set_count(1));
+        auto waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
+        // As the expiry of the key does, or the server's loss of its data.
+        CHECK(bench.redis.integer("DEL", "start") == 1);
+        REQUIRE(bench.latch.try_set_count(5));
+        REQUIRE(ready(waiting));
+        CHECK(waiting.get());
+        bench.latch.reset();
+    }
+}
+
 #ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("fault: message of a latch's end lost: the waiter continues when the subscription is back") {
     Bench bench;

@@ -5,6 +5,10 @@
 #include <redlatch/redlatch.hpp>
 
 #include <chrono>
+#include <memory>
+#include <new>
+#include <system_error>
+#include <utility>
 
 using namespace redlatch;
 using namespace redlatch::detail;
@@ -35,6 +39,24 @@ TEST_CASE("a release is due at once, and only once") {
     CHECK(pending.take_due(at(1s)).empty());
     CHECK(pending.has(7));
     CHECK(pending.next_deadline() == at(10s));
+}
+
+TEST_CASE("what waits for the answer is not copied when the release is taken: that could fail half-way") {
+    struct Fragile {
+        Fragile() = default;
+        Fragile(Fragile&&) = default;
+        Fragile(const Fragile& other) : is_armed(other.is_armed) {
+            if (*is_armed) throw std::bad_alloc();
+        }
+        void operator()(const std::error_code&) const {}
+        std::shared_ptr<bool> is_armed = std::make_shared<bool>(false);
+    };
+    Fragile answered;
+    const std::shared_ptr<bool> is_armed = answered.is_armed;
+    Outbox pending;
+    pending.add({7}, settled, at(10s), at(0ms), std::move(answered));
+    *is_armed = true;
+    CHECK(pending.take_due(at(0ms)).size() == 1);
 }
 
 TEST_CASE("an answered release is removed") {

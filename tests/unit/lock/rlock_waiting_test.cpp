@@ -354,6 +354,31 @@ TEST_CASE("hand-over of a lost hold: the releasing thread gets hold_lost, and th
     CHECK(bench.client.stats().lost_holds == 1);
 }
 
+TEST_CASE("after a reply without sense the next waiter asks under another number: the first one is being released") {
+    ScriptedRedis redis;
+    Client client(redis.transport());
+    RLock lock(client, "orders");
+    redis.next("acquire", ScriptedRedis::hold_back);
+    auto first = start([&] {
+        std::error_code ec;
+        lock.lock(ec);
+        return ec;
+    });
+    REQUIRE(redis.wait_for("acquire"));
+    auto second = start([&] {
+        lock.lock();
+        lock.unlock();
+    });
+    REQUIRE(eventually([&] { return client.stats().waits == 1; }));
+    redis.answer(redis.sent("acquire").at(0), text("nonsense"));
+    CHECK(first.get() == errc::protocol_error);
+    second.get();
+    REQUIRE(redis.wait_for("give up"));
+    const std::string unwanted = redis.sent("give up").at(0).words.back();
+    CHECK(redis.sent("acquire").at(0).argument(0) == unwanted);
+    CHECK(redis.sent("acquire").at(1).argument(0) != unwanted);
+}
+
 TEST_CASE("another hold that ends during a hand-over is released to the server, and both waiters get their turn") {
     // The server has lost the first hold, so a thread that only tries acquires the lock meanwhile.
     HeldBench bench;

@@ -180,6 +180,18 @@ TEST_CASE("an arrival of unknown outcome is called off, and one whose wait fails
           bench.redis.sent("barrier arrive").back().argument(7));
 }
 
+TEST_CASE("an arrival that could not be taken back at the deadline is taken back later") {
+    Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms});
+    bench.redis.always("barrier withdraw", lost());
+    CHECK(code_of([&] { static_cast<void>(bench.start.arrive_and_wait_for(10ms)); }) == errc::unreachable);
+    bench.redis.always("barrier withdraw", array({text("born"), text("7")}));
+    CHECK(eventually([&] {
+        for (const SentCommand& sent : bench.redis.sent("barrier withdraw"))
+            if (sent.posted) return true;
+        return false;
+    }));
+}
+
 TEST_CASE("arrivals are renewed until the server does not have them any more") {
     Bench bench({.watchdog_timeout = 300ms});
     static_cast<void>(bench.start.arrive());
