@@ -20,7 +20,7 @@ std::vector<std::string> changes_of(WantedChannels& channels) {
     return list;
 }
 
-using Changes = std::vector<std::string>;
+using Texts = std::vector<std::string>;
 
 }  // namespace
 
@@ -33,7 +33,7 @@ TEST_CASE("changes are taken once, in their order") {
     channels.change("orders", false);
     CHECK_FALSE(channels.contains("orders"));
     CHECK(channels.any() == "stock");
-    CHECK(changes_of(channels) == Changes{"+orders", "+stock", "-orders"});
+    CHECK(changes_of(channels) == Texts{"+orders", "+stock", "-orders"});
     CHECK(changes_of(channels).empty());
 }
 
@@ -41,20 +41,20 @@ TEST_CASE("a new connection requests what is wanted now, and no earlier change")
     WantedChannels channels;
     channels.change("orders", true);
     channels.change("stock", true);
-    CHECK(changes_of(channels) == Changes{"+orders", "+stock"});
+    CHECK(changes_of(channels) == Texts{"+orders", "+stock"});
     channels.change("orders", false);
     channels.change("users", true);
     CHECK(channels.want_all());
-    CHECK(changes_of(channels) == Changes{"+stock", "+users"});
+    CHECK(changes_of(channels) == Texts{"+stock", "+users"});
 }
 
 TEST_CASE("a channel that is forgotten is not requested again") {
     WantedChannels channels;
     channels.change("orders", true);
-    CHECK(changes_of(channels) == Changes{"+orders"});
+    CHECK(changes_of(channels) == Texts{"+orders"});
     channels.want_again("orders");
     channels.want_again("stock");
-    CHECK(changes_of(channels) == Changes{"+orders"});
+    CHECK(changes_of(channels) == Texts{"+orders"});
     channels.forget("orders");
     channels.want_again("orders");
     CHECK(changes_of(channels).empty());
