@@ -6033,8 +6033,9 @@ namespace detail {
 
 // Remembers levels of lost holds whose unlock() is still to come: that unlock() reports errc::hold_lost, not
 // errc::not_owner. They are kept for the process rather than with the lock, because the locked object may be gone by
-// then. An object that is about to get such a hold learns its number and token here. Many unlock() calls never come, because a hold with its own lease need not be released. So only the latest are
-// kept.
+// then. An object that is about to get such a hold learns its number and token here.
+//
+// Many unlock() calls never come, because a hold with its own lease need not be released. So only the latest are kept.
 //
 // Thread-safe: mutex_ guards all members. No thread waits here.
 class LostLevels {
@@ -10018,10 +10019,12 @@ public:
         wanted_.erase(channel);
     }
 
-    // Requests a wanted channel once more.
-    void want_again(const std::string& channel) {
+    // Requests a channel once more. Returns false if it is not wanted.
+    bool want_again(const std::string& channel) {
         const std::lock_guard lock(mutex_);
-        if (wanted_.contains(channel)) changes_.push_back({channel, true});
+        if (!wanted_.contains(channel)) return false;
+        changes_.push_back({channel, true});
+        return true;
     }
 
     // Requests all wanted channels, which includes all earlier changes. Returns false if there is no memory.
@@ -10409,11 +10412,8 @@ private:
     // A command for these channels was refused as a whole. Requests each of them alone, to learn which may not be
     // subscribed.
     void request_each(const std::vector<std::string>& channels) {
-        for (const std::string& channel : channels) {
-            if (!wanted_.contains(channel)) continue;
-            requests_.request_alone(channel);
-            wanted_.want_again(channel);
-        }
+        for (const std::string& channel : channels)
+            if (wanted_.want_again(channel)) requests_.request_alone(channel);
         wake_();
     }
 
@@ -18190,12 +18190,9 @@ struct HoldAccess {
     // Makes the object for a level that its owner has acquired.
     static Hold make(HeldLevel level) noexcept;
 
-    // Makes the task that releases the hold, and waits as `by` says. Afterwards the hold holds nothing, and `level` keeps
+    // Makes the task that releases the hold, and waits as `by` says. Once it runs, the hold holds nothing, and `level` keeps
     // alive what the task needs. Both must outlive the task.
     static Task<std::error_code> release(Hold& hold, HeldLevel& level, WaitBy by);
-
-private:
-    static Task<std::error_code> unlock(Hold& hold);
 };
 }  // namespace detail
 
@@ -20577,8 +20574,7 @@ inline LatchInspection inspection_of_latch(const Reply& reply, std::string_view 
 // in another slot than the latch.
 //
 // A second key, the round, is ours alone. It changes whenever a count ends, and when one is set: the one before may have
-// expired. It exists long enough for waiters that look
-// only after the next count was set: they see that theirs has ended.
+// expired. It exists long enough for waiters that look only after the next count was set: they see that theirs has ended.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -20595,8 +20591,8 @@ end
 )lua"};
 
 inline constexpr ScriptText count_down_latch_set{R"lua(
--- KEYS: latch, marks, round.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
--- publish command.
+-- KEYS: latch, marks, round.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1),
+-- channel, publish command.
 -- Answer: 1 = set; 0 = there is a count already.
 local latch, marks, round = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
@@ -20635,10 +20631,10 @@ if not text then
     local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
     return refusal or {0, false}
 end
-local old = redis.call('get', round)
 -- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, text), keep(marks, now, ends)}
 if by ~= 'all' and tonumber(by) < count then
+    local old = redis.call('get', round)
     table.insert(changes, {'decrby', latch, by})
     return all_or_none(changes) or {count, old}
 end
@@ -20669,10 +20665,10 @@ inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_
     "137908b775803334b04e89c958399043944915b9"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
-    "a5aa39dd001cfadb767e5b7e2cbddcd1dfb8adc0"};
+    "49f4c93044e705e5ea9b84c5a3a05fd89853f2e0"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
-    "5478cfaae2f847045190a695e535b5b7910f3be4"};
+    "65b887e8310ec2897589723b5d636d34462ce897"};
 // clang-format on
 
 }  // namespace detail
@@ -28791,7 +28787,7 @@ public:
     };
 
     // Asks all members for one more level. `waited_for` is held already. Waits until `deadline` at most. `again`: see
-    // Caller.
+    // QuorumAcquire::Caller.
     Task<Outcome> take(const LockRequest& request, std::optional<std::uint64_t> again, Instant deadline,
                        std::optional<std::size_t> waited_for, Instant give_up,
                        const std::shared_ptr<QuorumRound>& round) {

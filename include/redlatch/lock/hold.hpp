@@ -26,12 +26,9 @@ struct HoldAccess {
     // Makes the object for a level that its owner has acquired.
     static Hold make(HeldLevel level) noexcept;
 
-    // Makes the task that releases the hold, and waits as `by` says. Afterwards the hold holds nothing, and `level` keeps
+    // Makes the task that releases the hold, and waits as `by` says. Once it runs, the hold holds nothing, and `level` keeps
     // alive what the task needs. Both must outlive the task.
     static Task<std::error_code> release(Hold& hold, HeldLevel& level, WaitBy by);
-
-private:
-    static Task<std::error_code> unlock(Hold& hold);
 };
 }  // namespace detail
 

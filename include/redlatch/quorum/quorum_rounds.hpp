@@ -53,7 +53,7 @@ public:
     };
 
     // Asks all members for one more level. `waited_for` is held already. Waits until `deadline` at most. `again`: see
-    // Caller.
+    // QuorumAcquire::Caller.
     Task<Outcome> take(const LockRequest& request, std::optional<std::uint64_t> again, Instant deadline,
                        std::optional<std::size_t> waited_for, Instant give_up,
                        const std::shared_ptr<QuorumRound>& round) {

@@ -351,11 +351,8 @@ private:
     // A command for these channels was refused as a whole. Requests each of them alone, to learn which may not be
     // subscribed.
     void request_each(const std::vector<std::string>& channels) {
-        for (const std::string& channel : channels) {
-            if (!wanted_.contains(channel)) continue;
-            requests_.request_alone(channel);
-            wanted_.want_again(channel);
-        }
+        for (const std::string& channel : channels)
+            if (wanted_.want_again(channel)) requests_.request_alone(channel);
         wake_();
     }
 

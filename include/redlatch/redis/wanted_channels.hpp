@@ -39,10 +39,12 @@ public:
         wanted_.erase(channel);
     }
 
-    // Requests a wanted channel once more.
-    void want_again(const std::string& channel) {
+    // Requests a channel once more. Returns false if it is not wanted.
+    bool want_again(const std::string& channel) {
         const std::lock_guard lock(mutex_);
-        if (wanted_.contains(channel)) changes_.push_back({channel, true});
+        if (!wanted_.contains(channel)) return false;
+        changes_.push_back({channel, true});
+        return true;
     }
 
     // Requests all wanted channels, which includes all earlier changes. Returns false if there is no memory.

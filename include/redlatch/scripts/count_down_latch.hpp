@@ -9,8 +9,7 @@
 // in another slot than the latch.
 //
 // A second key, the round, is ours alone. It changes whenever a count ends, and when one is set: the one before may have
-// expired. It exists long enough for waiters that look
-// only after the next count was set: they see that theirs has ended.
+// expired. It exists long enough for waiters that look only after the next count was set: they see that theirs has ended.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -27,8 +26,8 @@ end
 )lua"};
 
 inline constexpr ScriptText count_down_latch_set{R"lua(
--- KEYS: latch, marks, round.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
--- publish command.
+-- KEYS: latch, marks, round.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1),
+-- channel, publish command.
 -- Answer: 1 = set; 0 = there is a count already.
 local latch, marks, round = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
@@ -67,10 +66,10 @@ if not text then
     local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
     return refusal or {0, false}
 end
-local old = redis.call('get', round)
 -- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, text), keep(marks, now, ends)}
 if by ~= 'all' and tonumber(by) < count then
+    local old = redis.call('get', round)
     table.insert(changes, {'decrby', latch, by})
     return all_or_none(changes) or {count, old}
 end
@@ -101,10 +100,10 @@ inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_
     "137908b775803334b04e89c958399043944915b9"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
-    "a5aa39dd001cfadb767e5b7e2cbddcd1dfb8adc0"};
+    "49f4c93044e705e5ea9b84c5a3a05fd89853f2e0"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
-    "5478cfaae2f847045190a695e535b5b7910f3be4"};
+    "65b887e8310ec2897589723b5d636d34462ce897"};
 // clang-format on
 
 }  // namespace detail

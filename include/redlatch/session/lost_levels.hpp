@@ -18,8 +18,9 @@ namespace detail {
 
 // Remembers levels of lost holds whose unlock() is still to come: that unlock() reports errc::hold_lost, not
 // errc::not_owner. They are kept for the process rather than with the lock, because the locked object may be gone by
-// then. An object that is about to get such a hold learns its number and token here. Many unlock() calls never come, because a hold with its own lease need not be released. So only the latest are
-// kept.
+// then. An object that is about to get such a hold learns its number and token here.
+//
+// Many unlock() calls never come, because a hold with its own lease need not be released. So only the latest are kept.
 //
 // Thread-safe: mutex_ guards all members. No thread waits here.
 class LostLevels {
