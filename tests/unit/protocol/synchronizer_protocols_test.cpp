@@ -96,7 +96,8 @@ TEST_CASE("CountDownLatch: calls") {
     const std::string channel = "redisson_countdownlatch__channel__{gate}";
     CHECK(gate.channel() == channel);
     CHECK(words_of(gate.ask({}, bench.request)) == "gate redlatch_latch_round:{gate}");
-    CHECK(words_of(gate.set(bench.request, 4)) == keys + request_words + " 4 " + channel + " PUBLISH");
+    CHECK(words_of(gate.set(bench.request, 4)) ==
+          keys + "redlatch_latch_round:{gate} " + request_words + " 4 " + channel + " PUBLISH");
     CHECK(words_of(gate.lower(bench.request, 2)) ==
           keys + "redlatch_latch_round:{gate} " + request_words + " 2 " + channel + " PUBLISH");
     CHECK(words_of(gate.lower(bench.request, LatchProtocol::all)) ==
